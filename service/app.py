@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
 from threadpoolctl import threadpool_limits
 
@@ -63,7 +63,7 @@ from service.routes import (
     stream_tickets,
     sweeps,
 )
-from service.routes.dependencies import Services
+from service.routes.dependencies import Services, require_acceptable
 from service.runtime.admission import MAX_SET_ASIDE, AdmissionControl
 from service.runtime.cost_model import CostModel
 from service.runtime.event_streams import EventStreams
@@ -160,7 +160,11 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.retention = UnattendedRetention(store, settings.retention_days)
     for module in _V1:
-        app.include_router(module.router, responses=responses.IN_V1)
+        app.include_router(
+            module.router,
+            responses=responses.IN_V1,
+            dependencies=[Depends(require_acceptable)],
+        )
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(index.router)

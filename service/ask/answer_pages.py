@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from service.schemas.catalog import CatalogQuery
+from models.errors import UnknownName
+from models.spec import catalogue
+from service.schemas.catalog import AnswerQuery
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import (
     AnswerSummary,
@@ -17,16 +19,24 @@ from service.schemas.question import Question
 from service.schemas.recommendation import RecommendationAnswer
 from service.schemas.stored import read_stored
 from service.store import Store
-from service.store.answers import AnswerKind
+from service.store.answers import AnswerFilter, AnswerKind
 from service.store.cursors import read_cursor, write_cursor
+
+_ENTRIES = {"model": "architecture", "chip": "chip", "stack": "stack"}
+_CATALOGUES: dict[str, Callable[[str], str]] = {
+    "model": lambda name: catalogue.architecture(name).name,
+    "chip": lambda name: catalogue.chip(name).id,
+    "stack": lambda name: catalogue.stack(name).id,
+}
 
 
 def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, Any]:
     """Returns the part of an answer that lists show: its question and, for a recommendation, the
     recommended layout."""
     request = {name: answer.request[name] for name in Question.model_fields}
+    question = {"request": request, "names": names_used(answer.catalogue.model_dump())}
     if isinstance(answer, PredictionAnswer):
-        return {"request": request}
+        return question
     recommended = answer.layouts[answer.recommended].prediction
     result = {
         "chips_used": answer.chips_used,
@@ -36,18 +46,40 @@ def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, A
         "mfu": recommended.mfu.model_dump(mode="json"),
         "fit_probability": recommended.fit_probability,
     }
-    return {"request": request, "result": result}
+    return {**question, "result": result}
 
 
-def answer_page(store: Store, kind: AnswerKind, query: CatalogQuery) -> dict[str, Any]:
+def names_used(catalogue_used: Mapping[str, Any]) -> dict[str, str]:
+    """What an answer's model, chip and stack are called in the catalogue, by which lists filter."""
+    return {name: catalogue_used[entry]["name"] for name, entry in _ENTRIES.items()}
+
+
+def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str, Any]:
     """A page of the answers of a kind, newest first, and the cursor of the next page."""
     before = None if query.cursor is None else read_cursor(kind, query.cursor)
     with store.reading() as rows:
         # One more than asked for tells whether there is a next page.
-        found = rows.answers.briefs(kind, query.limit + 1, before)
+        found = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
     page = found[: query.limit]
     following = write_cursor(kind, page[-1].id) if len(found) > query.limit else None
     return {"items": [_page_item(kind, row) for row in page], "next": following}
+
+
+def _filter(query: AnswerQuery) -> AnswerFilter:
+    names = {
+        name: [_stored_name(find, given) for given in getattr(query, name)]
+        for name, find in _CATALOGUES.items()
+    }
+    return AnswerFilter(names=names, since=query.since, until=query.until)
+
+
+def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
+    """The name under which answers have what goes by this name or alias. What the service does not
+    ship is stored under the name that it was registered or described by."""
+    try:
+        return find_shipped(given)
+    except UnknownName:
+        return given
 
 
 def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:

@@ -135,7 +135,11 @@ def _last_reports(
     """The last report of every run, latest first: of runs that trained some steps (`did_fit`), or
     of runs that ran out of memory."""
     wanted = ReportFilter(
-        outcome=None if did_fit else "out_of_memory", did_fit=did_fit, **asdict(alike)
+        outcome=() if did_fit else ("out_of_memory",),
+        did_fit=did_fit,
+        chip=(alike.chip,),
+        stack=(alike.stack,),
+        architecture=(alike.architecture,),
     )
     last = {
         (profile.id, profile.version, report.first_id): report

@@ -25,7 +25,7 @@ from service.resolve.launch_jobs import AnswerLaunched, launch_block
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.idempotency import Prepared
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery
 from service.schemas.launch_form import LaunchRead
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
@@ -107,7 +107,7 @@ class Predictions:
     def get(self, id_: str) -> AnswerText:
         return self._kept.get(id_)
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, query: AnswerQuery) -> dict[str, Any]:
         return answer_page(self._store, "predictions", query)
 
 

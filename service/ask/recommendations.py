@@ -52,7 +52,7 @@ from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
 from service.runtime.idempotency import Prepared
 from service.schemas.allocation import AllocationAnswer
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.reason import ReasonFacts
@@ -145,7 +145,7 @@ class Recommendations:
     def get(self, id_: str) -> AnswerText:
         return self._kept.get(id_)
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, query: AnswerQuery) -> dict[str, Any]:
         return answer_page(self._store, "recommendations", query)
 
     def _key(self, request: RecommendationRequest) -> str:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.ask.answer_keys import Meaning, answer_key
-from service.ask.answer_pages import answer_page
+from service.ask.answer_pages import answer_page, names_used
 from service.ask.check_size import shortened
 from service.ask.checks import Checks, resolved_question
 from service.ask.kept_answers import KeptAnswers, LookedUp, save_answer
 from service.identifiers import new_id
 from service.runtime.deadline import no_client
 from service.runtime.idempotency import SaveRows
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery
 from service.schemas.check import CheckRequest, LaunchedCheckRequest
 from service.schemas.question import Question
 from service.store import Store
@@ -52,7 +52,7 @@ class StoredChecks:
     def get(self, id_: str) -> AnswerText:
         return self._kept.get(id_)
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, query: AnswerQuery) -> dict[str, Any]:
         return answer_page(self._store, "checks", query)
 
 
@@ -78,4 +78,10 @@ def _stored(checked: dict[str, Any]) -> Answer:
 
 def _brief(checked: dict[str, Any]) -> dict[str, Any]:
     request = {name: checked["request"][name] for name in Question.model_fields}
-    return {"request": request, "verdict": checked["verdict"], "summary": checked["summary"]}
+    names = names_used(checked["catalogue"])
+    return {
+        "request": request,
+        "names": names,
+        "verdict": checked["verdict"],
+        "summary": checked["summary"],
+    }

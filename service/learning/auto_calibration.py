@@ -145,7 +145,7 @@ def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
 
 def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     """Returns the calibration that a tenant's own profile needs: a version of what the tenant
-    measured last, if its last version rests on too little of that, on a report that was withdrawn
+    measured last, if its last version rests on too little of that, on something that was withdrawn
     since, or on a shared version that is no longer active."""
     id_ = own_profile_id(tenant)
     own = rows.profiles.find(id_)
@@ -161,7 +161,9 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     learnt = set[str](last.learnt["recent"]) if last is not None and last.learnt else set[str]()
     new = len({*runs, *benchmarks} - learnt)
     is_outdated = last is not None and (
-        base_of(last) != shared.active_version or rows.reports.any_withdrawn([*learnt])
+        base_of(last) != shared.active_version
+        or rows.reports.any_withdrawn([*learnt])
+        or rows.benchmarks.any_withdrawn([*learnt])
     )
     if not runs or not (is_outdated or new >= max(after, len(learnt) // 2)):
         return None

@@ -4,6 +4,7 @@ them, and learnt from."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
@@ -32,18 +33,24 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile, priors
 from models.spec.workload import Precision
+from service.errors import PreconditionFailed
 from service.formats.logs.devices import printed_devices
 from service.formats.tables import nccl_tests
 from service.formats.tables.nccl_tests_output import Output, read_output
 from service.identifiers import new_id
 from service.json_pointers import relocate_errors
+from service.learning.withdrawals import end_own_version
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
 from service.runtime.admission import IsDisconnected
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.text_process import TextProcess
-from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPoint, BenchmarkSubmission
-from service.schemas.catalog import CatalogQuery
+from service.schemas.benchmark import (
+    BenchmarkAnswer,
+    BenchmarkPoint,
+    BenchmarkQuery,
+    BenchmarkSubmission,
+)
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
 from service.schemas.stored import read_stored
@@ -110,23 +117,50 @@ class Benchmarks:
         )
         return lambda rows: _save(rows, answer, resolved.request, problem, received)
 
-    def get(self, id_: str) -> dict[str, Any]:
+    def get(self, id_: str) -> tuple[dict[str, Any], str]:
+        """The benchmark with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.benchmarks.get(id_)
-            return {**row.document, "submission": row.submission}
+            return {**_current_document(row), "submission": row.submission}, _etag(row)
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
+    def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """Withdraw a benchmark for good, if its ETag is among those `seen`. To withdraw it again
+        changes nothing, whatever was seen."""
+        with self._store.writing() as rows:
+            row = rows.benchmarks.get_for_update(id_)
+            if row.withdrawn_at is None:
+                if not {"*", _etag(row)} & {*seen}:
+                    raise PreconditionFailed(_etag(row))
+                row.withdrawn_at = datetime.now(UTC)
+                rows.audit.add("benchmark.withdrawn", id_, of_tenant=row.tenant)
+                end_own_version(rows, row)
+        return _current_document(row), _etag(row)
+
+    def page(self, query: BenchmarkQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("benchmarks", query.cursor)
         with self._store.reading() as rows:
             # one more than the page has shows whether there is another page
-            found = rows.benchmarks.newest(query.limit + 1, before)
+            found = rows.benchmarks.newest(
+                query.limit + 1, before, include_withdrawn=query.include_withdrawn
+            )
         page = found[: query.limit]
         following = write_cursor("benchmarks", page[-1].id) if len(found) > query.limit else None
         items = [
-            {name: value for name, value in row.document.items() if name != "points"}
+            {name: value for name, value in _current_document(row).items() if name != "points"}
             for row in page
         ]
         return {"items": items, "next": following}
+
+
+def _current_document(row: BenchmarkRow) -> dict[str, Any]:
+    """The benchmark as it was answered, and whether it has been withdrawn since."""
+    at = row.withdrawn_at
+    return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
+
+
+def _etag(row: BenchmarkRow) -> str:
+    """The ETag of a benchmark, which changes once at most: when it is withdrawn."""
+    return f'"benchmarks/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
 
 
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:

@@ -243,7 +243,7 @@ def _unlearnt_reports(rows: Rows, wanted: ReportFilter, learnt: dict[str, Any]) 
     for group, first in _waiting(learnt).items():
         if not group.of_benchmarks:
             of_group = replace(
-                wanted, from_id=first, tenant=group.tenant, chip=group.chip, stack=group.stack
+                wanted, from_id=first, tenant=group.tenant, chip=[group.chip], stack=[group.stack]
             )
             found += rows.reports.informative(of_group)
     return _without({row.id: row for row in found}, learnt["recent"])

@@ -84,9 +84,9 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
     runs = [one.run for one in residuals]
     values = np.array([one.value for one in residuals])
     questions = np.array([one.question for one in residuals])
-    changes = [
-        _change_answer(runs, change) for change in level_changes_among_kinds(values, questions)
-    ]
+    found = level_changes_among_kinds(values, questions)
+    ends = [*(change.index for change in found[1:]), len(runs)]
+    changes = [_change_answer(runs, change, end) for change, end in zip(found, ends, strict=False)]
     chip, fabric, stack, family = kind
     return DriftSeries(
         chip=chip,
@@ -102,12 +102,14 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
     )
 
 
-def _change_answer(runs: Sequence[StoredRun], change: Change) -> ChangeAnswer:
+def _change_answer(runs: Sequence[StoredRun], change: Change, end: int) -> ChangeAnswer:
+    """A change, with the reports of the runs from it until the run at `end`."""
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,
         slower=float(np.expm1(change.shift)),
         p_value=change.p_value,
+        report_ids=[run.report_id for run in runs[change.index : end]],
     )
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
 from service.learning.model_families import family_of
 from service.learning.reports import report_filter
-from service.schemas.report import ReportFilterQuery
-from service.schemas.summary import ReportSummary, ResidualStatistics
+from service.schemas.summary import (
+    Bucket,
+    ReportGroup,
+    ReportSummary,
+    ResidualStatistics,
+    SummaryQuery,
+)
 from service.store import Store
 from service.store.reports import ReportBrief
 
@@ -26,25 +32,68 @@ _KEYS: dict[str, Callable[[ReportBrief], str]] = {
     "tenant": lambda report: report.tenant or "",
 }
 """What reports are grouped by, one grouping at a time."""
+_BUCKETS: dict[Bucket, Callable[[datetime], datetime]] = {
+    "hour": lambda at: at.replace(minute=0, second=0, microsecond=0),
+    "day": lambda at: _midnight(at),
+    "week": lambda at: _midnight(at) - timedelta(days=at.weekday()),
+    "month": lambda at: _midnight(at).replace(day=1),
+}
+"""The beginning of the hour, day, ISO week or month of a time."""
 
 
 class ReportSummaries:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def summary(self, query: ReportFilterQuery) -> dict[str, Any]:
+    def summary(self, query: SummaryQuery) -> dict[str, Any]:
         """Statistics of all reports that the query selects.
 
         There may be very many, so they are read once and only a few numbers of each are kept, in
         one tally for every combination of keys.
         """
         tallies = defaultdict[tuple[str, ...], _Tally](_Tally)
+        bucket = _bucket_of(query)
         with self._store.reading() as rows:
             for report in rows.reports.briefs(report_filter(rows, query)):
-                tallies[tuple(key(report) for key in _KEYS.values())].add(report)
+                keys = tuple(key(report) for key in _KEYS.values())
+                tallies[*keys, bucket(report)].add(report)
         by = {name: _grouped(tallies, position) for position, name in enumerate(_KEYS)}
         overall = _statistics([*tallies.values()])
-        return ReportSummary(overall=overall, by=by).model_dump(mode="json")
+        groups = _groups(tallies, query)
+        return ReportSummary(overall=overall, by=by, groups=groups).model_dump(mode="json")
+
+
+def _midnight(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _bucket_of(query: SummaryQuery) -> Callable[[ReportBrief], str]:
+    """What says in which bucket of the query a report lies, by the beginning of it; nothing where
+    there are no buckets."""
+    if query.bucket is None:
+        return lambda _: ""
+    beginning = _BUCKETS[query.bucket]
+    return lambda report: f"{beginning(report.measured_at.astimezone(UTC)):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _groups(tallies: Mapping[tuple[str, ...], _Tally], query: SummaryQuery) -> list[ReportGroup]:
+    """Statistics of what the query groups by together."""
+    if not query.keys and query.bucket is None:
+        return []
+    positions = [list(_KEYS).index(name) for name in query.keys]
+    names = list(query.keys)
+    if query.bucket is not None:
+        positions.insert(0, len(_KEYS))
+        names.insert(0, "bucket")
+    groups: defaultdict[tuple[str, ...], list[_Tally]] = defaultdict(list)
+    for keys, tally in tallies.items():
+        groups[tuple(keys[position] for position in positions)].append(tally)
+    return [
+        ReportGroup(
+            key=dict(zip(names, values, strict=True)), **_statistics(groups[values]).model_dump()
+        )
+        for values in sorted(groups)
+    ]
 
 
 class _Tally:

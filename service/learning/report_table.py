@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
 from typing import Any
 
 from service.schemas.layout import LayoutFields
@@ -52,16 +49,3 @@ def table_cells(row: ReportRow) -> list[Any]:
         "labels": ";".join(f"{name}={value}" for name, value in document.get("labels", {}).items()),
     }
     return [values[name] for name in COLUMNS]
-
-
-def csv_line(values: Iterable[Any]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow([_escaped(value) for value in values])
-    return out.getvalue()
-
-
-def _escaped(value: Any) -> Any:
-    """The value; a text that a spreadsheet would run as a formula begins with an apostrophe."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return value

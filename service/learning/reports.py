@@ -11,10 +11,11 @@ from typing import Any, Literal
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
 from service.errors import BadHeader, PreconditionFailed
+from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
-from service.learning.report_table import COLUMNS, csv_line, table_cells
+from service.learning.report_table import COLUMNS, table_cells
+from service.learning.withdrawals import end_own_version
 from service.nearest_names import unknown_name
-from service.own_profile import own_profile_id
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
@@ -24,6 +25,7 @@ from service.store.arrivals import RowValues
 from service.store.cursors import read_cursor, write_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow
+from service.web.tables import csv_line
 
 _ROWS_PER_QUERY = 500
 _REPORT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -55,7 +57,7 @@ class Reports:
                     raise PreconditionFailed(etag(row))
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
-                _end_own_version(rows, row)
+                end_own_version(rows, row)
         return current_document(row), etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
@@ -97,23 +99,6 @@ class Reports:
             before = reports[-1].id
 
 
-def _end_own_version(rows: Rows, withdrawn: ReportRow) -> None:
-    """The version of the tenant's own that is in use ends if it rests on the report. Another is
-    made of the reports that are left (service.learning.auto_calibration)."""
-    if withdrawn.tenant is None:
-        return
-    id_ = own_profile_id(withdrawn.tenant)
-    rows.lock(f"profile:{id_}")  # a calibration that saw the report may be about to store a version
-    profile = rows.profiles.find(id_)
-    if profile is None or profile.active_version is None:
-        return
-    before = profile.active_version
-    learnt = rows.profiles.version(id_, before).learnt
-    if learnt is not None and withdrawn.id in learnt["recent"]:
-        rows.profiles.activate(id_, None, profile.revision)
-        rows.audit.add("profile.deactivated", id_, before=before, of_tenant=withdrawn.tenant)
-
-
 def etag(row: ReportRow) -> str:
     """The ETag of a report, which changes once at most: when the report is withdrawn."""
     return f'"reports/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
@@ -131,15 +116,32 @@ def _list_filter(rows: Rows, query: ReportQuery) -> ReportFilter:
 
 def report_filter(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
     return ReportFilter(
-        chip=_stored_name(rows, "chip", query.chip),
-        stack=_stored_name(rows, "stack", query.stack),
-        architecture=_stored_name(rows, "architecture", query.architecture),
+        chip=[_stored_name(rows, "chip", name) for name in query.chip],
+        stack=[_stored_name(rows, "stack", name) for name in query.stack],
+        architecture=_architectures(rows, query),
         outcome=query.outcome,
+        source=query.source,
+        num_chips=query.num_chips,
+        flagged=query.flagged,
+        within_interval=query.within_interval,
         profile_version=query.profile_version,
+        received_since=query.created_since,
         since=query.since,
         until=query.until,
         labels=tuple(map(_label, query.label)),
     )
+
+
+def _architectures(rows: Rows, query: ReportFilterQuery) -> list[str] | None:
+    """The architectures that a query asks for, by name and by family; None where it takes all."""
+    if not query.architecture and not query.family:
+        return None
+    named = [_stored_name(rows, "architecture", name) for name in query.architecture]
+    if not query.family:
+        return named
+    stored = rows.reports.names("architecture")
+    of_families = [name for name in stored if family_of(name) in query.family]
+    return [name for name in of_families if not named or name in named]
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -156,14 +158,12 @@ _CATALOGUES: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
 """For each column, the kind of catalogue entry that it names, and how to find a shipped one."""
 
 
-def _stored_name(rows: Rows, column: _Column, name: str | None) -> str | None:
+def _stored_name(rows: Rows, column: _Column, name: str) -> str:
     """The name under which reports are stored of what goes by this name or alias. Things that the
     service does not ship are stored under the name that they have in the catalogue or in reports.
 
     Raises Invalid for a name with a version, and UnknownName for one that nothing has.
     """
-    if name is None:
-        return None
     kind, find_shipped = _CATALOGUES[column]
     try:
         return find_shipped(name)

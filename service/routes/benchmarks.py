@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page_response
+from service.routes.tables import list_response
 from service.schemas.benchmark import (
     BenchmarkAnswer,
     BenchmarkPage,
+    BenchmarkQuery,
     BenchmarkSubmission,
     StoredBenchmark,
 )
-from service.schemas.catalog import CatalogQuery
 from service.web import responses
-from service.web.etags import immutable_response
+from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute
+
+_IF_MATCH = responses.if_match(
+    "The ETag of the benchmark as you saw it, if it matters.", required=False
+)
 
 router = APIRouter(
     prefix="/v1/benchmarks",
@@ -52,13 +56,16 @@ async def create_benchmark(
 
 
 @router.get(
-    "", operation_id="listBenchmarks", response_model=BenchmarkPage, responses=responses.PAGE
+    "",
+    operation_id="listBenchmarks",
+    response_model=BenchmarkPage,
+    responses=tables.page_or(tables.BENCHMARKS),
 )
 def list_benchmarks(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
-) -> JSONResponse:
+    query: Annotated[BenchmarkQuery, Query()], request: Request, services: ServicesDep
+) -> Response:
     """Newest first."""
-    return page_response(request, services.benchmarks.page(query))
+    return list_response(request, query, services.benchmarks.page, tables.BENCHMARKS)
 
 
 @router.get(
@@ -70,4 +77,25 @@ def list_benchmarks(
 )
 def get_benchmark(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A benchmark, and the submission as it was received."""
-    return immutable_response(request, services.benchmarks.get(id_))
+    return conditional_response(request, *services.benchmarks.get(id_))
+
+
+@router.delete(
+    "/{id}",
+    operation_id="withdrawBenchmark",
+    response_model=BenchmarkAnswer,
+    responses=responses.IF_MATCH,
+    openapi_extra=_IF_MATCH,
+)
+def withdraw_benchmark(
+    id_: ResourceId,
+    services: ServicesDep,
+    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> Response:
+    """Withdraw a benchmark that should not count: it is kept as it was received, and from now on no
+    calibration looks at it. Profile versions that learnt from it stay as they are; a calibration
+    `from_scratch` makes one that did not."""
+    document, etag = services.benchmarks.withdraw(
+        id_, ["*"] if if_match is None else parse_if_match(if_match)
+    )
+    return JSONResponse(document, headers={"ETag": etag})

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import CreationDep, ServicesDep, require_scope
-from service.routes.pages import page_response
+from service.routes.tables import list_response
 from service.schemas.catalog import (
     ArchitectureEntry,
     CatalogEntry,
@@ -30,13 +30,18 @@ EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$"
 
 
 @router.get(
-    "/{kind}", operation_id="listCatalog", response_model=CatalogPage, responses=responses.PAGE
+    "/{kind}",
+    operation_id="listCatalog",
+    response_model=CatalogPage,
+    responses=tables.page_or(tables.CATALOG),
 )
 def list_entries(
     kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
-) -> JSONResponse:
+) -> Response:
     """Shipped and registered entries by name."""
-    return page_response(request, services.catalog.page(kind, query))
+    return list_response(
+        request, query, lambda query: services.catalog.page(kind, query), tables.CATALOG
+    )
 
 
 @router.get("/{kind}/{name:path}", operation_id="getCatalogEntry", response_model=CatalogEntry)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import check_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -18,9 +17,9 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
-from service.routes.pages import page_response
+from service.routes.tables import list_response
 from service.schemas.brief import CheckBrief, ViewQuery
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.web import responses
 from service.web.json_body import JsonRoute
@@ -68,12 +67,17 @@ async def check(
     )
 
 
-@router.get("", operation_id="listChecks", response_model=CheckPage, responses=responses.PAGE)
+@router.get(
+    "",
+    operation_id="listChecks",
+    response_model=CheckPage,
+    responses=tables.page_or(tables.CHECKS),
+)
 def list_checks(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
-) -> JSONResponse:
+    query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
+) -> Response:
     """The checks that were stored, newest first; the answer lies at `location`."""
-    return page_response(request, services.stored_checks.page(query))
+    return list_response(request, query, services.stored_checks.page, tables.CHECKS)
 
 
 @router.get(

@@ -63,6 +63,7 @@ from service.store.answer_text import AnswerText
 from service.sweeps.events import SweepFeed
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
+from service.web.accept import preferred_media_type
 from service.web.at_hand import keep_answered
 from service.web.json_body import JsonRequest
 from service.web.preferences import WHOLE, Form
@@ -205,6 +206,22 @@ def _wait(request: Request) -> Wait | None:
     if not isinstance(wait_s, int | float) or wait_s <= 0:
         return None
     return Wait(request.arrived, float(wait_s))
+
+
+async def require_acceptable(request: Request) -> None:
+    """Raises NotAcceptable where the operation answers in none of the forms that the Accept header
+    takes."""
+    accept = request.headers.get("accept")
+    if accept is None or "*/*" in accept:
+        return
+    declared = request.scope["route"].responses
+    offered = [
+        media_type
+        for status, response in declared.items()
+        if str(status).startswith("2")
+        for media_type in response.get("content", {})
+    ]
+    preferred_media_type(accept, ["application/json", *offered])
 
 
 ServicesDep = Annotated[Services, Depends(_services)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.responses import JSONResponse
 
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.schemas.catalog import TableForm
 from service.schemas.frontier import FrontierAnswer, FrontierRequest
 from service.web import responses
 from service.web.json_body import JsonRoute
+from service.web.tables import asks_for_table, table_response
 
 router = APIRouter(
     prefix="/v1/frontiers",
@@ -21,16 +24,26 @@ router = APIRouter(
 
 
 @router.post(
-    "", operation_id="drawFrontier", response_model=FrontierAnswer, responses=responses.POST
+    "",
+    operation_id="drawFrontier",
+    response_model=FrontierAnswer,
+    responses=responses.POST | {200: {"content": tables.lines_of(tables.FRONTIER)}},
 )
 async def draw_frontier(
     body: Annotated[FrontierRequest, Body(openapi_examples=examples.FRONTIERS)],
+    query: Annotated[TableForm, Query()],
+    request: Request,
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
     """Say where a pipeline is needed: the best step time without and with one at every point of a
     grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where the
-    gap crosses the tolerance. Nothing is stored."""
-    return await computation.respond(
+    gap crosses the tolerance; also as a table of the points. Nothing is stored."""
+    as_table = asks_for_table(request, query)
+    frontier = await computation.computed(
         lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
     )
+    if as_table:
+        table = tables.FRONTIER
+        return table_response(request, table.lines(frontier["points"]), table.name)
+    return JSONResponse(frontier)

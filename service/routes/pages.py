@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from models.errors import Invalid
+from service.web.etags import content_response
 
-def page_response(request: Request, document: dict[str, Any]) -> JSONResponse:
-    if document["next"] is None:
-        return JSONResponse(document)
-    next_url = request.url.include_query_params(cursor=document["next"])
-    return JSONResponse(
-        document, headers={"Link": f'<{next_url.path}?{next_url.query}>; rel="next"'}
-    )
+
+def page_response(
+    request: Request, document: dict[str, Any], fields: str | None = None
+) -> Response:
+    """The page, whose digest is its ETag. Its items have these fields alone where any are named."""
+    if fields is not None:
+        document = {**document, "items": _with_fields(document["items"], fields.split(","))}
+    answer = content_response(request, bytes(JSONResponse(document).body), "application/json")
+    if document["next"] is not None:
+        next_url = request.url.include_query_params(cursor=document["next"])
+        answer.headers["Link"] = f'<{next_url.path}?{next_url.query}>; rel="next"'
+    return answer
+
+
+def _with_fields(items: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    """The items with these fields alone; null where an item of an earlier release lacks one. Raises
+    Invalid for a name that the first item has not."""
+    for name in names:
+        if items and name not in items[0]:
+            known = ", ".join(items[0])
+            raise Invalid("fields", name, f"is no field of this list; it has {known}")
+    return [{name: item.get(name) for name in names} for item in items]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import prediction_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -20,9 +19,9 @@ from service.routes.dependencies import (
 )
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
-from service.routes.pages import page_response
+from service.routes.tables import list_response
 from service.schemas.brief import PredictionBrief, ViewQuery
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.launch_request import PredictionForm
 from service.schemas.layout_query import LayoutQuery
@@ -78,12 +77,17 @@ async def create_prediction(
     )
 
 
-@router.get("", operation_id="listPredictions", response_model=AnswerPage, responses=responses.PAGE)
+@router.get(
+    "",
+    operation_id="listPredictions",
+    response_model=AnswerPage,
+    responses=tables.page_or(tables.PREDICTIONS),
+)
 def list_predictions(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
-) -> JSONResponse:
+    query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
+) -> Response:
     """Newest first, each with its question; the answer lies at `location`."""
-    return page_response(request, services.predictions.page(query))
+    return list_response(request, query, services.predictions.page, tables.PREDICTIONS)
 
 
 @router.get(

@@ -69,8 +69,14 @@ _CHANGE = [Depends(_require_scope_to_change)]
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRoute)
 
 
-@router.get("", operation_id="listProfiles", response_model=ProfilePage)
-def list_profiles(request: Request, services: ServicesDep) -> JSONResponse:
+@router.get(
+    "",
+    operation_id="listProfiles",
+    response_model=ProfilePage,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def list_profiles(request: Request, services: ServicesDep) -> Response:
     """The profile that all share and the caller's own, each with its versions. A key of the scope
     `admin` sees those of all tenants."""
     return page_response(request, services.profiles.page())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import recommendation_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -20,17 +19,20 @@ from service.routes.dependencies import (
 )
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
-from service.routes.pages import page_response
+from service.routes.tables import list_response
 from service.schemas.brief import RecommendationBrief, ViewQuery
-from service.schemas.catalog import CatalogQuery
+from service.schemas.catalog import AnswerQuery, TableForm
 from service.schemas.launch import LaunchAnswer
 from service.schemas.layout_query import RecommendedLayoutQuery
+from service.schemas.objective import ChoiceList
 from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
 from service.web import responses
 from service.web.at_hand import AtHandRoute, keep_read
+from service.web.etags import immutable_response
 from service.web.preferences import requested_form
+from service.web.tables import asks_for_table, table_response
 from service.web.text_responses import immutable_text_response
 
 router = APIRouter(
@@ -76,14 +78,14 @@ async def create_recommendation(
     "",
     operation_id="listRecommendations",
     response_model=RecommendationPage,
-    responses=responses.PAGE,
+    responses=tables.page_or(tables.RECOMMENDATIONS),
 )
 def list_recommendations(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
-) -> JSONResponse:
+    query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
+) -> Response:
     """Newest first, each with its question and its recommended layout in brief; the answer lies at
     `location`."""
-    return page_response(request, services.recommendations.page(query))
+    return list_response(request, query, services.recommendations.page, tables.RECOMMENDATIONS)
 
 
 @router.get(
@@ -104,6 +106,25 @@ async def get_recommendation(
     text = await run_in_threadpool(services.recommendations.get, id_)
     keep_read(request, text)
     return immutable_text_response(request, text, form)
+
+
+@router.get(
+    "/{id}/choices",
+    operation_id="getRecommendationChoices",
+    response_model=ChoiceList,
+    responses=responses.CONDITIONAL_GET
+    | {200: {"content": tables.lines_of(tables.CHOICES)} | responses.CONDITIONAL_GET[200]},
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_recommendation_choices(
+    id_: ResourceId, query: Annotated[TableForm, Query()], request: Request, services: ServicesDep
+) -> Response:
+    """The places that a recommendation compared, the best first, also as a table; none where it was
+    asked about one place and has no objective."""
+    choices = services.recommendations.get(id_).document["choices"]
+    if asks_for_table(request, query):
+        return table_response(request, tables.CHOICES.lines(choices), tables.CHOICES.name)
+    return immutable_response(request, {"items": choices})
 
 
 @router.get(

@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -27,16 +27,16 @@ from service.schemas.report import (
     ReportAnswer,
     ReportBatch,
     Reported,
-    ReportFilterQuery,
     ReportPage,
     ReportQuery,
     StoredReport,
 )
 from service.schemas.stream import StreamQuery
-from service.schemas.summary import ReportSummary
+from service.schemas.summary import ReportSummary, SummaryQuery
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute
+from service.web.tables import CSV, asks_for_table, table_response
 
 
 class _ReportId(StringConvertor):
@@ -55,9 +55,7 @@ _LINES = {
     "type": "string",
     "description": f"A line of names, then one of every report: {', '.join(COLUMNS)}",
 }
-_PAGE_OR_CSV: responses.Responses = {
-    200: {"content": {"text/csv": {"schema": _LINES}}} | responses.PAGE[200]
-}
+_PAGE_OR_CSV = responses.page_or({CSV: {"schema": _LINES}})
 
 
 class BatchRoute(JsonRoute):
@@ -134,19 +132,17 @@ def list_reports(
     query: Annotated[ReportQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Newest first, in pages or all as CSV."""
-    if query.format == "csv":
-        headers = {"Content-Disposition": "attachment; filename=reports.csv"}
-        return StreamingResponse(
-            services.reports.csv_lines(query), media_type="text/csv", headers=headers
-        )
-    return page_response(request, services.reports.page(query))
+    if asks_for_table(request, query):
+        return table_response(request, services.reports.csv_lines(query), "reports")
+    return page_response(request, services.reports.page(query), query.fields)
 
 
 @router.get("/summary", operation_id="summariseReports", response_model=ReportSummary)
 def summarise_reports(
-    query: Annotated[ReportFilterQuery, Query()], services: ServicesDep
+    query: Annotated[SummaryQuery, Query()], services: ServicesDep
 ) -> JSONResponse:
-    """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+    """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
+    several of them together over time (`by`, `bucket`)."""
     return JSONResponse(services.report_summaries.summary(query))
 
 

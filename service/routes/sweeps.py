@@ -6,11 +6,11 @@ import json
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import (
     CreationDep,
     ResourceId,
@@ -19,6 +19,7 @@ from service.routes.dependencies import (
 )
 from service.routes.pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
+from service.routes.tables import list_response
 from service.schemas.catalog import CatalogQuery
 from service.schemas.stream import StreamQuery
 from service.schemas.sweep import (
@@ -33,14 +34,13 @@ from service.sweeps.item_table import COLUMNS
 from service.sweeps.sweeps import ACCEPTED
 from service.web import responses
 from service.web.json_body import JsonRoute
+from service.web.tables import CSV, asks_for_table, table_response
 
 _LINES = {
     "type": "string",
     "description": f"A line of names, then one of every item: {', '.join(COLUMNS)}",
 }
-_PAGE_OR_CSV: responses.Responses = {
-    200: {"content": {"text/csv": {"schema": _LINES}}} | responses.PAGE[200]
-}
+_PAGE_OR_CSV = responses.page_or({CSV: {"schema": _LINES}})
 _WITHOUT_BODY = responses.problem_responses(400, 409)
 _EVENTS: responses.Responses = EVENTS | {
     204: {"description": "The sweep has ended, and all of its events were told"},
@@ -72,12 +72,17 @@ async def create_sweep(
     return await run_in_threadpool(creation.respond, lambda: services.sweeps.prepare(body))
 
 
-@router.get("", operation_id="listSweeps", response_model=SweepPage, responses=responses.PAGE)
+@router.get(
+    "",
+    operation_id="listSweeps",
+    response_model=SweepPage,
+    responses=tables.page_or(tables.SWEEPS),
+)
 def list_sweeps(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
-) -> JSONResponse:
+) -> Response:
     """Newest first."""
-    return page_response(request, services.sweeps.page(query))
+    return list_response(request, query, services.sweeps.page, tables.SWEEPS)
 
 
 @router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
@@ -99,11 +104,10 @@ def list_sweep_items(
     services: ServicesDep,
 ) -> Response:
     """The items in order, those that are finished with their results, in pages or all as CSV."""
-    if query.format == "csv":
-        headers = {"Content-Disposition": "attachment; filename=sweep.csv"}
+    if asks_for_table(request, query):
         lines = services.sweeps.csv_lines(id_, query.outcome)
-        return StreamingResponse(lines, media_type="text/csv", headers=headers)
-    return page_response(request, services.sweeps.item_page(id_, query))
+        return table_response(request, lines, "sweep")
+    return page_response(request, services.sweeps.item_page(id_, query), query.fields)
 
 
 @router.get(

@@ -15,7 +15,7 @@ class AuditEntry(Document):
     action: str
     """"key.created", "key.rotated", "key.revoked", "profile.activated" (by a person),
     "profile.promoted" (by a calibration), "profile.deactivated" (a tenant's own), "policy.set",
-    "report.withdrawn" or "answers.dropped"."""
+    "report.withdrawn", "benchmark.withdrawn" or "answers.dropped"."""
     subject: str
     """The thing that was changed: the id of a key or of a report, a profile, or a version as
     PROFILE/VERSION."""

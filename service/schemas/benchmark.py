@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, Field, model_validator
 from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
 from models.spec.workload import Precision
+from service.schemas.catalog import CatalogQuery
 from service.schemas.cluster import ClusterForm
 from service.schemas.prediction import ProfileUsed
 from service.schemas.stack import StackForm
@@ -106,6 +107,8 @@ class BenchmarkSummary(Document):
     scale; the next calibration learns them as the fleet's. Empty where no message or product is
     large or small enough to tell."""
 
+    withdrawn_at: AwareDatetime | None = None
+
 
 class BenchmarkAnswer(BenchmarkSummary):
     points: list[BenchmarkPoint]
@@ -114,6 +117,12 @@ class BenchmarkAnswer(BenchmarkSummary):
 class StoredBenchmark(BenchmarkAnswer):
     submission: str
     """The body as it was received."""
+
+
+class BenchmarkQuery(CatalogQuery):
+    """Newest first."""
+
+    include_withdrawn: Annotated[bool, Field(strict=False)] = False
 
 
 class BenchmarkPage(Document):

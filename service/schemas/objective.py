@@ -161,3 +161,8 @@ class ChoiceAnswer(Document):
             figures["layout"] = LayoutFields.shown(choice.layout, on_torus=on_torus)
             figures["layout_summary"] = choice.layout.summary()
         return cls.model_validate({**figures, "mfu": choice.mfu or None, **place})
+
+
+class ChoiceList(Document):
+    items: list[ChoiceAnswer]
+    """The best first."""

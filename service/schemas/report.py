@@ -25,7 +25,17 @@ from service.schemas.limits import MAX_BATCH_REPORTS
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import Choice, RunSubject
-from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
+from service.schemas.wire import (
+    Document,
+    FieldNames,
+    Instant,
+    Label,
+    Name,
+    Several,
+    TableFormat,
+    TimeSpan,
+    Wire,
+)
 
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
@@ -479,14 +489,25 @@ class ReportPage(Document):
 
 
 class ReportFilterQuery(TimeSpan):
-    """Which reports. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
+    """Which reports. Filters may be given several times, and then any of their values will do.
+    `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
 
-    chip: Name | None = None
-    stack: Name | None = None
-    architecture: Name | None = None
-    outcome: Outcome | None = None
+    chip: Several[Name] = []
+    stack: Several[Name] = []
+    architecture: Several[Name] = []
+    family: Several[Name] = []
+    """Of models, such as `llama-3.1`, as the summary has them."""
+    outcome: Several[Outcome] = []
+    source: Several[Label] = []
+    num_chips: Several[Annotated[int, Field(ge=1, le=10**6, strict=False)]] = []
+    flagged: Annotated[bool, Field(strict=False)] | None = None
+    """true: those with a `flag`, outside their interval."""
+    within_interval: Annotated[bool, Field(strict=False)] | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
     """Of the profile that all share, or of the tenant's own."""
+    created_since: Instant | None = None
+    """When reports came, inclusive: a run that was measured before may be reported late. `since`
+    and `until` are about when runs were measured."""
     label: Annotated[list[_LabelFilter], Field(max_length=16)] = []
     """`name=value`, as often as needed: reports that have all of these labels."""
 
@@ -494,15 +515,9 @@ class ReportFilterQuery(TimeSpan):
 class ReportQuery(ReportFilterQuery):
     """Newest first."""
 
+    fields: FieldNames | None = None
+
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None
-    format: Literal["json", "csv"] = "json"
-    """"csv": all of them, a line each; `limit` and `cursor` do not go with it."""
+    format: TableFormat | None = None
     include_withdrawn: Annotated[bool, Field(strict=False)] = False
-
-    @model_validator(mode="after")
-    def _paged_or_whole(self) -> Self:
-        given = {"limit", "cursor"} & self.model_fields_set
-        if self.format == "csv" and given:
-            raise Invalid(min(given), None, "does not go with format = csv, which has every report")
-        return self

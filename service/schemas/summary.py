@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
+from models.errors import Invalid
 from service.schemas.prediction import ProfileUsed
+from service.schemas.report import ReportFilterQuery
 from service.schemas.wire import Document, TimeSpan
 
 
@@ -30,11 +32,47 @@ class ResidualStatistics(Document):
     """The share inside the predicted 80% interval."""
 
 
+Grouping = Literal["chip", "stack", "family", "profile_version", "week", "source", "tenant"]
+_Names = Annotated[str, StringConstraints(max_length=100, pattern=r"^[a-z_]+(,[a-z_]+)*$")]
+Bucket = Literal["hour", "day", "week", "month"]
+
+
+class SummaryQuery(ReportFilterQuery):
+    """Which reports, and how to group them besides."""
+
+    by: (
+        Annotated[str, StringConstraints(max_length=100, pattern=r"^[a-z_]+(,[a-z_]+)*$")] | None
+    ) = None
+    """What to group by together, with commas between: `by=chip,stack` has a group for each chip
+    with each stack. chip, stack, family, profile_version, week, source or tenant."""
+    bucket: Bucket | None = None
+    """Groups are also by the hour, day, ISO week or month (UTC) in which runs were measured."""
+
+    @property
+    def keys(self) -> list[str]:
+        return [] if self.by is None else self.by.split(",")
+
+    @model_validator(mode="after")
+    def _known_keys(self) -> Self:
+        for name in self.keys:
+            if name not in get_args(Grouping):
+                known = ", ".join(get_args(Grouping))
+                raise Invalid("by", name, f"is nothing to group by; known: {known}")
+        return self
+
+
+class ReportGroup(ResidualStatistics):
+    key: dict[str, str]
+    """By what is grouped by: the value of this group. `bucket` is the beginning of its time."""
+
+
 class ReportSummary(Document):
     overall: ResidualStatistics
     by: dict[str, dict[str, ResidualStatistics]]
     """By chip, stack, model family, profile version, ISO week of measurement, source and tenant (""
     where there is none)."""
+    groups: list[ReportGroup] = []
+    """Of what the query groups by together (`by`, `bucket`), sorted by time and then by key."""
 
 
 class ChangeAnswer(Document):
@@ -46,6 +84,9 @@ class ChangeAnswer(Document):
     """The step time after over the one before, less 1, beyond what differs in the questions, by
     their predictions and by their own usual residuals: 0.06 is 6% slower."""
     p_value: float
+    report_ids: list[str] = []
+    """Of the runs after the change, until the next one: marks for a dashboard. The `flag` of a
+    report is about its own interval, which a change of a few percent does not leave."""
 
 
 class DriftSeries(Document):

@@ -16,7 +16,7 @@ from service.schemas.objective import ObjectiveFields, OtherForm
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.question import ProfileWanted
 from service.schemas.stack import StackForm
-from service.schemas.wire import Document, Wire
+from service.schemas.wire import Document, FieldNames, TableFormat, Wire
 from service.schemas.workload import WorkloadFields
 
 MAX_ITEMS = 10_000
@@ -198,12 +198,5 @@ class SweepItemQuery(Wire):
     outcome: ItemOutcome | None = None
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None
-    format: Literal["json", "csv"] = "json"
-    """"csv": all of them, a line each; `limit` and `cursor` do not go with it."""
-
-    @model_validator(mode="after")
-    def _paged_or_whole(self) -> Self:
-        given = {"limit", "cursor"} & self.model_fields_set
-        if self.format == "csv" and given:
-            raise Invalid(min(given), None, "does not go with format = csv, which has every item")
-        return self
+    fields: FieldNames | None = None
+    format: TableFormat | None = None

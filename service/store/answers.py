@@ -4,12 +4,12 @@ once, and each row that is answered with it refers to it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Row, Select, String, bindparam, func, insert, select
+from sqlalchemy import ColumnElement, Row, Select, String, bindparam, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -70,6 +70,18 @@ class Answer:
         first = self.id, self.created_at
         text = self.text.as_of(first, (id_, created_at))
         return replace(self, id=id_, created_at=created_at, text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFilter:
+    """Which answers a list has: `names` are those of their "model", "chip" and "stack", any of the
+    given, or all where none are."""
+
+    names: Mapping[str, Sequence[str]]
+    since: datetime | None
+    """The earliest time at which an answer was given, inclusive."""
+    until: datetime | None
+    """The latest, exclusive."""
 
 
 class Answers:
@@ -180,7 +192,9 @@ class Answers:
             query = query.where(row.created_at < until)
         return [_answer(kind, found) for found in self._session.execute(query)]
 
-    def briefs(self, kind: AnswerKind, limit: int, before: str | None) -> Sequence[Row[Any]]:
+    def briefs(
+        self, kind: AnswerKind, limit: int, before: str | None, wanted: AnswerFilter
+    ) -> Sequence[Row[Any]]:
         """Returns the fields that lists show of answers, newest first, starting after the id
         `before`. Ids sort by time."""
         row = ROWS[kind]
@@ -191,7 +205,24 @@ class Answers:
         query = query.order_by(row.id.desc()).limit(limit)
         if before is not None:
             query = query.where(row.id < before)
+        if wanted.since is not None:
+            query = query.where(row.created_at >= wanted.since)
+        if wanted.until is not None:
+            query = query.where(row.created_at < wanted.until)
+        for name, values in wanted.names.items():
+            if values:
+                query = query.where(_name_in(brief, name).in_(values))
         return self._session.execute(query).all()
+
+
+def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
+    """The name of a model, chip or stack in a brief. Those of an earlier release have it in the
+    question only, as far as that names it."""
+    path = {"chip": ("cluster", "preset")}.get(name, (name,))
+    asked = brief["request"]
+    for part in path:
+        asked = asked[part]
+    return func.coalesce(brief["names"][name].as_string(), asked.as_string())
 
 
 def _answers(kind: AnswerKind) -> Select[Any]:

@@ -21,6 +21,7 @@ Action = Literal[
     "profile.promoted",
     "policy.set",
     "report.withdrawn",
+    "benchmark.withdrawn",
     "answers.dropped",
 ]
 

@@ -30,6 +30,20 @@ class BenchmarkQueries:
             raise NotFound("benchmark", id_)
         return row
 
+    def get_for_update(self, id_: str) -> BenchmarkRow:
+        """The benchmark, which nobody else changes until this transaction ends."""
+        row = self._session.get(BenchmarkRow, id_, with_for_update=True)
+        if row is None:
+            raise NotFound("benchmark", id_)
+        return row
+
+    def any_withdrawn(self, ids: Sequence[str]) -> bool:
+        """Whether any of the benchmarks with these ids, which must fit one query, is withdrawn."""
+        withdrawn = select(BenchmarkRow.id).where(
+            BenchmarkRow.id.in_(ids), BenchmarkRow.withdrawn_at.is_not(None)
+        )
+        return self._session.scalars(withdrawn.limit(1)).first() is not None
+
     def newest(
         self,
         limit: int,
@@ -37,17 +51,20 @@ class BenchmarkQueries:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
+        include_withdrawn: bool = False,
     ) -> Sequence[BenchmarkRow]:
         """The newest benchmarks with ids before `before`, newest first, of those made from `since`
         (inclusive) until `until` (exclusive)."""
-        query = _made_between(since, until)
+        query = _made_between(since, until, include_withdrawn=include_withdrawn)
         if before is not None:
             query = query.where(BenchmarkRow.id < before)
         return self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit)).all()
 
     def last_ids(self, tenant: str, limit: int) -> list[str]:
         """The ids of the newest benchmarks of a tenant, newest first."""
-        query = select(BenchmarkRow.id).where(BenchmarkRow.tenant == tenant)
+        query = select(BenchmarkRow.id).where(
+            BenchmarkRow.tenant == tenant, BenchmarkRow.withdrawn_at.is_(None)
+        )
         return [*self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit))]
 
     def created_between(
@@ -61,8 +78,12 @@ class BenchmarkQueries:
         return self._session.scalars(query.order_by(BenchmarkRow.id)).all()
 
 
-def _made_between(since: datetime | None, until: datetime | None) -> Select[BenchmarkRow]:
+def _made_between(
+    since: datetime | None, until: datetime | None, *, include_withdrawn: bool = False
+) -> Select[BenchmarkRow]:
     query = select(BenchmarkRow)
+    if not include_withdrawn:
+        query = query.where(BenchmarkRow.withdrawn_at.is_(None))
     if since is not None:
         query = query.where(BenchmarkRow.created_at >= since)
     if until is not None:

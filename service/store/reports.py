@@ -33,8 +33,12 @@ from service.store.tables import SEEN, TENANT, ReportLabelRow, ReportRow, Table
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _INFORMATIVE = _MEASURED | (ReportRow.outcome == "out_of_memory")
 _DID_FIT = (ReportRow.outcome == "ok") | (_MEASURED & (ReportRow.outcome != "out_of_memory"))
-_EXACT = "chip", "stack", "architecture", "outcome", "profile_version", "tenant"
+_EXACT = "profile_version", "tenant", "within_interval"
 """The fields of a filter that are columns, which are to have its value."""
+_ANY_OF = "chip", "stack", "outcome", "source"
+"""The fields of a filter that are columns, which are to have any of its values."""
+_NUM_CHIPS = ReportRow.document["request"]["cluster"]["num_chips"].as_integer()
+_FLAG = ReportRow.document["flag"].as_string()
 _SEEN = bindparam("seen", type_=String())
 """The tenant whose reports a query sees; None where it sees all."""
 _FAILED_ALIKE = (
@@ -74,10 +78,16 @@ class ReportFilter:
     """The reports that a query is about. Withdrawn reports are left out unless they are asked
     for."""
 
-    chip: str | None = None
-    stack: str | None = None
-    architecture: str | None = None
-    outcome: str | None = None
+    chip: Sequence[str] = ()
+    """Any of these, or all where there are none; so of the other lists."""
+    stack: Sequence[str] = ()
+    architecture: Sequence[str] | None = None
+    """None where any will do: families of models may have no member."""
+    outcome: Sequence[str] = ()
+    source: Sequence[str] = ()
+    num_chips: Sequence[int] = ()
+    flagged: bool | None = None
+    within_interval: bool | None = None
     profile_id: str | None = None
     """Keeps only reports of runs that this profile predicted, or a tenant's own version in its
     place."""
@@ -106,6 +116,15 @@ class ReportFilter:
         for name in _EXACT:
             if (wanted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == wanted)
+        for name in _ANY_OF:
+            if values := getattr(self, name):
+                query = query.where(getattr(ReportRow, name).in_(values))
+        if self.architecture is not None:
+            query = query.where(ReportRow.architecture.in_(self.architecture))
+        if self.num_chips:
+            query = query.where(_NUM_CHIPS.in_(self.num_chips))
+        if self.flagged is not None:
+            query = query.where(_FLAG.is_not(None) if self.flagged else _FLAG.is_(None))
         if self.profile_id is not None:
             in_its_place = ReportRow.profile_id.startswith(OWN_PREFIX)
             query = query.where(or_(ReportRow.profile_id == self.profile_id, in_its_place))

@@ -264,7 +264,8 @@ class ReportLabelRow(Table):
 
 
 class BenchmarkRow(Owned, Counted, Table):
-    """A micro-benchmark. `submission` is the text as it was received, loaded only on request."""
+    """A micro-benchmark. `submission` is the text as it was received, loaded only on request. One
+    with a `withdrawn_at` is kept but counts nowhere."""
 
     __tablename__ = "benchmarks"
     __table_args__ = (_listed(__tablename__),)
@@ -276,6 +277,7 @@ class BenchmarkRow(Owned, Counted, Table):
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     question: Mapped[dict[str, Any]]
     document: Mapped[dict[str, Any]]
+    withdrawn_at: Mapped[datetime | None]
 
 
 class SweepRow(Owned, Counted, Table):

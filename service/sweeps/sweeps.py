@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.identifiers import new_id
-from service.learning.report_table import csv_line
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import ProfileUsed
@@ -27,6 +26,7 @@ from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import SweepItemRow, SweepRow
 from service.sweeps.combinations import combination, count, pinned
 from service.sweeps.item_table import COLUMNS, item_cells
+from service.web.tables import csv_line
 
 ACCEPTED = 202
 _ROWS_PER_QUERY = 500

@@ -90,7 +90,7 @@ IF_NONE_MATCH = _optional_headers(If_None_Match=_SEEN)
 PREFER = _optional_headers(Prefer=_PREFERRED)
 IF_NONE_MATCH_OR_PREFER = _optional_headers(If_None_Match=_SEEN, Prefer=_PREFERRED)
 
-IN_V1 = problem_responses(401, 403, 404, 422, 429, 500, 503)
+IN_V1 = problem_responses(401, 403, 404, 406, 422, 429, 500, 503)
 """Problems of every operation below /v1. `create_app` gives them to each of its routers."""
 
 WITH_BODY = problem_responses(400, 408, 413, 415)
@@ -113,7 +113,14 @@ POST_OR_CREATE_WITH_VIEW = CREATE_WITH_VIEW | {
     | _ANSWERED,
     201: {"description": "The answer, which is stored"} | _ANSWERED,
 }
-PAGE: Responses = {200: with_headers("Link")}
+
+
+def page_or(table: dict[str, Any]) -> Responses:
+    """A page of a list, or all of it as a table; both have an ETag."""
+    listed = {"content": table} | with_headers("Link", "ETag")
+    return {200: listed, 304: CONDITIONAL_GET[304]}
+
+
 TAGGED: Responses = {200: with_headers("ETag")}
 CONDITIONAL_GET = TAGGED | {304: {"description": "The client has it"} | with_headers("ETag")}
 CONDITIONAL_GET_WITH_VIEW = CONDITIONAL_GET | {200: with_headers("ETag", "Preference-Applied")}

@@ -950,6 +950,20 @@ class ReportCounts(TypedDict):
     waiting: int
 
 
+class ReportGroup(TypedDict):
+    reports: int
+    measured: int
+    out_of_memory: int
+    crashed: int
+    aborted: int
+    residual_median: float | None
+    residual_low: float | None
+    residual_high: float | None
+    median_abs_error: float | None
+    within_interval: float | None
+    key: dict[str, str]
+
+
 class ReservationAnswer(TypedDict):
     setting: str
     reason: str
@@ -1195,6 +1209,7 @@ class StoredBenchmark(TypedDict):
     unread: int
     median_abs_error: float
     offsets: dict[str, float]
+    withdrawn_at: NotRequired[str | None]
     points: list[BenchmarkPoint]
     submission: str
 
@@ -1455,6 +1470,7 @@ class ServiceSchemasSummaryChangeAnswer(TypedDict):
     last_before: str
     slower: float
     p_value: float
+    report_ids: NotRequired[list[str]]
 
 
 class ProblemError(TypedDict):
@@ -1563,6 +1579,7 @@ class BenchmarkAnswer(TypedDict):
     unread: int
     median_abs_error: float
     offsets: dict[str, float]
+    withdrawn_at: NotRequired[str | None]
     points: list[BenchmarkPoint]
 
 
@@ -1582,6 +1599,7 @@ class BenchmarkSummary(TypedDict):
     unread: int
     median_abs_error: float
     offsets: dict[str, float]
+    withdrawn_at: NotRequired[str | None]
 
 
 class BestAnswer(TypedDict):
@@ -1673,6 +1691,10 @@ class ChoiceAnswer(TypedDict):
     meets_probability: NotRequired[float | None]
     exact: bool
     refused: str | None
+
+
+class ChoiceList(TypedDict):
+    items: list[ChoiceAnswer]
 
 
 class ChromeTrace(TypedDict):
@@ -1969,6 +1991,7 @@ class Replayed(TypedDict):
 class ReportSummary(TypedDict):
     overall: ResidualStatistics
     by: dict[str, dict[str, ResidualStatistics]]
+    groups: NotRequired[list[ReportGroup]]
 
 
 class ScaleUpFields(TypedDict):

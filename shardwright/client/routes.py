@@ -45,11 +45,62 @@ class Routes:
         )
 
     def list_recommendations(
-        self, *, limit: int | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> Iterator[documents.RecommendationSummary]:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
-        return self._pages(Call(method="GET", path="/v1/recommendations", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
+        )
+
+    def list_recommendations_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
 
     def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -57,6 +108,23 @@ class Routes:
         """A recommendation as it was answered, or in brief."""
         return self._send(
             Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
+        )
+
+    def get_recommendation_choices(self, id: str) -> documents.ChoiceList:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return self._send(Call(method="GET", path=f"/v1/recommendations/{quoted(id)}/choices"))
+
+    def get_recommendation_choices_csv(self, id: str) -> str:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/choices",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
         )
 
     def get_recommendation_timeline(
@@ -134,9 +202,61 @@ class Routes:
             )
         )
 
-    def list_predictions(self, *, limit: int | None = None) -> Iterator[documents.AnswerSummary]:
+    def list_predictions(
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[documents.AnswerSummary]:
         """Newest first, each with its question; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/predictions", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
+        )
+
+    def list_predictions_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
 
     def get_prediction(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -213,9 +333,61 @@ class Routes:
             )
         )
 
-    def list_checks(self, *, limit: int | None = None) -> Iterator[documents.CheckSummary]:
+    def list_checks(
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[documents.CheckSummary]:
         """The checks that were stored, newest first; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
+        )
+
+    def list_checks_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
 
     def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -232,10 +404,24 @@ class Routes:
         return self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
-        """Say where a pipeline is needed: the best step time without and with one at every point of
-        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
-        the gap crosses the tolerance."""
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance; also as a table of the points."""
         return self._send(Call(method="POST", path="/v1/frontiers", body=body))
+
+    def draw_frontier_csv(self, body: documents.FrontierRequest) -> str:
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance; also as a table of the points."""
+        return self._send(
+            Call(
+                method="POST",
+                path="/v1/frontiers",
+                query={"format": "csv"},
+                body=body,
+                accept="text/csv",
+            )
+        )
 
     def create_report(
         self,
@@ -260,12 +446,19 @@ class Routes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.ReportAnswer]:
@@ -280,9 +473,16 @@ class Routes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -294,12 +494,19 @@ class Routes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
         """Newest first, in pages or all as CSV."""
@@ -313,9 +520,16 @@ class Routes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -345,14 +559,23 @@ class Routes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        by: str | None = None,
+        bucket: Literal["hour", "day", "week", "month"] | None = None,
     ) -> documents.ReportSummary:
-        """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+        """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
+        several of them together over time (`by`, `bucket`)."""
         return self._send(
             Call(
                 method="GET",
@@ -363,9 +586,17 @@ class Routes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "by": by,
+                    "bucket": bucket,
                 },
             )
         )
@@ -402,13 +633,49 @@ class Routes:
             )
         )
 
-    def list_benchmarks(self, *, limit: int | None = None) -> Iterator[documents.BenchmarkSummary]:
+    def list_benchmarks(
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> Iterator[documents.BenchmarkSummary]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/benchmarks", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+            )
+        )
+
+    def list_benchmarks_csv(
+        self, *, fields: str | None = None, include_withdrawn: bool | None = None
+    ) -> str:
+        """Newest first."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
         return self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
+
+    def withdraw_benchmark(
+        self, id: str, *, if_match: str | None = None
+    ) -> documents.BenchmarkAnswer:
+        """Withdraw a benchmark that should not count: it is kept as it was received, and from now
+        on no calibration looks at it."""
+        return self._send(
+            Call(
+                method="DELETE", path=f"/v1/benchmarks/{quoted(id)}", headers={"if-match": if_match}
+            )
+        )
 
     def list_profiles(self) -> Iterator[documents.ProfileAnswer]:
         """The profile that all share and the caller's own, each with its versions."""
@@ -561,10 +828,31 @@ class Routes:
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> Iterator[documents.CatalogEntry]:
         """Shipped and registered entries by name."""
         return self._pages(
-            Call(method="GET", path=f"/v1/catalog/{quoted(kind)}", query={"limit": limit})
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"limit": limit, "fields": fields},
+            )
+        )
+
+    def list_catalog_csv(
+        self,
+        kind: Literal["chips", "clusters", "architectures", "stacks"],
+        *,
+        fields: str | None = None,
+    ) -> str:
+        """Shipped and registered entries by name."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
         )
 
     def get_catalog_entry(
@@ -615,10 +903,26 @@ class Routes:
             )
         )
 
-    def list_audit(self, *, limit: int | None = None) -> Iterator[documents.AuditEntry]:
+    def list_audit(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> Iterator[documents.AuditEntry]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return self._pages(Call(method="GET", path="/v1/audit", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+        )
+
+    def list_audit_csv(self, *, fields: str | None = None) -> str:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/audit",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
@@ -635,9 +939,24 @@ class Routes:
             )
         )
 
-    def list_sweeps(self, *, limit: int | None = None) -> Iterator[documents.SweepAnswer]:
+    def list_sweeps(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> Iterator[documents.SweepAnswer]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/sweeps", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+        )
+
+    def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+        """Newest first."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/sweeps",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     def get_sweep(self, id: str) -> documents.SweepDetails:
         """How far a sweep is, and what it was asked."""
@@ -654,6 +973,7 @@ class Routes:
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> Iterator[documents.SweepItem]:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -661,7 +981,7 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit},
+                query={"outcome": outcome, "limit": limit, "fields": fields},
             )
         )
 
@@ -671,6 +991,7 @@ class Routes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
+        fields: str | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -678,7 +999,7 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "format": "csv"},
+                query={"outcome": outcome, "fields": fields, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -745,11 +1066,62 @@ class AsyncRoutes:
         )
 
     def list_recommendations(
-        self, *, limit: int | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> AsyncIterator[documents.RecommendationSummary]:
         """Newest first, each with its question and its recommended layout in brief; the answer lies
         at `location`."""
-        return self._pages(Call(method="GET", path="/v1/recommendations", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
+        )
+
+    async def list_recommendations_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
 
     async def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -757,6 +1129,25 @@ class AsyncRoutes:
         """A recommendation as it was answered, or in brief."""
         return await self._send(
             Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
+        )
+
+    async def get_recommendation_choices(self, id: str) -> documents.ChoiceList:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return await self._send(
+            Call(method="GET", path=f"/v1/recommendations/{quoted(id)}/choices")
+        )
+
+    async def get_recommendation_choices_csv(self, id: str) -> str:
+        """The places that a recommendation compared, the best first, also as a table; none where it
+        was asked about one place and has no objective."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/recommendations/{quoted(id)}/choices",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
         )
 
     async def get_recommendation_timeline(
@@ -835,10 +1226,60 @@ class AsyncRoutes:
         )
 
     def list_predictions(
-        self, *, limit: int | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
     ) -> AsyncIterator[documents.AnswerSummary]:
         """Newest first, each with its question; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/predictions", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
+        )
+
+    async def list_predictions_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
 
     async def get_prediction(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -917,9 +1358,61 @@ class AsyncRoutes:
             )
         )
 
-    def list_checks(self, *, limit: int | None = None) -> AsyncIterator[documents.CheckSummary]:
+    def list_checks(
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> AsyncIterator[documents.CheckSummary]:
         """The checks that were stored, newest first; the answer lies at `location`."""
-        return self._pages(Call(method="GET", path="/v1/checks", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "limit": limit,
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                },
+            )
+        )
+
+    async def list_checks_csv(
+        self,
+        *,
+        fields: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> str:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "fields": fields,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "format": "csv",
+                },
+                accept="text/csv",
+            )
+        )
 
     async def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
@@ -938,10 +1431,24 @@ class AsyncRoutes:
         return await self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     async def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
-        """Say where a pipeline is needed: the best step time without and with one at every point of
-        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
-        the gap crosses the tolerance."""
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance; also as a table of the points."""
         return await self._send(Call(method="POST", path="/v1/frontiers", body=body))
+
+    async def draw_frontier_csv(self, body: documents.FrontierRequest) -> str:
+        """Where a pipeline is needed: the best step time without and with one at every point of a
+        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        the gap crosses the tolerance; also as a table of the points."""
+        return await self._send(
+            Call(
+                method="POST",
+                path="/v1/frontiers",
+                query={"format": "csv"},
+                body=body,
+                accept="text/csv",
+            )
+        )
 
     async def create_report(
         self,
@@ -966,12 +1473,19 @@ class AsyncRoutes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.ReportAnswer]:
@@ -986,9 +1500,16 @@ class AsyncRoutes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "limit": limit,
                     "include_withdrawn": include_withdrawn,
                 },
@@ -1000,12 +1521,19 @@ class AsyncRoutes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
         """Newest first, in pages or all as CSV."""
@@ -1019,9 +1547,16 @@ class AsyncRoutes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -1051,14 +1586,23 @@ class AsyncRoutes:
         *,
         since: str | None = None,
         until: str | None = None,
-        chip: str | None = None,
-        stack: str | None = None,
-        architecture: str | None = None,
-        outcome: Literal["ok", "out_of_memory", "crashed", "aborted"] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
         profile_version: int | None = None,
+        created_since: str | None = None,
         label: list[str] | None = None,
+        by: str | None = None,
+        bucket: Literal["hour", "day", "week", "month"] | None = None,
     ) -> documents.ReportSummary:
-        """Residuals by chip, stack, model family, profile version, week, source and tenant."""
+        """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
+        several of them together over time (`by`, `bucket`)."""
         return await self._send(
             Call(
                 method="GET",
@@ -1069,9 +1613,17 @@ class AsyncRoutes:
                     "chip": chip,
                     "stack": stack,
                     "architecture": architecture,
+                    "family": family,
                     "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
                     "profile_version": profile_version,
+                    "created_since": created_since,
                     "label": label,
+                    "by": by,
+                    "bucket": bucket,
                 },
             )
         )
@@ -1111,14 +1663,48 @@ class AsyncRoutes:
         )
 
     def list_benchmarks(
-        self, *, limit: int | None = None
+        self,
+        *,
+        limit: int | None = None,
+        fields: str | None = None,
+        include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.BenchmarkSummary]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/benchmarks", query={"limit": limit}))
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+            )
+        )
+
+    async def list_benchmarks_csv(
+        self, *, fields: str | None = None, include_withdrawn: bool | None = None
+    ) -> str:
+        """Newest first."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     async def get_benchmark(self, id: str) -> documents.StoredBenchmark:
         """A benchmark, and the submission as it was received."""
         return await self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
+
+    async def withdraw_benchmark(
+        self, id: str, *, if_match: str | None = None
+    ) -> documents.BenchmarkAnswer:
+        """Withdraw a benchmark that should not count: it is kept as it was received, and from now
+        on no calibration looks at it."""
+        return await self._send(
+            Call(
+                method="DELETE", path=f"/v1/benchmarks/{quoted(id)}", headers={"if-match": if_match}
+            )
+        )
 
     def list_profiles(self) -> AsyncIterator[documents.ProfileAnswer]:
         """The profile that all share and the caller's own, each with its versions."""
@@ -1271,10 +1857,31 @@ class AsyncRoutes:
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> AsyncIterator[documents.CatalogEntry]:
         """Shipped and registered entries by name."""
         return self._pages(
-            Call(method="GET", path=f"/v1/catalog/{quoted(kind)}", query={"limit": limit})
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"limit": limit, "fields": fields},
+            )
+        )
+
+    async def list_catalog_csv(
+        self,
+        kind: Literal["chips", "clusters", "architectures", "stacks"],
+        *,
+        fields: str | None = None,
+    ) -> str:
+        """Shipped and registered entries by name."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
         )
 
     async def get_catalog_entry(
@@ -1327,10 +1934,26 @@ class AsyncRoutes:
             )
         )
 
-    def list_audit(self, *, limit: int | None = None) -> AsyncIterator[documents.AuditEntry]:
+    def list_audit(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> AsyncIterator[documents.AuditEntry]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return self._pages(Call(method="GET", path="/v1/audit", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+        )
+
+    async def list_audit_csv(self, *, fields: str | None = None) -> str:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/audit",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     async def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
@@ -1347,9 +1970,24 @@ class AsyncRoutes:
             )
         )
 
-    def list_sweeps(self, *, limit: int | None = None) -> AsyncIterator[documents.SweepAnswer]:
+    def list_sweeps(
+        self, *, limit: int | None = None, fields: str | None = None
+    ) -> AsyncIterator[documents.SweepAnswer]:
         """Newest first."""
-        return self._pages(Call(method="GET", path="/v1/sweeps", query={"limit": limit}))
+        return self._pages(
+            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+        )
+
+    async def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+        """Newest first."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/sweeps",
+                query={"fields": fields, "format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     async def get_sweep(self, id: str) -> documents.SweepDetails:
         """How far a sweep is, and what it was asked."""
@@ -1366,6 +2004,7 @@ class AsyncRoutes:
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
         limit: int | None = None,
+        fields: str | None = None,
     ) -> AsyncIterator[documents.SweepItem]:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -1373,7 +2012,7 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit},
+                query={"outcome": outcome, "limit": limit, "fields": fields},
             )
         )
 
@@ -1383,6 +2022,7 @@ class AsyncRoutes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
+        fields: str | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -1390,7 +2030,7 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "format": "csv"},
+                query={"outcome": outcome, "fields": fields, "format": "csv"},
                 accept="text/csv",
             )
         )

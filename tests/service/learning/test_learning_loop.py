@@ -62,6 +62,11 @@ def test_a_cluster_that_got_slower_is_named_with_the_time(client) -> None:
         datetime.fromisoformat(change["since"]) - (START + timedelta(hours=30))
     ) <= timedelta(hours=2)
     assert "6% slower since Tuesday, 03 March 2026" in first["sentence"]
+    marked = change["report_ids"]
+    listed = client.get("/v1/reports?chip=h100&limit=1000&fields=id,measured_at").json()["items"]
+    after = {item["id"] for item in listed if item["measured_at"] >= change["since"]}
+    assert {*marked} == after
+    assert len(marked) == pytest.approx(20, abs=2)
     assert found["runs"] == 100
 
 

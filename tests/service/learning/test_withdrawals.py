@@ -104,3 +104,31 @@ def test_withdrawing_is_documented() -> None:
     assert {"200", "400", "404", "412"} <= operation["responses"].keys()
     assert "428" not in operation["responses"]
     assert operation["responses"]["200"]["headers"].keys() == {"ETag"}
+
+
+GEMMS = {
+    "cluster": {"preset": "h100"},
+    "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": 600.0}],
+}
+
+
+def test_a_benchmark_that_was_withdrawn_is_kept_and_teaches_nothing(client) -> None:
+    made = client.post("/v1/benchmarks", json=GEMMS).json()
+    kept = client.post("/v1/benchmarks", json=GEMMS).json()
+    address = f"/v1/benchmarks/{made['id']}"
+    seen = client.get(address).headers["ETag"]
+    assert_problem(client.delete(address, headers={"If-Match": '"other"'}), "precondition-failed")
+    gone = client.delete(address, headers={"If-Match": seen})
+    assert gone.json()["withdrawn_at"] is not None
+    assert client.delete(address).json() == gone.json()
+    again = client.get(address, headers={"If-None-Match": seen})
+    assert again.status_code == 200
+    assert again.json()["withdrawn_at"] == gone.json()["withdrawn_at"]
+    listed = [item["id"] for item in client.get("/v1/benchmarks").json()["items"]]
+    assert listed == [kept["id"]]
+    everything = client.get("/v1/benchmarks?include_withdrawn=true").json()["items"]
+    assert [item["withdrawn_at"] is not None for item in everything] == [False, True]
+    assert client.get("/v1/audit").json()["items"][0]["action"] == "benchmark.withdrawn"
+    client.delete(f"/v1/benchmarks/{kept['id']}")
+    answer = client.post("/v1/profiles/default/calibrations")
+    assert_problem(answer, "nothing-to-learn")

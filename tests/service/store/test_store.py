@@ -128,8 +128,8 @@ def test_reports_are_listed_newest_first_a_page_at_a_time(store: Store) -> None:
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        ({"chip": "h100"}, [3, 1, 0]),
-        ({"chip": "h100", "outcome": "ok"}, [1, 0]),
+        ({"chip": ["h100"]}, [3, 1, 0]),
+        ({"chip": ["h100"], "outcome": ["ok"]}, [1, 0]),
         ({"since": NOON}, [3, 2, 1]),
         ({"until": NOON}, [0]),
         ({"measured": True}, [2, 1, 0]),

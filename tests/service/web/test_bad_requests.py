@@ -277,7 +277,7 @@ BAD_QUERIES = [
 @pytest.mark.parametrize("query", BAD_QUERIES)
 def test_bad_queries(shared_client, query: str) -> None:
     found = assert_problem(shared_client.get(f"/v1/reports?{query}"), "invalid")
-    assert found["errors"][0]["field"] == query.split("=")[0]
+    assert found["errors"][0]["field"].partition("[")[0] == query.split("=")[0]
     assert found["errors"][0]["pointer"] is None
 
 

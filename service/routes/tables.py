@@ -1,0 +1,124 @@
+"""The columns of lists and answers as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+
+from service.routes.pages import page_response
+from service.schemas.catalog import CatalogQuery
+from service.web import responses
+from service.web.tables import CSV, Table, asks_for_table, table_response
+
+Query = TypeVar("Query", bound=CatalogQuery)
+_MOST_ITEMS = 1000  # of a page
+
+_ANSWER = {"id": "id", "created_at": "created_at", "location": "location"}
+_PROFILE = {"profile_id": "profile.id", "profile_version": "profile.version"}
+_QUESTION = {
+    "model": "request.model",
+    "cluster": "request.cluster",
+    "num_chips": "request.cluster.num_chips",
+    "seq_len": "request.workload.seq_len",
+    "global_batch": "request.workload.global_batch",
+    "precision": "request.workload.precision",
+    "stack": "request.stack",
+}
+PREDICTIONS = Table("predictions", {**_ANSWER, **_PROFILE, **_QUESTION})
+RECOMMENDATIONS = Table(
+    "recommendations",
+    {
+        **PREDICTIONS.columns,
+        "chips_used": "result.chips_used",
+        "layout": "result.layout_summary",
+        "step_time_s": "result.step_time_s",
+        "mfu_causal": "result.mfu.causal",
+        "fit_probability": "result.fit_probability",
+        "exact": "result.exact",
+    },
+)
+CHECKS = Table("checks", {**PREDICTIONS.columns, "verdict": "verdict", "summary": "summary"})
+_SAME = (
+    "name", "chip", "num_chips", "chips_used", "stack", "meets", "meets_probability", "hours",
+    "hours_low", "hours_high", "usd", "usd_low", "usd_high", "usd_used", "usd_per_chip_hour",
+    "usd_per_million_tokens", "step_time_s", "step_time_low_s", "step_time_high_s",
+    "tokens_per_s", "goodput", "checkpoint_every_s", "layout_summary", "grade", "exact",
+    "missing", "refused",
+)  # fmt: skip
+CHOICES = Table("choices", {**{name: name for name in _SAME}, "mfu_causal": "mfu.causal"})
+_AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")
+_OF_POINT = (
+    "without_s", "with_s", "gap", "gap_low", "gap_high", "pipeline_needed", "exact", "refused",
+    "chips_per_domain",
+)  # fmt: skip
+FRONTIER = Table(
+    "frontier",
+    {**{axis: f"at.{axis}" for axis in _AXES}, **{name: name for name in _OF_POINT}},
+)
+BENCHMARKS = Table(
+    "benchmarks",
+    {
+        name: name
+        for name in (
+            "id", "created_at", "measured_at", "source", "kind", "operation", "chip", "num_chips",
+            "median_abs_error", "unread", "withdrawn_at",
+        )
+    }
+    | _PROFILE
+    | {"offsets": "offsets"},
+)  # fmt: skip
+SWEEPS = Table(
+    "sweeps",
+    {name: name for name in ("id", "created_at", "location", "state", "total", "finished_at")}
+    | _PROFILE
+    | {"outcomes": "outcomes"},
+)
+CATALOG = Table(
+    "catalog",
+    {
+        name: name
+        for name in (
+            "kind", "name", "source", "version", "pinned_name", "created_at", "aliases", "resolved",
+        )
+    },
+)  # fmt: skip
+AUDIT = Table(
+    "audit",
+    {
+        name: name
+        for name in ("id", "created_at", "action", "subject", "tenant", "key_id", "details")
+    },
+)
+
+
+def lines_of(table: Table) -> dict[str, Any]:
+    """The table as the documentation of a response has it."""
+    names = ", ".join(table.columns)
+    schema = {"type": "string", "description": f"A line of names, then one of every item: {names}"}
+    return {CSV: {"schema": schema}}
+
+
+def page_or(table: Table) -> responses.Responses:
+    """What a list may answer."""
+    return responses.page_or(lines_of(table))
+
+
+def list_response(
+    request: Request, query: Query, page: Callable[[Query], dict[str, Any]], table: Table
+) -> Response:
+    """A page of a list, or all of the list as a table."""
+    if asks_for_table(request, query):
+        return table_response(request, table.lines(_all_items(query, page)), table.name)
+    return page_response(request, page(query), query.fields)
+
+
+def _all_items(query: Query, page: Callable[[Query], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    cursor: str | None = None
+    while True:
+        found = page(query.model_copy(update={"limit": _MOST_ITEMS, "cursor": cursor}))
+        yield from found["items"]
+        cursor = found["next"]
+        if cursor is None:
+            return

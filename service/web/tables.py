@@ -1,0 +1,100 @@
+"""Answers as tables of comma-separated values (RFC 4180)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+
+from models.errors import Invalid
+from service.web.accept import preferred_media_type
+from service.web.etags import content_response
+
+CSV = "text/csv"
+_MOST_TAGGED = 4 * 2**20
+"""Characters of a table that are held to make its ETag, some 20,000 lines. A longer one is sent
+line by line, without an ETag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The columns of a table: for each name the path of its value in an item, with dots between."""
+
+    name: str
+    columns: Mapping[str, str]
+
+    def lines(self, items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        yield csv_line(self.columns)
+        for item in items:
+            yield csv_line(_value_at(item, path) for path in self.columns.values())
+
+
+class TableQuery(Protocol):
+    """A query that may ask for a table."""
+
+    @property
+    def format(self) -> str | None: ...
+
+    @property
+    def model_fields_set(self) -> set[str]: ...
+
+
+def asks_for_table(request: Request, query: TableQuery) -> bool:
+    """Whether `format`, or else the Accept header, asks for a table. Raises Invalid where the query
+    also asks for a part of it: a table is whole."""
+    if query.format is None:
+        offered = ("application/json", CSV)
+        if preferred_media_type(request.headers.get("accept"), offered) != CSV:
+            return False
+    elif query.format != "csv":
+        return False
+    if parts := {"limit", "cursor", "fields"} & query.model_fields_set:
+        rule = "does not go with a table (format = csv), which is whole"
+        raise Invalid(min(parts), None, rule)
+    return True
+
+
+def table_response(request: Request, lines: Iterator[str], name: str) -> Response:
+    """The table, as a file of this name. It has an ETag unless it is very long."""
+    held = list[str]()
+    size = 0
+    disposition = f"attachment; filename={name}.csv"
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size > _MOST_TAGGED:
+            headers = {"Content-Disposition": disposition, "Vary": "Accept"}
+            return StreamingResponse(chain(held, lines), media_type=CSV, headers=headers)
+    answer = content_response(request, "".join(held).encode(), CSV)
+    answer.headers["Content-Disposition"] = disposition
+    return answer
+
+
+def csv_line(values: Iterable[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow([_escaped(value) for value in values])
+    return out.getvalue()
+
+
+def _value_at(item: Mapping[str, Any], path: str) -> Any:
+    """The value at a path, as a cell has it; empty where the item has none."""
+    value: Any = item
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _escaped(value: Any) -> Any:
+    """The value; a text that a spreadsheet would run as a formula begins with an apostrophe."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
