@@ -17,8 +17,8 @@ from service.pages.run_rows import RunRow, level_rows
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.pages.url_query import sent_query
 from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
-from service.schemas.report import ReportQuery
-from service.schemas.summary import DriftQuery
+from service.schemas.report import ReportFilterQuery, ReportQuery
+from service.schemas.summary import DriftQuery, SummaryQuery
 from service.store.versions import DEFAULT_PROFILE
 
 PATH = "/runs"
@@ -87,7 +87,8 @@ def _shown(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def _found(services: Services, query: ReportQuery) -> dict[str, Any]:
     reports = services.reports.page(query)
-    summary = services.report_summaries.summary(query)
+    shown = {name: getattr(query, name) for name in ReportFilterQuery.model_fields}
+    summary = services.report_summaries.summary(SummaryQuery.model_validate(shown))
     return {
         "rows": [RunRow.of(report) for report in reports["items"]],
         "next": reports["next"],

@@ -404,14 +404,14 @@ class Routes:
         return self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
-        """Where a pipeline is needed: the best step time without and with one at every point of a
-        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        """Say where a pipeline is needed: the best step time without and with one at every point of
+        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
         the gap crosses the tolerance; also as a table of the points."""
         return self._send(Call(method="POST", path="/v1/frontiers", body=body))
 
     def draw_frontier_csv(self, body: documents.FrontierRequest) -> str:
-        """Where a pipeline is needed: the best step time without and with one at every point of a
-        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        """Say where a pipeline is needed: the best step time without and with one at every point of
+        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
         the gap crosses the tolerance; also as a table of the points."""
         return self._send(
             Call(
@@ -1431,14 +1431,14 @@ class AsyncRoutes:
         return await self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     async def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
-        """Where a pipeline is needed: the best step time without and with one at every point of a
-        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        """Say where a pipeline is needed: the best step time without and with one at every point of
+        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
         the gap crosses the tolerance; also as a table of the points."""
         return await self._send(Call(method="POST", path="/v1/frontiers", body=body))
 
     async def draw_frontier_csv(self, body: documents.FrontierRequest) -> str:
-        """Where a pipeline is needed: the best step time without and with one at every point of a
-        grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
+        """Say where a pipeline is needed: the best step time without and with one at every point of
+        a grid of bandwidths, domain sizes, chips or layers, each by a search of its own, and where
         the gap crosses the tolerance; also as a table of the points."""
         return await self._send(
             Call(
