@@ -25,7 +25,8 @@ PATH = "/runs"
 _PAGE = 200  # runs: as many dots as a picture shows apart
 _DRIFT_RUNS = 500  # the newest: each is predicted anew, and the page is to come within a second
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_IN_FORM = ("chip", "stack", "architecture", "outcome", "since", "until")
+_SEVERAL = ("chip", "stack", "architecture", "outcome")
+_IN_FORM = (*_SEVERAL, "since", "until")
 OUTCOMES = ("ok", "out_of_memory", "crashed", "aborted")
 
 router = APIRouter(
@@ -40,7 +41,7 @@ async def runs(request: Request, services: ServicesDep, computation: Computation
     sent.pop("format", None)
     shown = await run_in_threadpool(_shown, services, sent)
     try:
-        query = ReportQuery.model_validate({"limit": str(_PAGE), **_with_times(sent)})
+        query = ReportQuery.model_validate({"limit": str(_PAGE), **_query(sent)})
         shown |= await run_in_threadpool(_found, services, query)
     except TOLD as error:
         trouble = await trouble_of(request, error, ReportQuery)
@@ -56,19 +57,28 @@ async def runs(request: Request, services: ServicesDep, computation: Computation
     return page(request, "runs.html", shown)
 
 
-def _with_times(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The query with the days of the form as the moments when they begin."""
+def _query(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the query of the API: the days of the form as the moments when they begin, and names
+    with commas between as several values."""
     moments = {
         name: f"{sent[name]}T00:00:00Z"
         for name in ("since", "until")
         if _DAY.fullmatch(sent.get(name, ""))
     }
-    return {**sent, **moments}
+    names = {
+        name: [one.strip() for one in ",".join(sent[name]).split(",")]
+        for name in _SEVERAL
+        if name in sent
+    }
+    return {**sent, **moments, **names}
 
 
 def _shown(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "form": {name: sent.get(name, "") for name in _IN_FORM},
+        "form": {
+            name: ", ".join(sent.get(name, [])) if name in _SEVERAL else sent.get(name, "")
+            for name in _IN_FORM
+        },
         "labels": sent.get("label", [""]),
         "is_filtered": any(name in sent for name in (*_IN_FORM, "label")),
         "choices": choices(services.catalog),

@@ -82,8 +82,8 @@ def test_a_tenant_that_holds_nothing_need_not_wait_for_the_ends_of_long_computat
         await until(lambda: load.steps.total() > 20)
         for _ in range(20):
             before = load.steps.total()
-            async with load.slots.admit(listening, "plain") as turn:
-                await asyncio.to_thread(turn.checkpoint)  # which may wait for the loop
+            async with load.slots.admit(listening, "plain"):
+                pass
             # What the others did in its wait is less than a second of theirs, however busy the
             # machine is.
             assert load.steps.total() - before < concurrency / _STEP_S

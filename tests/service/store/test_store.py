@@ -15,7 +15,7 @@ from service.errors import NotFound
 from service.identifiers import new_id
 from service.store import Store, database
 from service.store.answer_text import AnswerText
-from service.store.answers import Answer
+from service.store.answers import Answer, AnswerFilter
 from service.store.reports import ReportFilter
 from service.store.tables import (
     ApiKeyRow,
@@ -225,7 +225,9 @@ def test_answers_are_kept_and_listed_in_brief(store: Store) -> None:
             rows.answers.add(answer, id_, {"request": id_})
     with store.reading() as rows:
         assert rows.answers.prediction(ids[0]).document == {"id": ids[0]}
-        briefs = rows.answers.briefs("predictions", 2, before=None)
+        briefs = rows.answers.briefs(
+            "predictions", 2, None, AnswerFilter(names={}, since=None, until=None)
+        )
         with pytest.raises(NotFound):
             rows.answers.recommendation(ids[0])
     assert [row.brief for row in briefs] == [{"request": ids[2]}, {"request": ids[1]}]

@@ -34,6 +34,8 @@ _DIALECTS_OF_TOOLS = {
 
 
 _OF_TRAINER = ("transformers", "trl")
+_YAML = re.compile(r"(?:\s|#[^\n]*\n)*+[A-Za-z_][\w.-]*:\s", re.ASCII)
+"""A text that begins with a key."""
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w)", re.ASCII | re.MULTILINE)
 
 
@@ -75,6 +77,8 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
     if only is not None:
         written = read_settings(only)
         return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
+    if _YAML.match(text):
+        read_settings(text)  # which says what is wrong with the document
     rule = "is neither a document nor a command that trains: send the file or the line that does"
     if _PYTHON.search(text):
         rule = (
