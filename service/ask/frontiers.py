@@ -142,8 +142,8 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
         reasons += _largest_simple_reasons(simple, grid)
     if undecided := sum(point.need(tolerance) == "undecided" for point in answered):
         reasons.append(
-            f"at {undecided} points it is undecided whether one is needed: the tolerance lies in"
-            " the 80% interval of the gap"
+            f"at {undecided} points it is undecided whether a pipeline is needed: by the 80%"
+            f" interval, going without may cost less or more than {tolerance:.0%}"
         )
     if "domain" in grid and _is_slower_in_larger_domain(answered, grid):
         reasons.append(

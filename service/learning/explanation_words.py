@@ -172,7 +172,7 @@ def first_fix_of_failure(
     if check.prediction is None:
         cause = _capitalised(failure.summary)
     else:
-        cause = _capitalised(_memory_words(check.prediction))
+        cause = f"As it ran, {_memory_words(check.prediction)}"
     safe = [one for one in found if one.is_safe]
     if safe:
         return f"{_cheapest_fix(safe)}. {cause}."

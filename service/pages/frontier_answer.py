@@ -17,20 +17,22 @@ _LINKS = {"scale_up": "up", "scale_out": "out"}
 def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolerance: float) -> str:
     """The largest part of the grid, reaching to one of its corners, in which a layout without a
     pipeline is predicted to cost no more than the tolerance."""
-    simple = {tuple(point["at"][name] for name in grid) for point in answer["points"]
-              if costs_more(point, tolerance) is False}  # fmt: skip
+    points = {tuple(point["at"][name] for name in grid): point for point in answer["points"]}
+    simple = {place for place, point in points.items() if costs_more(point, tolerance) is False}
     begin = "Without a pipeline a step is predicted to take"
     without = f"{begin} at most {percent(tolerance)} longer"
-    if len(simple) == len(answer["points"]):
+    if len(simple) == len(points):
         return f"{without} everywhere in this picture"
     corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= simple]
     if corners:
         best = max(corners, key=lambda corner: len(_quadrant(corner, grid)))
         limits = dict(zip(grid, best, strict=True))
         parts = [_limit(answer, limits, name) for name in _SAID_IN_ORDER if name in limits]
-        return f"{without} {', '.join(parts)}"
+        needs = {points[place]["pipeline_needed"] for place in _quadrant(best, grid)}
+        doubt = "; the 80% intervals leave open whether it does" if needs == {"undecided"} else ""
+        return f"{without} {', '.join(parts)}{doubt}"
     if simple:
-        return f"{without} at {len(simple)} of {len(answer['points'])} points"
+        return f"{without} at {len(simple)} of {len(points)} points"
     return f"{begin} over {percent(tolerance)} longer everywhere in this picture"
 
 

@@ -71,12 +71,12 @@ def test_without_scripts_a_link_leads_to_the_table(shared_client: TestClient) ->
     assert data_of(whole.text)["answer"]["points"]
 
 
-def answer_with(*gaps: float | None) -> dict[str, Any]:
+def answer_with(*gaps: float | None, need: str = "no") -> dict[str, Any]:
     """Returns an answer over domains of 8 to 32 chips and two bandwidths, with these gaps."""
     places = [(domain, times) for domain in (8, 16, 32) for times in (1, 2)]
     points = [
         {"at": {"domain": domain, "scale_up": times}, "gap": gap, "exact": True,
-         "without_s": None if gap is None else 1 + gap, "with_s": 1.0}
+         "without_s": None if gap is None else 1 + gap, "with_s": 1.0, "pipeline_needed": need}
         for (domain, times), gap in zip(places, gaps, strict=True)
     ]  # fmt: skip
     links = [{"kind": "switch", "scale": "up", "gb_s": 450.0}]
@@ -99,6 +99,13 @@ def test_the_title_names_where_a_pipeline_can_be_left_away(
 ) -> None:
     grid = {"domain": [8, 16, 32], "scale_up": [1, 2]}
     assert words in title(answer_with(*gaps), grid, 0.03)
+
+
+@pytest.mark.parametrize(("need", "is_said"), [("no", False), ("undecided", True)])
+def test_the_title_says_where_no_point_that_it_names_is_decided(need: str, is_said: bool) -> None:
+    grid = {"domain": [8, 16, 32], "scale_up": [1, 2]}
+    words = title(answer_with(0.5, 0.5, 0.5, 0.02, 0.5, 0.01, need=need), grid, 0.03)
+    assert ("leave open" in words) == is_said
 
 
 def test_every_point_that_the_title_names_is_within_the_tolerance(

@@ -1,4 +1,4 @@
-// The terms of a prediction as one bar, with its legend.
+// The terms of a prediction as one bar, with its legend, which has the unit that the axis has.
 import { additiveBar, hatching } from "./additive_bar.js";
 import { draw, legend } from "./figure.js";
 import { TERMS } from "./palette.js";
@@ -14,8 +14,9 @@ export function parts(terms, values, grounds) {
 export function termBar(id, terms, values, grounds, options) {
   const drawn = parts(terms, values, grounds);
   draw(id, (width, colours) => additiveBar(id, drawn, { width, colours, ...options }));
+  const [, symbol] = options.unit.match(/\((.+)\)$/);
   legend(id, drawn.map(({ label, fill, value, ground }) => ({
-    label: `${label} ${significant(value)}`,
+    label: `${label} ${significant(value)} ${symbol}`,
     fill,
     mark: ground && ground !== "measured" ? () => hatching(ground) : null,
   })));
