@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from models.errors import DomainError
-from service.ask.answer_keys import question_key
 from service.errors import ServiceError
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.rendering import RENDERINGS
@@ -22,6 +21,7 @@ from service.pages.ask_answer import (
     time_rows,
 )
 from service.pages.question_form import PINS, QuestionForm, choices, whole_number
+from service.pages.recommended import recommended
 from service.pages.rendering import page
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.pages.words import MEMORY_TERMS, TIME_TERMS
@@ -66,17 +66,10 @@ async def ask(
         body = RecommendationRequest.model_validate(
             {**form.question(), "constraints": form.constraints()}
         )
-        created = await creation.answer_once(
-            question_key("recommendations", body),
-            lambda: services.recommendations.look_up(body),
-            lambda looked_up, turn: services.recommendations.recommend(
-                body, looked_up, turn.bounded_checkpoint()
-            ),
-        )
+        answer = await recommended(services, creation, body)
     except TOLD as error:
         trouble = await trouble_of(request, error, RecommendationRequest)
         return trouble_page(request, trouble, "ask.html", shown)
-    answer = created.content
     shown |= await run_in_threadpool(_shown_answer, services, answer)
     shown |= await _comparison(request, form, answer, sent, services, computation)
     shown["link"] = f"{PATH}?{urlencode(form.query)}"

@@ -9,7 +9,7 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.hardware import Chip
-from service.pages.question_form import DEFAULTS, QuestionForm
+from service.pages.question_form import DEFAULTS, QuestionForm, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +107,12 @@ class FrontierForm:
 
     def _values(self, name: str, text: str) -> list[Any]:
         if text:
-            return [_number(part.strip()) for part in text.split(",") if part.strip()]
+            return [number(part.strip()) for part in text.split(",") if part.strip()]
         own = AXES[name].values
         if name != _TIMES_ASKED:
             return [int(value) if name == "domain" else value for value in own]
         asked = self.question.question().get("cluster", {}).get("num_chips")
         return [max(round(asked * value), 1) for value in own] if isinstance(asked, int) else []
-
-
-def _number(text: str) -> float | str:
-    """A number, whole where it is one; other texts as they are, which the schema then refuses."""
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    return int(value) if value.is_integer() else value
 
 
 def pins() -> list[dict[str, Any]]:

@@ -27,6 +27,14 @@ def seconds(value: float) -> str:
     return f"{significant(value)}{_THIN_SPACE}s"
 
 
+def hours(value: float) -> str:
+    return f"{significant(value)}{_THIN_SPACE}h"
+
+
+def usd(value: float) -> str:
+    return f"${significant(value)}"
+
+
 def gib(value: float) -> str:
     """Memory to a tenth of a GiB: no prediction of it is more exact."""
     return f"{value:,.1f}{_THIN_SPACE}GiB"

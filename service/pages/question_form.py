@@ -12,7 +12,8 @@ from models.errors import Invalid
 from service.formats.launch.formats import format_of_stack
 from service.resolve.catalog import Catalog
 
-_WHOLE_NUMBER = re.compile(r"\d{1,3}(?:[, _]\d{3})+|\d+", re.ASCII)
+_WHOLE_NUMBER = re.compile(r"\d{1,3}(?:[, _]\d{3}){1,5}|\d{1,18}", re.ASCII)
+"""Numbers of up to 18 digits: no limit of the API is as large, and Python reads none of 5,000."""
 PINS = {
     "tp": "Tensor parallel (TP)",
     "pp": "Pipeline parallel (PP)",
@@ -99,6 +100,17 @@ def whole_number(text: str) -> int | str:
     """The number in a text such as 2,048 or 2 048; other texts as they are, which the schema then
     refuses by name."""
     return int(re.sub(r"\D", "", text)) if _WHOLE_NUMBER.fullmatch(text) else text
+
+
+def number(text: str) -> float | str:
+    """The number in a text, whole where it is one; other texts as they are, which the schema then
+    refuses by name."""
+    whole = whole_number(text)
+    try:
+        value = float(whole)
+    except ValueError:
+        return text
+    return int(value) if value.is_integer() else value
 
 
 def _config(text: str) -> Any:

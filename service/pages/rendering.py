@@ -43,6 +43,7 @@ NAV = (
     ("/ask", "Ask"),
     ("/check", "Check"),
     ("/frontier", "Frontier"),
+    ("/choose", "Choose"),
     ("/runs", "Runs"),
     ("/evidence", "Evidence"),
 )
@@ -57,7 +58,17 @@ _environment = Environment(
 )
 _environment.filters |= {
     name: getattr(numbers, name)
-    for name in ("significant", "seconds", "gib", "percent", "probability", "count", "ratio")
+    for name in (
+        "significant",
+        "seconds",
+        "hours",
+        "usd",
+        "gib",
+        "percent",
+        "probability",
+        "count",
+        "ratio",
+    )
 }
 _environment.filters["signed_seconds"] = lambda value: numbers.signed(numbers.seconds(value), value)
 _environment.filters["signed_gib"] = lambda value: numbers.signed(numbers.gib(value), value)

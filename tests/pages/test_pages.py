@@ -162,6 +162,26 @@ def test_the_heat_map_shows_the_points_of_the_frontier(address: str, new_page: A
     assert 0 < sum(text.endswith("%?") for text in pins) <= undecided
 
 
+def test_each_place_is_drawn_at_its_hours_and_dollars(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "choose")
+    (link,) = page.evaluate("""() => [...document.querySelectorAll("a[href*='format=csv']")]
+      .map(link => link.getAttribute("href"))""")
+    choices = httpx.get(address + link.partition("?")[0], timeout=60).json()["items"]
+    for figure, member in (("#hours", "hours"), ("#dollars", "usd")):
+        values = [choice[member] for choice in choices if choice[member] is not None]
+        pixels = [across for across, _ in page.evaluate(_DOTS, figure)]
+        assert len(values) == len(pixels) > 1
+        slope, offset = statistics.linear_regression(values, pixels)
+        assert slope > 0
+        assert pixels == pytest.approx([offset + slope * value for value in values], abs=0.5)
+    assert "deadline: 168 h" in page.locator("#hours .chart svg").text_content()
+    hollow = page.evaluate("""() => [...document.querySelectorAll("#hours g[data-mark=dot] circle")]
+      .map(dot => dot.getAttribute("fill"))""")
+    misses = [not choice["meets"] for choice in choices]
+    assert [fill == hollow[misses.index(True)] for fill in hollow] == misses
+
+
 def test_each_published_run_is_drawn_as_measured_over_predicted(
     address: str, new_page: Any
 ) -> None:
@@ -369,7 +389,7 @@ def test_a_picture_and_its_table_can_be_taken_away(
     assert alone.evaluate("document.documentElement.tagName") == "svg"
 
 
-@pytest.mark.parametrize("name", ["ask-form", "ask", "frontier", "runs", "evidence"])
+@pytest.mark.parametrize("name", ["ask-form", "ask", "frontier", "choose", "runs", "evidence"])
 def test_a_page_is_light(address: str, new_page: Any, name: str) -> None:
     page = new_page()
     client = page.context.new_cdp_session(page)

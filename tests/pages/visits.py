@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
+from service.pages.choose_form import EXAMPLES as CHOICES
 from service.pages.frontier_form import EXAMPLES as FRONTIERS
 from service.pages.question_form import EXAMPLES as QUESTIONS
 from tests.service.learning.test_report_logs import MEGATRON
@@ -26,6 +27,8 @@ VISITS = {
     "check-form": "/check",
     "check": "/check?example",
     "frontier-form": "/frontier",
+    "choose-form": "/choose",
+    "choose": f"/choose?{urlencode(CHOICES[0][1])}",
     "runs": "/runs",
     "runs-empty": "/runs?since=2100-01-01",
     "run": "/runs?stack=megatron&since=2026-10-20",
@@ -67,6 +70,8 @@ def visit(page: Page, address: str, name: str) -> None:
         page.wait_for_selector("#over-time svg")
     if name == "frontier":
         page.wait_for_selector("#reasons li")
+    if name == "choose":
+        page.wait_for_selector("#dollars svg")
     if name == "evidence":
         page.wait_for_selector("#ratios svg")
     if name in ("ask", "ask-compared"):

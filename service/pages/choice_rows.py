@@ -1,0 +1,51 @@
+"""Places to run as rows of a table and marks of a picture, out of the API's document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from service.pages.numbers import percent
+
+_SUPERLATIVES = {"time": "takes least time", "cost": "costs least", "chips": "has fewest chips"}
+_LIMITS = {"deadline_hours": "the deadline", "budget_usd": "the budget"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    choice: Mapping[str, Any]
+    """As the API has it."""
+    name: str
+    link: str | None
+    """The question for this place alone, on Ask; None for a place without an answer."""
+
+    @classmethod
+    def of(cls, choice: Mapping[str, Any], query: Mapping[str, str]) -> ChoiceRow:
+        """`query` is that of the question."""
+        preset, chips = choice["cluster"]["preset"], choice["num_chips"]
+        asked = {**query, "cluster": preset, "chips": str(chips), "stack": choice["stack"]}
+        name = f"{chips:,} × {preset} with {choice['stack']}"
+        is_answered = choice["step_time_s"] is not None
+        return cls(choice, name, f"/ask?{urlencode(asked)}" if is_answered else None)
+
+
+def limit_words(objective: Mapping[str, Any]) -> str:
+    """The limits of an objective, in words; empty where there are none."""
+    return " and ".join(words for name, words in _LIMITS.items() if objective.get(name))
+
+
+def title(rows: Sequence[ChoiceRow], objective: Mapping[str, Any]) -> str:
+    best, limits = rows[0], limit_words(objective)
+    if limits and not best.choice["meets"]:
+        surely = percent(objective["deadline_probability"])
+        return f"No place keeps {limits} with a probability of {surely}"
+    if len(rows) == 1:
+        return f"{best.name} keeps {limits}" if limits else best.name
+    if limits and sum(row.choice["meets"] for row in rows) == 1:
+        return f"Only {best.name} keeps {limits}"
+    lacks_cost = objective["minimize"] == "cost" and best.choice["usd"] is None
+    superlative = _SUPERLATIVES["time" if lacks_cost else objective["minimize"]]
+    among = f"Of the places that keep {limits}, " if limits else ""
+    return f"{among}{best.name} {superlative}"

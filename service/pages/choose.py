@@ -1,0 +1,71 @@
+"""/choose: places to run side by side, by hours and dollars. The whole question is in the URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service.pages.choice_rows import ChoiceRow, limit_words, title
+from service.pages.choose_form import EXAMPLES, MINIMIZED, ChooseForm
+from service.pages.question_form import choices
+from service.pages.recommended import recommended
+from service.pages.rendering import page
+from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.routes.dependencies import CreationDep, ServicesDep, require_scope
+from service.schemas.recommendation import RecommendationRequest
+
+PATH = "/choose"
+_REASONS = ("cluster", "fewest_chips")
+"""The kinds of reasons that are about places."""
+
+router = APIRouter(
+    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
+)
+
+
+@router.get(PATH)
+async def choose(request: Request, services: ServicesDep, creation: CreationDep) -> Response:
+    """The form alone, or with the places that the question in the URL compares."""
+    form = ChooseForm.of(request.query_params)
+    shown: dict[str, Any] = {
+        "form": form.shown,
+        "form_rows": form.rows,
+        "minimized": MINIMIZED,
+        "choices": await run_in_threadpool(choices, services.catalog),
+        "examples": EXAMPLES,
+        "trouble": None,
+        "rows": [],
+    }
+    if form.question.is_empty:
+        return page(request, "choose.html", shown)
+    try:
+        body = RecommendationRequest.model_validate(form.body())
+        answer = await recommended(services, creation, body)
+    except TOLD as error:
+        trouble = await trouble_of(request, error, RecommendationRequest)
+        return trouble_page(request, trouble, "choose.html", shown)
+    return page(request, "choose.html", {**shown, **_compared(answer, body, form)})
+
+
+def _compared(
+    answer: Mapping[str, Any], body: RecommendationRequest, form: ChooseForm
+) -> dict[str, Any]:
+    objective = body.objective.model_dump(mode="json")
+    rows = [ChoiceRow.of(choice, form.question.query) for choice in answer["choices"]]
+    reasons = zip(answer["reasons"], answer["reason_facts"], strict=True)
+    return {
+        "rows": rows,
+        "title": title(rows, objective),
+        "limits": limit_words(objective),
+        "objective": objective,
+        "reasons": [sentence for sentence, facts in reasons if facts["kind"] in _REASONS],
+        "csv_link": f"/v1/recommendations/{answer['id']}/choices?format=csv",
+        "data": {
+            "choices": answer["choices"],
+            "names": [row.name for row in rows],
+            "objective": objective,
+        },
+    }

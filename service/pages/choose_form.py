@@ -1,0 +1,119 @@
+"""The form for a choice: a question, other places where it could run, and what decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import Invalid
+from service.pages.question_form import DEFAULTS, QuestionForm, number, said, whole_number
+
+_FEWEST_ROWS = 4
+_MOST_ROWS = 12
+"""The number of the last row for another place that the form shows at first, and ever. More places
+make a picture that nobody reads; the API takes 50."""
+_IN_ROW = ("cluster", "chips", "stack")
+_ONE = ("num_chips", "up_to", "tokens", "deadline_hours", "budget_usd", "prices", "minimize",
+        "deadline_probability")  # fmt: skip
+_PRESET = {**DEFAULTS, "minimize": "time", "deadline_probability": "0.9"}
+"""The values that an empty form begins with."""
+_SCALED = re.compile(r"(\d+(?:\.\d+)?) ?([MBT])", re.ASCII | re.IGNORECASE)
+_SCALES = {"m": 10**6, "b": 10**9, "t": 10**12}
+MINIMIZED = {"time": "time", "cost": "cost", "chips": "number of chips"}
+"""Objectives that tokens decide, in words."""
+_WEEK = {
+    "model": "llama-3.1-8b", "cluster": "h100", "seq_len": "8192", "batch": "128",
+    "stack": "torchtitan", "precision": "bf16", "tokens": "1T", "deadline_hours": "168",
+}  # fmt: skip
+EXAMPLES = (
+    (
+        "Llama 3.1 8B in a week: H100, B200 or GB300",
+        {**_WEEK, "chips": "256", "cluster_2": "b200", "chips_2": "128", "cluster_3": "gb300",
+         "chips_3": "144", "minimize": "cost"},
+    ),
+    (
+        "The fewest H100 that train it in a week",
+        {**_WEEK, "chips": "64", "num_chips": "128, 256", "up_to": "512", "minimize": "chips"},
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseForm:
+    question: QuestionForm
+    others: Mapping[str, str]
+    """Rows of other places, by names such as cluster_2; the first place is the question's."""
+    values: Mapping[str, str]
+
+    @classmethod
+    def of(cls, sent: Mapping[str, str]) -> ChooseForm:
+        names = [f"{name}_{row}" for row in _rows(_MOST_ROWS) for name in _IN_ROW]
+        return cls(
+            QuestionForm.of(sent),
+            {name: sent.get(name, "").strip() for name in names},
+            {name: sent.get(name, "").strip() for name in _ONE},
+        )
+
+    @property
+    def shown(self) -> dict[str, str]:
+        typed = {**self.question.values, **self.others, **self.values}
+        return {**typed, **_PRESET, **said(**typed)} if self.question.is_empty else typed
+
+    @property
+    def rows(self) -> range:
+        """The numbers of the rows that the form shows: the filled ones, and one more."""
+        filled = [row for row in _rows(_MOST_ROWS) if any(self._row(row))]
+        wanted = max(filled, default=1) + 1
+        return _rows(min(max(wanted, _FEWEST_ROWS), _MOST_ROWS))
+
+    def body(self) -> dict[str, Any]:
+        """The body of a request for a recommendation. Raises Invalid where prices cannot be read,
+        or there is nothing to train."""
+        values = self.values
+        if not values["tokens"]:
+            rule = "is required: hours and dollars are those of a whole training run"
+            raise Invalid("objective.tokens", None, rule)
+        alternatives = said(
+            clusters=[self._cluster(row) for row in _rows(_MOST_ROWS) if any(self._row(row))],
+            num_chips=[whole_number(text) for text in re.findall(r"[^,\s]+", values["num_chips"])],
+            up_to_chips=whole_number(values["up_to"]),
+        )
+        objective = said(
+            minimize=values["minimize"],
+            tokens=_quantity(values["tokens"]),
+            deadline_hours=number(values["deadline_hours"]),
+            budget_usd=number(values["budget_usd"]),
+            deadline_probability=number(values["deadline_probability"]),
+            prices=_prices(values["prices"]),
+        )
+        return {**self.question.question(), "alternatives": alternatives, "objective": objective}
+
+    def _row(self, row: int) -> tuple[str, ...]:
+        return tuple(self.others[f"{name}_{row}"] for name in _IN_ROW)
+
+    def _cluster(self, row: int) -> dict[str, Any]:
+        preset, chips, stack = self._row(row)
+        return said(preset=preset, num_chips=whole_number(chips), stack=stack)
+
+
+def _rows(most: int) -> range:
+    return range(2, most + 1)
+
+
+def _quantity(text: str) -> float | str:
+    """The number in a text such as 15T, 1e12 or 2,000,000; other texts as they are."""
+    scaled = _SCALED.fullmatch(text)
+    return float(scaled[1]) * _SCALES[scaled[2].lower()] if scaled else number(text)
+
+
+def _prices(text: str) -> dict[str, float | str]:
+    prices = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, price = part.partition("=")
+        if not equals:
+            rule = "must be names of chips with prices, such as gb300=8.5, b200=5"
+            raise Invalid("objective.prices", part, rule)
+        prices[name.strip()] = number(price.strip())
+    return prices

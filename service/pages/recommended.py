@@ -1,0 +1,23 @@
+"""The answer to a question for a recommendation, which is stored, and found again when it is asked
+once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.ask.answer_keys import question_key
+from service.routes.dependencies import CreationResponder, Services
+from service.schemas.recommendation import RecommendationRequest
+
+
+async def recommended(
+    services: Services, creation: CreationResponder, body: RecommendationRequest
+) -> dict[str, Any]:
+    created = await creation.answer_once(
+        question_key("recommendations", body),
+        lambda: services.recommendations.look_up(body),
+        lambda looked_up, turn: services.recommendations.recommend(
+            body, looked_up, turn.bounded_checkpoint()
+        ),
+    )
+    return created.content
