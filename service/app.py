@@ -40,6 +40,7 @@ from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
 from service.pages import ask, check, choose, frontier, log_upload, run, runs, session
 from service.pages import evidence as evidence_page
+from service.pages import profiles as profiles_page
 from service.pages.rendering import NAV, STATIC_PATH, static_files
 from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
@@ -93,7 +94,18 @@ from service.web.rate_limit import RateLimit
 from service.web.security_headers import SecurityHeaders
 from service.web.telemetry import Telemetry
 
-_PAGES = (ask, check, frontier, choose, runs, log_upload, run, evidence_page, session)
+_PAGES = (
+    ask,
+    check,
+    frontier,
+    choose,
+    runs,
+    log_upload,
+    run,
+    profiles_page,
+    evidence_page,
+    session,
+)
 """Paths that are fixed come before those that hold an id."""
 _PAGE_PATHS = tuple(path for path, _ in NAV)
 _V1 = (

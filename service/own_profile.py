@@ -19,3 +19,9 @@ def own_profile_id(tenant: str) -> str:
 def is_own(profile_id: str) -> bool:
     """Returns whether a profile belongs to a tenant."""
     return profile_id.startswith(OWN_PREFIX)
+
+
+def scope_to_change(profile_id: str) -> str:
+    """The scope that a key needs to change a profile: that of reports suffices for what is a
+    tenant's own, and what all share has one of its own."""
+    return "report" if is_own(profile_id) else "calibrate"

@@ -44,6 +44,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
+def error(share: float) -> str:
+    """A share in percent to a tenth, since calibrations change errors by less than a percent."""
+    return f"{100 * share:.1f}%"
+
+
 def ratio(value: float) -> str:
     return f"{value:.2f}"
 

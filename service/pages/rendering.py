@@ -45,6 +45,7 @@ NAV = (
     ("/frontier", "Frontier"),
     ("/choose", "Choose"),
     ("/runs", "Runs"),
+    ("/profiles", "Profiles"),
     ("/evidence", "Evidence"),
 )
 """Pages, by path, as the head of each lists them."""
@@ -65,6 +66,7 @@ _environment.filters |= {
         "usd",
         "gib",
         "percent",
+        "error",
         "probability",
         "count",
         "ratio",
@@ -72,6 +74,7 @@ _environment.filters |= {
 }
 _environment.filters["signed_seconds"] = lambda value: numbers.signed(numbers.seconds(value), value)
 _environment.filters["signed_gib"] = lambda value: numbers.signed(numbers.gib(value), value)
+_environment.filters["signed_ratio"] = lambda value: numbers.signed(numbers.ratio(value), value)
 _environment.filters |= {"asdict": asdict, "exp": exp}
 _environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
 _environment.globals |= {"static": STATIC_PATH, "words": words, "version": __version__, "nav": NAV}

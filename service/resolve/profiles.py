@@ -4,7 +4,7 @@ another."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Lock
@@ -21,6 +21,7 @@ from service.nearest_names import unknown_name
 from service.own_profile import own_profile_id
 from service.resolve.disclosure import Disclosure
 from service.schemas.profile import (
+    CalibrationAnswer,
     Policy,
     ProfileAnswer,
     ProfilePage,
@@ -134,6 +135,15 @@ class Profiles:
     def version(self, id_: str, version: int) -> dict[str, Any]:
         with self._store.reading() as rows:
             return version_document(rows, rows.profiles.version(id_, version))
+
+    def newest(self, id_: str, most: int) -> list[dict[str, Any]]:
+        """So many versions, the newest first, each with the calibration that made it, as `version`
+        shows them but without coefficients, which are long."""
+        with self._store.reading() as rows:
+            profile = rows.profiles.get(id_)
+            is_partly_hidden = profile.tenant is None and not rows.sees_all
+            disclosure = Disclosure(rows) if is_partly_hidden else None
+            return [_newest_answer(row, disclosure) for row in rows.profiles.newest(id_, most)]
 
     def activate(self, id_: str, version: int, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Make predictions use this version; returns the profile and its new ETag.
@@ -313,6 +323,15 @@ def _version_summary(row: ProfileVersionRow) -> VersionSummary:
             "made_by": row.content["made_by"],
         }
     )
+
+
+def _newest_answer(row: Mapping[Any, Any], disclosure: Disclosure | None) -> dict[str, Any]:
+    calibration = row["calibration"] or None
+    if calibration and disclosure is not None:
+        calibration = disclosure.calibration(calibration)
+    shown = calibration and read_stored(CalibrationAnswer, calibration).model_dump(mode="json")
+    summary = read_stored(VersionSummary, dict(row))
+    return {**summary.model_dump(mode="json"), "calibration": shown}
 
 
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:

@@ -227,8 +227,10 @@ async def require_acceptable(request: Request) -> None:
 ServicesDep = Annotated[Services, Depends(_services)]
 CompiledDep = Annotated[None, Depends(_require_cost_model)]
 """Of endpoints that predict: raises StillCompiling where the cost model is not compiled in time."""
-ResourceId = Annotated[str, Path(alias="id", pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
+ID_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+ResourceId = Annotated[str, Path(alias="id", pattern=ID_PATTERN)]
+MAX_VERSION = 2**31 - 1  # the largest integer of a column in PostgreSQL
+VersionNumber = Annotated[int, Path(ge=1, le=MAX_VERSION)]
 
 
 class CreationResponder:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
-from service.own_profile import OWN, is_own, own_profile_id
+from service.own_profile import OWN, own_profile_id, scope_to_change
 from service.routes import examples
 from service.routes.dependencies import (
     ComputationDep,
@@ -59,9 +59,7 @@ ProfileId = Annotated[str, Depends(_profile_id)]
 
 
 async def _require_scope_to_change(id_: ProfileId, request: Request) -> None:
-    """Asks for one scope to change what all share, and for that of reports to change what is a
-    tenant's own."""
-    require_caller_scope(request, "report" if is_own(id_) else "calibrate")
+    require_caller_scope(request, scope_to_change(id_))
 
 
 _CHANGE = [Depends(_require_scope_to_change)]

@@ -56,10 +56,15 @@ class ProfileQueries:
     def versions(self, id_: str) -> Sequence[RowMapping]:
         """The version, created_at, origin and made_by of each version, without its content, which
         is long."""
+        query = _summaries(id_).order_by(ProfileVersionRow.version)
+        return self._session.execute(query).mappings().all()
+
+    def newest(self, id_: str, most: int) -> Sequence[RowMapping]:
+        """The version, created_at, origin, made_by and calibration of so many versions, the newest
+        first, without their content."""
         row = ProfileVersionRow
-        made_by = row.content["made_by"].as_string().label("made_by")
-        query = select(row.version, row.created_at, row.origin, made_by)
-        query = query.where(row.profile_id == id_).order_by(row.version)
+        query = _summaries(id_).add_columns(row.calibration)
+        query = query.order_by(row.version.desc()).limit(most)
         return self._session.execute(query).mappings().all()
 
     def version(self, id_: str, version: int) -> ProfileVersionRow:
@@ -127,6 +132,13 @@ class ProfileQueries:
             .execution_options(synchronize_session="fetch")
         )
         return isinstance(result, CursorResult) and result.rowcount == 1
+
+
+def _summaries(id_: str) -> Select[Any]:
+    row = ProfileVersionRow
+    made_by = row.content["made_by"].as_string().label("made_by")
+    query = select(row.version, row.created_at, row.origin, made_by)
+    return query.where(row.profile_id == id_)
 
 
 def _newest_first(id_: str, origin: str | None = None) -> Select[ProfileVersionRow]:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.pages.visits import CHROMIUM, context, launch
-from tests.service.pages.reported_runs import reported_runs
+from tests.service.pages.reported_runs import calibrated, reported_runs
 from tests.service.processes import starting
 
 NewPage = Callable[..., "Page"]
@@ -24,6 +24,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         service.wait_until_ready()
         with httpx.Client(base_url=service.address, timeout=60) as client:
             reported_runs(client.post)
+            calibrated(client.post)
         yield service.address
 
 

@@ -15,10 +15,11 @@ from playwright.sync_api import sync_playwright
 
 from tests.pages.visits import SCHEMES, WIDTHS, context, launch, visit
 from tests.paths import ROOT
-from tests.service.pages.reported_runs import reported_runs
+from tests.service.pages.reported_runs import calibrated, reported_runs
 from tests.service.processes import Service, starting
 
-_SHOWN = ("ask-form", "ask", "check", "frontier", "runs", "run", "evidence")
+_SHOWN = ("ask-form", "ask", "check", "frontier", "choose", "runs", "run", "profiles",
+          "evidence")  # fmt: skip
 _FIGURES = {
     "ask": "[aria-labelledby=where]",
     "frontier": "[aria-labelledby=title]",
@@ -35,6 +36,7 @@ def main(names: list[str]) -> None:
         service.wait_until_ready()
         with httpx.Client(base_url=service.address, timeout=60) as client:
             reported_runs(client.post)
+            calibrated(client.post)
         take(service.address, names or [*_SHOWN])
 
 

@@ -19,6 +19,7 @@ from tests.pages.visits import ASK, SCHEMES, VISITS, WIDTHS, visit
 from tests.paths import ROOT
 from tests.service.learning.test_report_logs import MEGATRON
 from tests.service.pages.questions import HOSTILE
+from tests.service.pages.reported_runs import calibrated, reported_runs
 from tests.service.processes import starting
 
 pytestmark = pytest.mark.pages
@@ -180,6 +181,40 @@ def test_each_place_is_drawn_at_its_hours_and_dollars(address: str, new_page: An
       .map(dot => dot.getAttribute("fill"))""")
     misses = [not choice["meets"] for choice in choices]
     assert [fill == hollow[misses.index(True)] for fill in hollow] == misses
+
+
+def test_each_version_is_drawn_at_its_errors(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "profiles")
+    errors = [
+        httpx.get(f"{address}/v1/profiles/default/versions/{n}", timeout=60).json()["calibration"][
+            "unseen"
+        ]
+        for n in (3, 2)
+    ]
+    values = [each[name] for name in ("error_before", "error_after") for each in errors]
+    pixels = [across for across, _ in page.evaluate(_DOTS, "#errors")]
+    slope, offset = statistics.linear_regression(values, pixels)
+    assert slope > 0
+    assert pixels == pytest.approx([offset + slope * value for value in values], abs=0.5)
+
+
+def test_a_version_is_activated_and_rolled_back_in_the_browser(
+    new_page: Any, tmp_path: Path
+) -> None:
+    with starting(f"sqlite:///{tmp_path}/versions.db") as service:
+        service.read_address()
+        service.wait_until_ready()
+        with httpx.Client(base_url=service.address, timeout=60) as client:
+            reported_runs(client.post)
+            calibrated(client.post)
+        page = new_page()
+        page.goto(f"{service.address}/profiles?version=2")
+        page.get_by_role("button", name="Activate").click()
+        page.wait_for_selector("h1:has-text('Predictions use version 2')")
+        page.select_option("#version", "1")
+        page.get_by_role("button", name="Activate").click()
+        page.wait_for_selector("h1:has-text('Predictions use version 1')")
 
 
 def test_each_published_run_is_drawn_as_measured_over_predicted(
@@ -389,7 +424,9 @@ def test_a_picture_and_its_table_can_be_taken_away(
     assert alone.evaluate("document.documentElement.tagName") == "svg"
 
 
-@pytest.mark.parametrize("name", ["ask-form", "ask", "frontier", "choose", "runs", "evidence"])
+@pytest.mark.parametrize(
+    "name", ["ask-form", "ask", "frontier", "choose", "runs", "profiles", "evidence"]
+)
 def test_a_page_is_light(address: str, new_page: Any, name: str) -> None:
     page = new_page()
     client = page.context.new_cdp_session(page)

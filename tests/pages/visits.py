@@ -34,6 +34,7 @@ VISITS = {
     "run": "/runs?stack=megatron&since=2026-10-20",
     "log-form": "/runs/logs",
     "log": "/runs/logs",
+    "profiles": "/profiles",
     "evidence": "/evidence?model=deepseek-v3&exact=true&limit=12",
     "evidence-empty": "/evidence?text=no+such+run",
     "frontier": f"/frontier?{urlencode(FRONTIERS[0][1])}",
@@ -72,6 +73,8 @@ def visit(page: Page, address: str, name: str) -> None:
         page.wait_for_selector("#reasons li")
     if name == "choose":
         page.wait_for_selector("#dollars svg")
+    if name == "profiles":
+        page.wait_for_selector("#errors svg")
     if name == "evidence":
         page.wait_for_selector("#ratios svg")
     if name in ("ask", "ask-compared"):

@@ -33,6 +33,13 @@ _BEGIN = datetime(2026, 9, 1, 5, tzinfo=UTC)
 _LEVELS = (0.03, 0.08, -0.1)  # of ln(measured / predicted), one a kind
 
 
+def calibrated(post: Callable[..., Any]) -> None:
+    """Makes two versions of the profile: one of the reports of the first months, one of all."""
+    for body in ({"until": "2026-10-01T00:00:00Z"}, {}):
+        made = post("/v1/profiles/default/calibrations", json=body)
+        assert made.status_code == 201, made.text
+
+
 def reported_runs(post: Callable[..., Any]) -> None:
     """Posts runs of three kinds, one of which becomes 13% slower, and one that ran out of memory.
     `post` is that of a client."""

@@ -1,0 +1,58 @@
+"""Versions of a profile as rows of a table and marks of a picture, out of the API's documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_KINDS = {"chip": "chip", "stack": "framework"}
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """A version, and the errors of the calibration that made it, as medians of
+    |predicted / measured - 1|."""
+
+    version: int
+    created_at: str
+    made_by: str
+    is_active: bool
+    calibration: Mapping[str, Any] | None
+    """As the API has it; None for a shipped version."""
+
+    @classmethod
+    def of(cls, version: Mapping[str, Any], active: int | None) -> VersionRow:
+        return cls(
+            version=version["version"],
+            created_at=version["created_at"],
+            made_by=version["made_by"],
+            is_active=version["version"] == active,
+            calibration=version["calibration"],
+        )
+
+    @property
+    def unseen(self) -> Mapping[str, Any] | None:
+        """The errors of step times on runs that the calibration did not see."""
+        return self.calibration and self.calibration["unseen"]
+
+    @property
+    def mark(self) -> dict[str, Any] | None:
+        """The row as the picture draws it; None without an error on unseen runs."""
+        if self.unseen is None:
+            return None
+        return {
+            "version": self.version,
+            "is_active": self.is_active,
+            "before": self.unseen["error_before"],
+            "after": self.unseen["error_after"],
+        }
+
+
+def kind_rows(unseen: Mapping[str, Any] | None) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """The errors on unseen runs by chip and by framework: grouping, name and errors."""
+    rows = []
+    for errors in unseen["kinds"] if unseen else ():
+        grouping, _, name = errors["kind"].partition(":")
+        rows.append((_KINDS.get(grouping, grouping), name, errors))
+    return rows
