@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from service.pages.numbers import percent
-
 _SUPERLATIVES = {"time": "takes least time", "cost": "costs least", "chips": "has fewest chips"}
 _LIMITS = {"deadline_hours": "the deadline", "budget_usd": "the budget"}
 
@@ -39,7 +37,7 @@ def limit_words(objective: Mapping[str, Any]) -> str:
 def title(rows: Sequence[ChoiceRow], objective: Mapping[str, Any]) -> str:
     best, limits = rows[0], limit_words(objective)
     if limits and not best.choice["meets"]:
-        surely = percent(objective["deadline_probability"])
+        surely = f"{100 * objective['deadline_probability']:.4g}%"
         return f"No place keeps {limits} with a probability of {surely}"
     if len(rows) == 1:
         return f"{best.name} keeps {limits}" if limits else best.name

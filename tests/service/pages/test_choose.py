@@ -95,6 +95,8 @@ def test_a_place_leads_to_the_question_on_ask(shared_client: TestClient) -> None
     [
         ({}, "Only 144 × gb300-nvl72 with torchtitan keeps the deadline"),
         ({"deadline_hours": "10"}, "No place keeps the deadline with a probability of 90%"),
+        ({"deadline_hours": "150", "deadline_probability": "0.999"},
+         "No place keeps the deadline with a probability of 99.9%"),
         ({"deadline_hours": "1000", "budget_usd": "900000"},
          "Of the places that keep the deadline and the budget,"
          " 128 × b200-sxm with torchtitan costs least"),
