@@ -50,7 +50,8 @@ def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, A
 
 
 def names_used(catalogue_used: Mapping[str, Any]) -> dict[str, str]:
-    """What an answer's model, chip and stack are called in the catalogue, by which lists filter."""
+    """Returns the catalogue's names of the model, chip and stack of an answer, by which lists
+    filter."""
     return {name: catalogue_used[entry]["name"] for name, entry in _ENTRIES.items()}
 
 

@@ -33,13 +33,12 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile, priors
 from models.spec.workload import Precision
-from service.errors import PreconditionFailed
 from service.formats.logs.devices import printed_devices
 from service.formats.tables import nccl_tests
 from service.formats.tables.nccl_tests_output import Output, read_output
 from service.identifiers import new_id
 from service.json_pointers import relocate_errors
-from service.learning.withdrawals import end_own_version
+from service.learning.withdrawals import end_own_version, may_withdraw, withdrawal_etag
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
 from service.runtime.admission import IsDisconnected
@@ -121,20 +120,18 @@ class Benchmarks:
         """The benchmark with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.benchmarks.get(id_)
-            return {**_current_document(row), "submission": row.submission}, _etag(row)
+            return {**_current_document(row), "submission": row.submission}, withdrawal_etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraw a benchmark for good, if its ETag is among those `seen`. To withdraw it again
         changes nothing, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.benchmarks.get_for_update(id_)
-            if row.withdrawn_at is None:
-                if not {"*", _etag(row)} & {*seen}:
-                    raise PreconditionFailed(_etag(row))
+            if may_withdraw(row, seen):
                 row.withdrawn_at = datetime.now(UTC)
                 rows.audit.add("benchmark.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
-        return _current_document(row), _etag(row)
+        return _current_document(row), withdrawal_etag(row)
 
     def page(self, query: BenchmarkQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("benchmarks", query.cursor)
@@ -156,11 +153,6 @@ def _current_document(row: BenchmarkRow) -> dict[str, Any]:
     """The benchmark as it was answered, and whether it has been withdrawn since."""
     at = row.withdrawn_at
     return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
-
-
-def _etag(row: BenchmarkRow) -> str:
-    """The ETag of a benchmark, which changes once at most: when it is withdrawn."""
-    return f'"benchmarks/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
 
 
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:

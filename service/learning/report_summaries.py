@@ -68,8 +68,8 @@ def _midnight(at: datetime) -> datetime:
 
 
 def _bucket_of(query: SummaryQuery) -> Callable[[ReportBrief], str]:
-    """What says in which bucket of the query a report lies, by the beginning of it; nothing where
-    there are no buckets."""
+    """Returns the function that names the bucket of a report by its beginning, as a time in UTC.
+    The name is empty where the query has no buckets."""
     if query.bucket is None:
         return lambda _: ""
     beginning = _BUCKETS[query.bucket]

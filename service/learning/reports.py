@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
-from service.errors import BadHeader, PreconditionFailed
+from service.errors import BadHeader
 from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
 from service.learning.report_table import COLUMNS, table_cells
-from service.learning.withdrawals import end_own_version
+from service.learning.withdrawals import end_own_version, may_withdraw, withdrawal_etag
 from service.nearest_names import unknown_name
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
@@ -45,20 +45,18 @@ class Reports:
         """The report with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
-            return {**current_document(row), "submission": row.submission}, etag(row)
+            return {**current_document(row), "submission": row.submission}, withdrawal_etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraw a report for good, if its ETag is among those `seen`. To withdraw it again
         changes nothing, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
-            if row.withdrawn_at is None:
-                if not {"*", etag(row)} & {*seen}:
-                    raise PreconditionFailed(etag(row))
+            if may_withdraw(row, seen):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
-        return current_document(row), etag(row)
+        return current_document(row), withdrawal_etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("reports", query.cursor)
@@ -97,11 +95,6 @@ class Reports:
             if len(reports) < _ROWS_PER_QUERY:
                 return
             before = reports[-1].id
-
-
-def etag(row: ReportRow) -> str:
-    """The ETag of a report, which changes once at most: when the report is withdrawn."""
-    return f'"reports/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
 
 
 def current_document(row: ReportRow) -> dict[str, Any]:

@@ -1,10 +1,30 @@
-"""What happens where something that was learnt from is withdrawn."""
+"""Reports and benchmarks are withdrawn alike, and so is what was learnt from them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from service.errors import PreconditionFailed
 from service.own_profile import own_profile_id
 from service.store import Rows
 from service.store.tables import BenchmarkRow, ReportRow
+
+
+def withdrawal_etag(row: ReportRow | BenchmarkRow) -> str:
+    """Returns the ETag of a report or a benchmark, which changes once at most: when it is
+    withdrawn."""
+    kind = "reports" if isinstance(row, ReportRow) else "benchmarks"
+    return f'"{kind}/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
+
+
+def may_withdraw(row: ReportRow | BenchmarkRow, seen: Collection[str]) -> bool:
+    """Tells whether a row is still to be withdrawn: to withdraw it again changes nothing, whatever
+    was seen. Raises PreconditionFailed unless its ETag, or "*", is among those `seen`."""
+    if row.withdrawn_at is not None:
+        return False
+    if not {"*", withdrawal_etag(row)} & {*seen}:
+        raise PreconditionFailed(withdrawal_etag(row))
+    return True
 
 
 def end_own_version(rows: Rows, withdrawn: ReportRow | BenchmarkRow) -> None:

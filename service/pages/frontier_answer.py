@@ -1,4 +1,4 @@
-"""What a frontier says, as the title of its page, out of the API's document."""
+"""The title of a page says the answer of its frontier, out of the API's document."""
 
 from __future__ import annotations
 

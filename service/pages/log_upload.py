@@ -37,7 +37,7 @@ async def log_form(request: Request, services: ServicesDep) -> Response:
 
 @router.post(PATH)
 async def upload_log(request: Request, services: ServicesDep, creation: CreationDep) -> Response:
-    """What was read of the log, and the report that was stored."""
+    """Stores a report of the log, and shows it beside the facts that were read."""
     sent = await posted_form(request)
     try:
         body = log_body(sent)

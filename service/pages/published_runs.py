@@ -12,8 +12,9 @@ _MOST_PAGES = 4  # of 50 runs: no model has more, and each takes a millisecond o
 
 
 def fastest_by_chip(services: Services, model: str) -> list[EvidenceRow]:
-    """Of the published runs of a model, that of each chip with most tokens a second and chip, the
-    fewest pipeline stages first. Raises UnknownName for a model that has no such name."""
+    """Returns one published run of a model for each chip, the one with most tokens a second and
+    chip. The fewest pipeline stages come first. Raises UnknownName for a model that has no such
+    name."""
     best: dict[str, EvidenceRow] = {}
     for row in _rows(services, model):
         if row.chip not in best or row.speed > best[row.chip].speed:

@@ -61,15 +61,15 @@ def run_name(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LevelRow:
-    """How the runs of one kind compare with their predictions."""
+    """The runs of one kind beside their predictions."""
 
     grouping: str
     name: str
     runs: int
     median: float
-    """Of measured over predicted step time."""
+    """The median of measured over predicted step time."""
     low: float
-    """With `high` the central 80%."""
+    """The lower end of the central 80%."""
     high: float
     within: float | None
     """The share of runs inside their intervals."""

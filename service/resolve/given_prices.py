@@ -9,9 +9,9 @@ class GivenPrices(NamedTuple):
     """US dollars for an hour of a chip."""
 
     by_chip: tuple[tuple[str, float], ...] = ()
-    """By the name of the chip in the catalogue."""
+    """Pairs of a chip's name in the catalogue and its price."""
     of_others: float | None = None
-    """Of every chip that `by_chip` does not name; None where the catalogue's counts."""
+    """The price of every chip that `by_chip` does not name; None where the catalogue's counts."""
 
     def of(self, chip: str) -> float | None:
         return dict(self.by_chip).get(chip, self.of_others)

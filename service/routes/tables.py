@@ -101,7 +101,7 @@ def lines_of(table: Table) -> dict[str, Any]:
 
 
 def page_or(table: Table) -> responses.Responses:
-    """What a list may answer."""
+    """Returns the responses of a list that is given as pages or as a table."""
     return responses.page_or(lines_of(table))
 
 

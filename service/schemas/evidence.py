@@ -216,9 +216,9 @@ class EvidenceList(Document):
     items: list[EvidenceAnswer]
     profile: ProfileUsed
     found: int
-    """How many runs the query selects."""
+    """The number of runs that the query selects."""
     runs: int
-    """How many there are to choose from."""
+    """The number of all published runs."""
     next: str | None
     """The cursor of the next page."""
 

@@ -31,11 +31,11 @@ class ObjectiveFields(Wire):
     deadline_hours: Positive | None = None
     budget_usd: Positive | None = None
     deadline_probability: Annotated[float, Field(ge=EVEN_CHANCE, le=0.999)] = 0.9
-    """With which a place has to keep the deadline, and the budget. 0.5 takes the median: every
-    other such job is late."""
+    """The probability with which a place has to keep the deadline, and the budget. 0.5 takes the
+    median: every other such job is late."""
     usd_per_chip_hour: UsdPerChipHour | None = None
-    """Of every cluster that names no price of its own, and of whose chip `prices` has none, instead
-    of the catalogue's."""
+    """The price of every cluster that names none of its own, and whose chip is not in `prices`. It
+    takes the place of the catalogue's."""
     prices: Annotated[dict[Name, UsdPerChipHour], Field(max_length=100)] = {}
     """US dollars for an hour of a chip, by the name of the chip. A price that a cluster names goes
     first."""
@@ -125,22 +125,23 @@ class ChoiceAnswer(Document):
     hours: float | None
     """At the median."""
     hours_low: float | None = None
-    """With `hours_high` the 80% interval."""
+    """The lower end of the 80% interval, whose upper end is `hours_high`."""
     hours_high: float | None = None
     usd_per_chip_hour: float | None = None
     """The request's, or the catalogue's."""
     usd: float | None
-    """Of all chips that are held, used or not, at the median."""
+    """The cost of all chips that are held, used or not, at the median."""
     usd_low: float | None = None
-    """With `usd_high` the 80% interval."""
+    """The lower end of the 80% interval, whose upper end is `usd_high`."""
     usd_high: float | None = None
     usd_used: float | None = None
-    """Of the chips that are used alone; as much as `usd` where those are all."""
+    """The cost of the chips that are used alone; as much as `usd` where those are all."""
     usd_per_million_tokens: float | None
-    """Of all chips that are held, with what failures lose, as hours and usd."""
+    """The cost of all chips that are held. As in `hours` and `usd`, the time that failures lose is
+    part of it."""
     missing: str | None = None
-    """What the objective asks for and is not known here: without a price, a place is compared by
-    its hours."""
+    """The figure that the objective asks for and that is not known here. Without a price, a place
+    is compared by its hours."""
     meets: bool
     """Deadline and budget are kept, each with `deadline_probability`. A budget is not where the
     price is not known."""

@@ -496,7 +496,7 @@ class ReportFilterQuery(TimeSpan):
     stack: Several[Name] = []
     architecture: Several[Name] = []
     family: Several[Name] = []
-    """Of models, such as `llama-3.1`, as the summary has them."""
+    """Families of models, such as `llama-3.1`, as the summary has them."""
     outcome: Several[Outcome] = []
     source: Several[Label] = []
     num_chips: Several[Annotated[int, Field(ge=1, le=10**6, strict=False)]] = []

@@ -10,10 +10,10 @@ from service.schemas.wire import Document, Wire
 
 
 class StreamQuery(Wire):
-    """What a browser says in the URL, since it cannot send a header with an EventSource."""
+    """A browser cannot send headers with an EventSource, so that it says these in the URL."""
 
     ticket: Annotated[str, Field(max_length=200)] | None = None
-    """Of `POST /v1/stream-tickets`, instead of a key."""
+    """A ticket of `POST /v1/stream-tickets`, instead of a key."""
     last_event_id: Annotated[str, Field(max_length=100)] | None = None
     """The id of the last event that came, where the header of this name is not sent: those after it
     follow."""

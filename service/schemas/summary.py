@@ -43,7 +43,7 @@ class SummaryQuery(ReportFilterQuery):
     by: (
         Annotated[str, StringConstraints(max_length=100, pattern=r"^[a-z_]+(,[a-z_]+)*$")] | None
     ) = None
-    """What to group by together, with commas between: `by=chip,stack` has a group for each chip
+    """The keys to group by together, with commas between: `by=chip,stack` has a group for each chip
     with each stack. chip, stack, family, profile_version, week, source or tenant."""
     bucket: Bucket | None = None
     """Groups are also by the hour, day, ISO week or month (UTC) in which runs were measured."""
@@ -72,7 +72,8 @@ class ReportSummary(Document):
     """By chip, stack, model family, profile version, ISO week of measurement, source and tenant (""
     where there is none)."""
     groups: list[ReportGroup] = []
-    """Of what the query groups by together (`by`, `bucket`), sorted by time and then by key."""
+    """The groups of the keys and the bucket that the query names (`by`, `bucket`), sorted by time
+    and then by key."""
 
 
 class ChangeAnswer(Document):
@@ -85,8 +86,8 @@ class ChangeAnswer(Document):
     their predictions and by their own usual residuals: 0.06 is 6% slower."""
     p_value: float
     report_ids: list[str] = []
-    """Of the runs after the change, until the next one: marks for a dashboard. The `flag` of a
-    report is about its own interval, which a change of a few percent does not leave."""
+    """The ids of the runs after the change, until the next one: marks for a dashboard. The `flag`
+    of a report is about its own interval, which a change of a few percent does not leave."""
 
 
 class DriftSeries(Document):

@@ -40,7 +40,7 @@ class SweepRequest(Wire):
         ConstraintFields()
     ]
     objective: ObjectiveFields | None = None
-    """What the job trains, and the deadline and budget that it must keep: each item then tells its
+    """The tokens that the job trains, and its deadline and budget. Each item then tells its
     hours and dollars. An item is one place, so `minimize` chooses nothing."""
     profile: ProfileWanted | None = None
     """The version to predict with, in every item; without it the one that is active now."""
@@ -117,12 +117,12 @@ class SweptLayout(Document):
     """With `hours_high` a central 80% interval."""
     hours_high: float | None = None
     usd: float | None = None
-    """Of all chips that are held, used or not."""
+    """The cost of all chips that are held, used or not."""
     meets: bool | None = None
     """Deadline and budget are kept, each with `objective.deadline_probability`."""
     meets_probability: float | None = None
     missing: str | None = None
-    """What the objective asks for and is not known, such as a price."""
+    """The figure that the objective asks for and that is not known, such as a price."""
     pipelining: str
     """Whether a pipeline is needed: yes, no, undecided or unknown."""
     exact: bool

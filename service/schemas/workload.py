@@ -75,8 +75,8 @@ class LoraFields(Wire):
     ]
     """The matrices that have adapters; "experts" are the routed ones."""
     modules: Annotated[list[Module], Field(max_length=7)] = []
-    """Those of these matrices that have adapters, one each, by their names in transformers, as PEFT
-    counts them. All of them where none are named."""
+    """The matrices that have an adapter each, by their names in transformers, as PEFT counts them.
+    All matrices of the targets have one where none are named."""
     base_bits: BaseBits = 16
     """Of a frozen weight in memory: fewer than 16 are QLoRA."""
 

@@ -13,7 +13,7 @@ _REQUEST_HEADERS = (
     "Authorization", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match",
     "Last-Event-ID", "Prefer",
 )  # fmt: skip
-"""What the API reads of a request, beyond what browsers let every page send."""
+"""Headers that the API reads, beyond those that browsers let every page send."""
 _PREFLIGHT_KEPT_S = 600  # Chromium keeps none for longer than two hours; a key may change before
 
 

@@ -69,7 +69,7 @@ class _LeavingOut:
 
 
 _of_process: list[Unseen] = []
-"""What a process was forked to fit."""
+"""The fits of a forked process, one in each."""
 
 
 def _begin(unseen: Unseen) -> None:

@@ -1,4 +1,4 @@
-"""What contributors are told of modules, held against the modules."""
+"""CONTRIBUTING names modules, and they are as it says."""
 
 from __future__ import annotations
 

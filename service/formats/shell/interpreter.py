@@ -51,7 +51,7 @@ class Interpreter:
     undecided: int = 0
     """The number of branches around the current statement that the text does not decide."""
     printed: list[str | None] | None = None
-    """What goes to the output of the command in $( ) that is followed; None outside of one."""
+    """The pieces that the followed command in $( ) prints; None outside of one."""
 
     # -- statements
 

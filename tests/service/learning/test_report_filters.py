@@ -1,4 +1,4 @@
-"""What lists and summaries of reports may be asked for."""
+"""Lists and summaries of reports are narrowed by filters."""
 
 from __future__ import annotations
 
