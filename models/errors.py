@@ -155,14 +155,14 @@ class Infeasible(DomainError):
         self, detail: str, enough_chips: int | None, blamed: Sequence[Invalid]
     ) -> Infeasible:
         return Infeasible(
-            self.constraint,
-            detail,
-            self.needed,
-            self.available,
-            self.unit,
-            enough_chips,
-            blamed,
-            self.surest,
+            constraint=self.constraint,
+            detail=detail,
+            needed=self.needed,
+            available=self.available,
+            unit=self.unit,
+            enough_chips=enough_chips,
+            blamed=blamed,
+            surest=self.surest,
         )
 
     def prefixed(self, prefix: str) -> Infeasible:

@@ -169,7 +169,9 @@ class Unreadable(MalformedBody):
             place = pointer_of(location)[:100] or "its root"
             subject += f" holds {shown_value} at {place}, which"
         super().__init__(f"{subject} {rule}.")
-        self.rule, self.value, self.location = rule, value, location
+        self.rule = rule
+        self.value = value
+        self.location = location
 
 
 class NotJson(ServiceError):

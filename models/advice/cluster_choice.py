@@ -148,12 +148,12 @@ def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
         return OutOfTime(f"; {each}")
     detail = f"none of {len(choices)} clusters has a layout that fits; {each}"
     return Infeasible(
-        error.constraint,
-        detail,
-        error.needed,
-        error.available,
-        error.unit,
-        error.enough_chips,
+        constraint=error.constraint,
+        detail=detail,
+        needed=error.needed,
+        available=error.available,
+        unit=error.unit,
+        enough_chips=error.enough_chips,
         surest=error.surest,
     )
 

@@ -118,7 +118,13 @@ def fewest_chips(
             return none
         sized = replace(problem, cluster=cluster)
         search_fast = partial(
-            _search_fast_enough, sized, profile, objective, should_continue, oom_gib, numbers
+            _search_fast_enough,
+            problem=sized,
+            profile=profile,
+            objective=objective,
+            should_continue=should_continue,
+            oom_gib=oom_gib,
+            numbers=numbers,
         )
         try:
             is_enough = solve_avoiding_oom(oom_gib, sized, constraints, search_fast)

@@ -110,19 +110,19 @@ def links_of(
         dispatch[kind, 1] = cost.latency_s
     context = all_to_all(f, dims, c, g, CP) if f.context == ULYSSES else gather(f, dims, c, g, CP)
     return Links(
-        gather(f, dims, c, g, TP),
-        reduce(f, dims, c, g, TP),
-        gather(f, dims, c, g, ETP),
-        context,
-        send(dims, c, g, PP),
-        reduce(f, dims, c, g, DP_REPLICATE),
-        gather(f, dims, c, g, EDP),
-        gather(f, dims, c, g, SHARDING),
-        reduce(f, dims, c, g, REPLICAS),
-        float(g.degree[SHARDING]),
-        float(g.degree[EDP]),
-        crosses_domains(dims, g, TP),
-        crosses_domains(dims, g, EP),
+        tp=gather(f, dims, c, g, TP),
+        tp_reduce=reduce(f, dims, c, g, TP),
+        etp=gather(f, dims, c, g, ETP),
+        cp=context,
+        send=send(dims, c, g, PP),
+        replicate=reduce(f, dims, c, g, DP_REPLICATE),
+        edp=gather(f, dims, c, g, EDP),
+        sharding=gather(f, dims, c, g, SHARDING),
+        replicas=reduce(f, dims, c, g, REPLICAS),
+        dense_shards=float(g.degree[SHARDING]),
+        expert_shards=float(g.degree[EDP]),
+        tensor_across_domains=crosses_domains(dims, g, TP),
+        expert_across_domains=crosses_domains(dims, g, EP),
     )
 
 
@@ -233,8 +233,13 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     dims of the torus are one level, at the sum of their links. Traffic between slices is a
     collective of its own, before or after the one within them, so its time is added.
     """
-    slowest, between, inside, beyond = 0.0, 0.0, 1.0, float(g.degree[group])
-    ring_members, ring_rate, below = 1.0, 0.0, 1
+    slowest = 0.0
+    between = 0.0
+    inside = 1.0
+    beyond = float(g.degree[group])
+    ring_members = 1.0
+    ring_rate = 0.0
+    below = 1
     for d in range(len(dims)):
         dim, members = dims[d], g.members[group, d]
         if dim.ring:

@@ -114,7 +114,16 @@ class LayerTime(NamedTuple):
 @compiled
 def plain_time(forward: float, backward: float, weight: float, factor: float) -> LayerTime:
     """Return the times of work without attention that waits for no host, `factor` times as long."""
-    return LayerTime(forward * factor, backward * factor, weight * factor, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return LayerTime(
+        forward=forward * factor,
+        backward=backward * factor,
+        weight=weight * factor,
+        attention_forward=0.0,
+        attention_backward=0.0,
+        idle_forward=0.0,
+        idle_backward=0.0,
+        host=0.0,
+    )
 
 
 @compiled
@@ -163,7 +172,9 @@ def layer_time(
     if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
         products = both(frozen, adapters(f, layer, shard, c))
-    found = waiting_for_host(f, layer, shard, c, products, core, light, pieces)
+    found = waiting_for_host(
+        f=f, layer=layer, shard=shard, c=c, products=products, core=core, light=light, pieces=pieces
+    )
     return found if layer.has_backward else forward_alone(found)
 
 
@@ -171,14 +182,14 @@ def layer_time(
 def forward_alone(seconds: LayerTime) -> LayerTime:
     """Return the time of a layer that backward does not reach."""
     return LayerTime(
-        seconds.forward,
-        0.0,
-        0.0,
-        seconds.attention_forward,
-        0.0,
-        seconds.idle_forward,
-        0.0,
-        seconds.host,
+        forward=seconds.forward,
+        backward=0.0,
+        weight=0.0,
+        attention_forward=seconds.attention_forward,
+        attention_backward=0.0,
+        idle_forward=seconds.idle_forward,
+        idle_backward=0.0,
+        host=seconds.host,
     )
 
 
@@ -219,14 +230,14 @@ def waiting_for_host(
     for piece in range(len(pieces)):
         pieces[piece] *= slower
     return LayerTime(
-        forward * slower,
-        back * slower,
-        (back - without_weights) * slower,
-        core.forward * slower,
-        backward(core) * slower,
-        (forward - device_forward) * slower,
-        (back - device_backward) * slower,
-        host * slower,
+        forward=forward * slower,
+        backward=back * slower,
+        weight=(back - without_weights) * slower,
+        attention_forward=core.forward * slower,
+        attention_backward=backward(core) * slower,
+        idle_forward=(forward - device_forward) * slower,
+        idle_backward=(back - device_backward) * slower,
+        host=host * slower,
     )
 
 

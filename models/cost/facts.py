@@ -583,7 +583,9 @@ def policy_numbers(recompute: Array) -> Array:
 
 def _facts(problem: Problem) -> Facts:
     architecture, cluster = problem.architecture, problem.cluster
-    workload, stack, chip = problem.workload, problem.stack, cluster.chip
+    workload = problem.workload
+    stack = problem.stack
+    chip = cluster.chip
     number_format, count = workload.number_format, architecture.parameters
     layer = architecture.layers[-1].parameters(architecture.hidden_size)
     mtp_extra = architecture.mtp_layers * (architecture.mtp_parameters - layer)
@@ -869,7 +871,14 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
 
 def _policy(done: Recomputed) -> PolicyFacts:
     pieces = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in done.pieces)
-    return PolicyFacts(done.whole, pieces, done.skips_last, done.tensor, done.context, done.expert)
+    return PolicyFacts(
+        whole=done.whole,
+        pieces=pieces,
+        skips_last=done.skips_last,
+        tensor=done.tensor,
+        context=done.context,
+        expert=done.expert,
+    )
 
 
 def _dim(dim: Dim) -> DimFacts:

@@ -66,9 +66,15 @@ def set_groups(order: DeviceOrder, row: Row, g: Groups) -> None:
         inside *= g.degree[axis]
     routed = row.etp * row.ep
     replicas = max(devices_sharing_experts(row) // routed, 1)
-    set_expert_group(order, row, inside_pp, row.etp, row.ep, g, EP)
-    set_expert_group(order, row, inside_pp, 1, row.etp, g, ETP)
-    set_expert_group(order, row, inside_pp, routed, replicas, g, EDP)
+    set_expert_group(
+        order=order, row=row, inside_pp=inside_pp, stride=row.etp, degree=row.ep, g=g, axis=EP
+    )
+    set_expert_group(
+        order=order, row=row, inside_pp=inside_pp, stride=1, degree=row.etp, g=g, axis=ETP
+    )
+    set_expert_group(
+        order=order, row=row, inside_pp=inside_pp, stride=routed, degree=replicas, g=g, axis=EDP
+    )
     join(g, DP_SHARD, CP, SHARDING)
     join(g, SHARDING, DP_REPLICATE, REPLICAS)
 
@@ -104,7 +110,9 @@ def set_group(
     if degree == 1:
         return
     domains = order.default_domains if filling == 0 else order.domains[filling]
-    inside, below, last = 1, 1, len(domains) - 1
+    inside = 1
+    below = 1
+    last = len(domains) - 1
     # By the rule above, each domain keeps `together` members; its dim joins groups of `inside`,
     # which the domain inside it keeps already.
     for step in range(len(domains)):

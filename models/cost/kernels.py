@@ -68,9 +68,9 @@ def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> P
     """Return the time of a projection that stays in 16 bits, as the head and a router do."""
     rate = f.flops_16 * c.gemm_16 * row_share(f, c, k, n, 2.0)
     return Passes(
-        product(f, c, m, k, n, 1.0, rate, 2.0),
-        product(f, c, m, n, k, 1.0, rate, 2.0),
-        product(f, c, k, m, n, 1.0, rate, 2.0),
+        product(f=f, c=c, m=m, k=k, n=n, groups=1.0, rate=rate, element_bytes=2.0),
+        product(f=f, c=c, m=m, k=n, n=k, groups=1.0, rate=rate, element_bytes=2.0),
+        product(f=f, c=c, m=k, k=m, n=n, groups=1.0, rate=rate, element_bytes=2.0),
     )
 
 
@@ -82,9 +82,9 @@ def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups
     if groups > 1:
         rate *= c.grouped_gemm
     return Passes(
-        product(f, c, m, k, n, groups, rate, f.gemm_bytes),
-        product(f, c, m, n, k, groups, rate, f.gemm_bytes),
-        product(f, c, k, m, n, groups, rate, f.gemm_bytes),
+        product(f=f, c=c, m=m, k=k, n=n, groups=groups, rate=rate, element_bytes=f.gemm_bytes),
+        product(f=f, c=c, m=m, k=n, n=k, groups=groups, rate=rate, element_bytes=f.gemm_bytes),
+        product(f=f, c=c, m=k, k=m, n=n, groups=groups, rate=rate, element_bytes=f.gemm_bytes),
     )
 
 

@@ -36,9 +36,19 @@ class LayoutParts:
     @classmethod
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
         asked = LayoutRows.of(problem, Layouts.of([layout]))
-        q, rows, tables = asked.question, asked.records, asked.tables
+        q = asked.question
+        rows = asked.records
+        tables = asked.tables
         coefficients, buffers = coefficient_records(c), buffers_for(q, tables)
-        predict_rows(q, tables, rows, coefficients, NO_LINKS, buffers, empty_costs(1))
+        predict_rows(
+            q=q,
+            tables=tables,
+            rows=rows,
+            coefficients=coefficients,
+            least=NO_LINKS,
+            buffers=buffers,
+            costs=empty_costs(1),
+        )
         w = buffers.workspace
         m = int(w.mesh[0]["micro_batches"])
         beside = (m - 1) * float(w.counts @ w.exposed["free"]) / layout.pp

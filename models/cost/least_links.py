@@ -73,7 +73,9 @@ def fill_least(
     least: LeastLinks,
 ) -> None:
     """Write the least costs on a cluster of `devices` devices."""
-    f, dims, order = q.facts[0], q.dims, q.order
+    f = q.facts[0]
+    dims = q.dims
+    order = q.order
     least.costs[:] = np.inf
     for i in range(len(least.degrees)):
         degree = least.degrees[i]
@@ -151,19 +153,19 @@ def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links
     knows_replicas = decided and (least.joins_axes or axes + (row.dp_replicate > 1) < 2)
     none = Cost(0.0, 0.0)
     return Links(
-        least_cost(least, row.filling, GATHER, row.tp),
-        least_cost(least, row.filling, REDUCE, row.tp),
-        least_expert_cost(least, row, GATHER, 1, row.etp),
-        least_cost(least, row.filling, CONTEXT, row.cp),
-        least_cost(least, row.filling, SEND, row.pp),
-        least_cost(least, row.filling, REDUCE, row.dp_replicate) if decided else none,
-        least_expert_cost(least, row, GATHER, routed, experts) if decided else none,
-        least_cost(least, row.filling, GATHER, sharding) if knows_sharding else none,
-        least_cost(least, row.filling, REDUCE, replicas) if knows_replicas else none,
-        float(sharding),
-        float(experts),
-        row.tp > least.domain,
-        row.ep > least.domain,
+        tp=least_cost(least, row.filling, GATHER, row.tp),
+        tp_reduce=least_cost(least, row.filling, REDUCE, row.tp),
+        etp=least_expert_cost(least, row, GATHER, 1, row.etp),
+        cp=least_cost(least, row.filling, CONTEXT, row.cp),
+        send=least_cost(least, row.filling, SEND, row.pp),
+        replicate=least_cost(least, row.filling, REDUCE, row.dp_replicate) if decided else none,
+        edp=least_expert_cost(least, row, GATHER, routed, experts) if decided else none,
+        sharding=least_cost(least, row.filling, GATHER, sharding) if knows_sharding else none,
+        replicas=least_cost(least, row.filling, REDUCE, replicas) if knows_replicas else none,
+        dense_shards=float(sharding),
+        expert_shards=float(experts),
+        tensor_across_domains=row.tp > least.domain,
+        expert_across_domains=row.ep > least.domain,
     )
 
 

@@ -167,10 +167,16 @@ def set_shard(
         if not layer.has_backward:
             again[:, kind] = 0.0
             kept[:, kind] = 0.0
-    set_ends(f, policies, shard, c, parts, again, kept)
+    set_ends(f=f, policies=policies, shard=shard, c=c, parts=parts, again=again, kept=kept)
     if len(q.images.layers) > 0:
         add_encoder(
-            q.images, of_images, c, parts[f.kinds], again[:, f.kinds], kept[:, f.kinds], pieces
+            images=q.images,
+            shard=of_images,
+            c=c,
+            part=parts[f.kinds],
+            again=again[:, f.kinds],
+            kept=kept[:, f.kinds],
+            pieces=pieces,
         )
 
 
@@ -364,7 +370,9 @@ def tensor_traffic(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links: L
 def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> None:
     """Add the encoder's traffic to that of the embedding: an all-reduce behind every block that is
     cut, and a message of parameters, and one of gradients, for each of its layers."""
-    f, encoder, shard = images.facts[0], images.encoder[0], encoder_shard(images, row)
+    f = images.facts[0]
+    encoder = images.encoder[0]
+    shard = encoder_shard(images, row)
     blocks = 0.0
     for kind in range(len(images.layers)):
         blocks += images.layers[kind].trained_layers * cut_blocks(images.layers[kind])

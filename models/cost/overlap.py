@@ -127,7 +127,9 @@ def expose_layer(
     if regime.offload:
         traffic = kept / (c.host_gb_s * 1e9)
         sent, fetched = max(traffic - ahead, 0.0), max(traffic - back, 0.0)
-        ahead, back, offload = ahead + sent, back + fetched, sent + fetched
+        ahead = ahead + sent
+        back = back + fetched
+        offload = sent + fetched
         idle = Pair(idle.forward + sent, idle.backward + fetched)
 
     # From here on traffic hides in the order of docs/model.md, and compute that one kind has hidden
@@ -161,7 +163,9 @@ def expose_layer(
     ahead, back = ahead + hooked.forward, back + hooked.backward
     idle = Pair(idle.forward + hooked.forward, idle.backward + hooked.backward)
 
-    forward, context, context_forward = ahead, 0.0, 0.0
+    forward = ahead
+    context = 0.0
+    context_forward = 0.0
     if row.cp > 1:
         sent_context = Pair(part.context, part.context * returns * (context_returns(f) + repeated))
         hidden = Pair(0.0, 0.0)
@@ -204,7 +208,16 @@ def expose_layer(
         forward *= 1 + times
     both = compute + again + tensor_all + context + expert + data_all + offload
     return Exposed(
-        forward, both, free, compute, again, tensor_all, context, expert, data_all, offload
+        forward=forward,
+        both=both,
+        free=free,
+        compute=compute,
+        recompute=again,
+        tensor=tensor_all,
+        context=context,
+        expert=expert,
+        data=data_all,
+        offload=offload,
     )
 
 
@@ -248,9 +261,17 @@ def expose_end(
         forward *= 1 + times
     both = compute + again + tensor_all + data_all
     return Exposed(
-        forward, both, data.free,
-        compute, again, tensor_all, 0.0, 0.0, data_all, 0.0,
-    )  # fmt: skip
+        forward=forward,
+        both=both,
+        free=data.free,
+        compute=compute,
+        recompute=again,
+        tensor=tensor_all,
+        context=0.0,
+        expert=0.0,
+        data=data_all,
+        offload=0.0,
+    )
 
 
 @inlined
@@ -305,14 +326,14 @@ def expose_data(
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck
     if regime.gathers:
-        before, early, stuck = part.gather_copy, movable, part.stuck
+        before = part.gather_copy
+        early = movable
+        stuck = part.stuck
     both = before + after + stuck
     if regime.gathers_again:
-        after, late, both = (
-            after + part.gather_copy * (1 - part.forward_only),
-            late + movable * (1 - part.forward_only),
-            both + part.gather_copy * (1 - part.forward_only) + part.stuck,
-        )
+        after = after + part.gather_copy * (1 - part.forward_only)
+        late = late + movable * (1 - part.forward_only)
+        both = both + part.gather_copy * (1 - part.forward_only) + part.stuck
     forward, backward = forward + before, backward + after
     exposed_early = hide_data(f, c, early, forward)
     exposed_late = hide_data(f, c, late, backward)

@@ -170,7 +170,14 @@ def bubble(
             idle[stage] = 0.0
     elif ends_together(schedule):
         length = _seconds(
-            schedule, pp, virtual_stages, micro_batches, partition, tables, times, scratch
+            schedule=schedule,
+            pp=pp,
+            virtual_stages=virtual_stages,
+            micro_batches=micro_batches,
+            partition=partition,
+            tables=tables,
+            times=times,
+            scratch=scratch,
         )
         for stage in range(stages):
             idle[stage] = length - micro_batches * (t.forward[stage] + t.backward[stage])
@@ -225,7 +232,15 @@ def _seconds(
         slowest = _largest(t.forward, stages) + _largest(t.backward, stages)
         return t.all_both + (m - 1) * slowest
     if schedule == INTERLEAVED:
-        return _interleaved(pp, virtual_stages, m, partition, tables, times, scratch)
+        return _interleaved(
+            pp=pp,
+            virtual_stages=virtual_stages,
+            micro_batches=m,
+            partition=partition,
+            tables=tables,
+            times=times,
+            scratch=scratch,
+        )
     stretch_ends = tables.stretch_ends[partition, : tables.stretch_end_count[partition]]
     count = makespan.turning_stages(pp, m, stretch_ends, scratch.stage)
     stage = scratch.stage[:count]
@@ -281,7 +296,16 @@ def _interleaved(
     last_stage = tables.path_last[partition]
     return max(
         staying,
-        makespan.moving_path(pp, m, group, steady, ahead, last_stage, forward, backward),
+        makespan.moving_path(
+            pp=pp,
+            micro_batches=m,
+            group=group,
+            steady=steady,
+            ahead=ahead,
+            last=last_stage,
+            forward=forward,
+            backward=backward,
+        ),
     )
 
 

@@ -236,10 +236,20 @@ def predict(
 def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under one record of coefficients, or one for each
     layout."""
-    q, tables, records = rows.question, rows.tables, rows.records
+    q = rows.question
+    tables = rows.tables
+    records = rows.records
     buffers, costs = buffers_for(q, tables), empty_costs(len(records))
     if len(records) == 1 or len(coefficients) > 1:
-        predict_rows(q, tables, records, coefficients, NO_LINKS, buffers, costs)
+        predict_rows(
+            q=q,
+            tables=tables,
+            rows=records,
+            coefficients=coefficients,
+            least=NO_LINKS,
+            buffers=buffers,
+            costs=costs,
+        )
         return StepCosts(coefficients, *costs)
     keys = np.empty(len(records), dtype=np.int64)
     fill_keys(records, keys)
@@ -248,7 +258,15 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
         at = order[start : start + _TOGETHER]
         taken, found = np.empty(len(at), dtype=ROW), empty_costs(len(at))
         take_rows(records, at, taken)
-        predict_rows(q, tables, taken, coefficients, NO_LINKS, buffers, found)
+        predict_rows(
+            q=q,
+            tables=tables,
+            rows=taken,
+            coefficients=coefficients,
+            least=NO_LINKS,
+            buffers=buffers,
+            costs=found,
+        )
         _put(found, at, costs)
     return StepCosts(coefficients, *costs)
 

@@ -39,7 +39,9 @@ Span = tuple[float, float]
 def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
     """Return the start and end of every operation, with the stage that it runs on. `seconds` are
     those of "F", "B" and "W" on each chunk."""
-    code, pp, v = SCHEDULES.index(layout.schedule), layout.pp, layout.virtual_stages
+    code = SCHEDULES.index(layout.schedule)
+    pp = layout.pp
+    v = layout.virtual_stages
     seconds = seconds | {"I": seconds["B"] - seconds["W"]}
     if code == INTERLEAVED:
         orders = _interleaved(pp, m, v)
@@ -105,11 +107,9 @@ def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
 def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
     """Return the order in which chunks go down the stages and up again, made for F = I = W (arXiv
     2401.10241 §6; ScheduleZBVZeroBubble of torch/distributed/pipelining/schedules.py)."""
-    chunks, done, order = (
-        (stage, 2 * pp - 1 - stage),
-        {(k, way): 0 for k in "FIW" for way in (0, 1)},
-        list[Block](),
-    )
+    chunks = (stage, 2 * pp - 1 - stage)
+    done = {(k, way): 0 for k in "FIW" for way in (0, 1)}
+    order = list[Block]()
 
     def take(way: int, *kinds: str) -> None:
         for kind in kinds:
@@ -145,7 +145,10 @@ class _DualPipe:
     github.com/deepseek-ai/DualPipe). Way 0 enters at the nearer end, way 1 at the farther."""
 
     def __init__(self, pp: int, m: int, stage: int) -> None:
-        self.pp, self.m, self.stage, self.half = pp, m, stage, pp // 2
+        self.pp = pp
+        self.m = m
+        self.stage = stage
+        self.half = pp // 2
         self.from_end = min(stage, pp - 1 - stage)
         self.mirrored = stage >= self.half
         self.done = {(kind, way): 0 for kind in "FB" for way in (0, 1)}

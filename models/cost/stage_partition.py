@@ -158,7 +158,9 @@ def layers_of(problem: Problem) -> Layers:
 def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
     """Return the first layer of each chunk of each shape, (u, most chunks + 1), and the stages that
     chunks make. From the end of the last chunk on, the first layers are the number of layers."""
-    x, u, parts = shapes, len(shapes), len(layers.costs)
+    x = shapes
+    u = len(shapes)
+    parts = len(layers.costs)
     chunks = int((x.pp * x.virtual_stages).max(initial=1))
     stages, rounds = int(x.pp.max(initial=1)), int(x.virtual_stages.max(initial=1))
     columns = x.pp, x.virtual_stages, x.schedule, x.balanced, x.states_layers
@@ -308,12 +310,12 @@ def _in_rounds(layers: Layers, pp: int, v: int, begin: Array) -> None:
     that are left over; or early ones, where that makes the slowest stage before the last faster."""
     n = len(layers.kind)
     on_last, ending = _last_stage(n, layers.head / (layers.upto[n] / n), pp, v)
-    _deal(n, pp, v, on_last, ending, True, begin)
+    _deal(n=n, pp=pp, v=v, on_last=on_last, ending=ending, late=True, begin=begin)
     late = _slowest_before_last(layers, pp, v, begin)
-    _deal(n, pp, v, on_last, ending, False, begin)
+    _deal(n=n, pp=pp, v=v, on_last=on_last, ending=ending, late=False, begin=begin)
     # Early stages have to be faster by more than rounding.
     if _slowest_before_last(layers, pp, v, begin) >= late * (1 - 1e-9):
-        _deal(n, pp, v, on_last, ending, True, begin)
+        _deal(n=n, pp=pp, v=v, on_last=on_last, ending=ending, late=True, begin=begin)
 
 
 @compiled
@@ -339,7 +341,9 @@ def _last_stage(n: int, head: float, pp: int, v: int) -> tuple[int, int]:
                 earlier += max(_evenly(before, v, round_), _evenly(last - end, v - 1, round_))
             together = earlier + max(_evenly(before, v, v - 1), end + head)
             if together < least * (1 - _ROUNDING):
-                on_last, ending, least = last, end, together
+                on_last = last
+                ending = end
+                least = together
     return on_last, ending
 
 
@@ -410,7 +414,9 @@ def _fill_v(
     each, or one more to `early` ones, or else to late ones. Chunks on the way down have the odd
     layer of a stage. Return the cost of the largest stage, in billionths of all layers, and of the
     largest chunk."""
-    upto, down, up = layers.upto, 0, len(layers.kind)
+    upto = layers.upto
+    down = 0
+    up = len(layers.kind)
     each, more = divmod(up - first - last, stages - 1)
     largest = largest_chunk = 0.0
     for stage in range(stages):
@@ -506,12 +512,17 @@ def _set_paths(
     The first path goes down the pipeline with every group of micro-batches, which is taken to have
     as many as there are stages. It misses as many chunks of both passes as it goes down stages.
     """
-    pp, rounds, costs, held = shape.pp, shape.virtual_stages, layers.costs, scratch.held
+    pp = shape.pp
+    rounds = shape.virtual_stages
+    costs = layers.costs
+    held = scratch.held
     alternating, ahead = scratch.paths[0, :rounds], scratch.paths[1, :rounds]
     chunks = pp * rounds
     for chunk in range(chunks):
         scratch.cost[chunk] = weighed(held[chunk], costs)
-    stays = _set_longest_path(pp, rounds, rounds, 0.0, np.inf, scratch, ahead)
+    stays = _set_longest_path(
+        pp=pp, rounds=rounds, rounds_walked=rounds, down=0.0, up=np.inf, scratch=scratch, path=ahead
+    )
     for chunk in range(chunks):
         # Both passes, of which backward is taken to be two thirds.
         both = 0.0
@@ -520,7 +531,16 @@ def _set_paths(
             both += (out + 2 * back) * costs[part]
         scratch.cost[chunk] = both / 3
     missed = (layers.upto[-1] + layers.head) / chunks / pp
-    if _set_longest_path(pp, rounds, 2 * rounds, missed, 0.0, scratch, alternating) and stays:
+    stays_alternating = _set_longest_path(
+        pp=pp,
+        rounds=rounds,
+        rounds_walked=2 * rounds,
+        down=missed,
+        up=0.0,
+        scratch=scratch,
+        path=alternating,
+    )
+    if stays_alternating and stays:
         return
     tables.path_last[i] = ahead[-1]
     for round_ in range(rounds):

@@ -153,21 +153,21 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
     counts = np.ones(parts)
     counts[:kinds] = layers["trained_layers"]
     return Workspace(
-        np.zeros(parts, PART),
-        np.zeros(1, MESH),
-        np.zeros(1, REGIME),
-        np.zeros(parts, EXPOSED),
-        counts,
-        np.zeros(parts),
-        np.zeros(parts),
-        np.zeros(parts),
-        np.zeros(parts),
-        np.zeros(parts),
-        np.zeros(parts),
-        np.zeros((len(policies), parts)),
-        np.zeros((len(policies), parts)),
-        np.zeros(LAST_PRODUCT + 1),
-        np.zeros((kinds, 2)),
+        parts=np.zeros(parts, PART),
+        mesh=np.zeros(1, MESH),
+        regime=np.zeros(1, REGIME),
+        exposed=np.zeros(parts, EXPOSED),
+        counts=counts,
+        part_forward=np.zeros(parts),
+        part_both=np.zeros(parts),
+        weights=np.zeros(parts),
+        gather_once=np.zeros(parts),
+        reduce_once=np.zeros(parts),
+        mean_kept=np.zeros(parts),
+        again=np.zeros((len(policies), parts)),
+        kept=np.zeros((len(policies), parts)),
+        pieces=np.zeros(LAST_PRODUCT + 1),
+        dispatch=np.zeros((kinds, 2)),
     )
 
 
@@ -191,12 +191,12 @@ class Buffers(NamedTuple):
 
 def buffers_for(q: ProblemRecords, tables: StageTables) -> Buffers:
     return Buffers(
-        workspace_for(q.layers, q.policies),
-        stages_for(tables),
-        scratch_for(tables),
-        groups_for(q.order),
-        np.zeros(1, ROW),
-        np.zeros(1, ROW),
+        workspace=workspace_for(q.layers, q.policies),
+        stages=stages_for(tables),
+        scratch=scratch_for(tables),
+        groups=groups_for(q.order),
+        row=np.zeros(1, ROW),
+        shard=np.zeros(1, ROW),
     )
 
 
@@ -221,24 +221,50 @@ def expose_parts(
     mesh, regime = w.mesh[0], w.regime[0]
     moves_weights = moves_weight_gradients(row.schedule)
     for kind in range(f.kinds):
-        layer, part, policy = layers[kind], w.parts[kind], policies[row.policy, kind]
+        layer = layers[kind]
+        part = w.parts[kind]
+        policy = policies[row.policy, kind]
         again, kept = w.again[row.policy, kind] * regime.share, w.mean_kept[kind]
-        found = expose_layer(f, layer, part, policy, row, mesh, regime, c, 0.0, again, kept)
+        found = expose_layer(
+            f=f,
+            layer=layer,
+            part=part,
+            policy=policy,
+            row=row,
+            mesh=mesh,
+            regime=regime,
+            c=c,
+            weight=0.0,
+            again=again,
+            kept=kept,
+        )
         set_exposed(w, kind, found)
         w.weights[kind] = 0.0
         if moves_weights:
             without = expose_layer(
-                f, layer, part, policy, row, mesh, regime, c, part.weight, again, kept
+                f=f,
+                layer=layer,
+                part=part,
+                policy=policy,
+                row=row,
+                mesh=mesh,
+                regime=regime,
+                c=c,
+                weight=part.weight,
+                again=again,
+                kept=kept,
             )
             w.weights[kind] = found.both - without.both
     whole = regime.share if policies[row.policy, f.last_kind].whole else 0.0
     for end in range(f.kinds, f.kinds + 2):
         part, again = w.parts[end], w.again[row.policy, end] * regime.share
-        found = expose_end(f, part, regime, c, 0.0, again, whole)
+        found = expose_end(f=f, part=part, regime=regime, c=c, weight=0.0, again=again, whole=whole)
         set_exposed(w, end, found)
         w.weights[end] = 0.0
         if moves_weights:
-            without = expose_end(f, part, regime, c, part.weight, again, whole)
+            without = expose_end(
+                f=f, part=part, regime=regime, c=c, weight=part.weight, again=again, whole=whole
+            )
             w.weights[end] = found.both - without.both
     set_once(f, row, w)
 
@@ -340,7 +366,15 @@ def fill_stages(
         s.trained_expert[stage] = trained_expert
         s.gather[stage] = gather
         s.reduce[stage] = reduce
-        fill_layers(f, layers, tables.amounts[row.partition, stage], held_times, w, s, stage)
+        fill_layers(
+            f=f,
+            layers=layers,
+            amounts=tables.amounts[row.partition, stage],
+            held_times=held_times,
+            w=w,
+            s=s,
+            stage=stage,
+        )
 
 
 @inlined
@@ -358,7 +392,9 @@ def fill_layers(
     if f.muon:
         dense = expert = 0.0
         for kind in range(f.kinds):
-            held, part, layer = amounts[kind] * held_times, w.parts[kind], layers[kind]
+            held = amounts[kind] * held_times
+            part = w.parts[kind]
+            layer = layers[kind]
             dense += held * part.trained_dense * layer.muon_dense_flops
             expert += held * part.trained_expert * layer.muon_expert_flops
         s.dense_flops[stage] = dense
@@ -408,7 +444,9 @@ def write_time_terms(
             slowest, longest = stage, both
         if end > latest:
             last, latest = stage, end
-            once, optimizer, sends = stage_once, stage_optimizer, stage_sends
+            once = stage_once
+            optimizer = stage_optimizer
+            sends = stage_sends
             fetched = stage_fetched
     slow = slowest if together else last
     sum_terms(f, tables.amounts[row.partition, slow], w, m, time)
@@ -459,18 +497,26 @@ def set_idle(
         all_both += w.counts[index] * w.part_both[index]
         all_weight += w.counts[index] * w.weights[index]
     times = StageTimes(
-        s.forward,
-        s.backward,
-        s.weight,
-        all_forward,
-        all_both,
-        all_weight,
-        w.counts,
-        w.part_forward,
-        w.part_both,
+        forward=s.forward,
+        backward=s.backward,
+        weight=s.weight,
+        all_forward=all_forward,
+        all_both=all_both,
+        all_weight=all_weight,
+        part_counts=w.counts,
+        part_forward=w.part_forward,
+        part_both=w.part_both,
     )
     bubble(
-        row.schedule, row.pp, row.virtual_stages, m, row.partition, tables, times, s.idle, scratch
+        schedule=row.schedule,
+        pp=row.pp,
+        virtual_stages=row.virtual_stages,
+        micro_batches=m,
+        partition=row.partition,
+        tables=tables,
+        times=times,
+        idle=s.idle,
+        scratch=scratch,
     )
 
 
@@ -577,9 +623,11 @@ def write_memory_terms(
 ) -> tuple[int, float]:
     """Write bytes by term on the fullest stage. Return its number, and the bytes on the host for a
     device of the stage that has most there."""
-    fullest, most, on_host = 0, -np.inf, 0.0
+    fullest = 0
+    most = -np.inf
+    on_host = 0.0
     for stage in range(tables.different[row.partition]):
-        held = stage_memory(f, row, c, tables, w, s, stage)
+        held = stage_memory(f=f, row=row, c=c, tables=tables, w=w, s=s, stage=stage)
         allocated = held.parameters + held.gradients + held.states + held.activations + held.logits
         on_host = max(on_host, held.host)
         if allocated > most:
@@ -669,7 +717,9 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
     reference model is sharded as the trained one is (TRL models/utils.py, prepare_deepspeed and
     prepare_fsdp).
     """
-    dense, expert, layers = s.dense[stage], s.expert[stage], s.of_layers[stage]
+    dense = s.dense[stage]
+    expert = s.expert[stage]
+    layers = s.of_layers[stage]
     ends = dense + expert - layers  # The ends are not quantized where layers are.
     copies = f.reference_copies * f.parameter_bytes
     if row.zero_stage < 3:
@@ -719,13 +769,41 @@ def set_mesh(
     shard = shard_of(f, row)
     if not same_shard(row, buffers.shard[0]):
         of_images = encoder_shard(q.images, row)
-        set_shard(q, shard, of_images, c, piece_bits, w.parts, w.again, w.kept, w.pieces)
+        set_shard(
+            q=q,
+            shard=shard,
+            of_images=of_images,
+            c=c,
+            piece_bits=piece_bits,
+            parts=w.parts,
+            again=w.again,
+            kept=w.kept,
+            pieces=w.pieces,
+        )
         buffers.shard[0] = row
     if row.placement < 0:
         links = least_links(f, row, least, w.dispatch)
     else:
-        links = links_of(f, q.layers, q.dims, q.order, row, c, buffers.groups, w.dispatch)
-    set_traffic(q, row, shard, c, links, w.dispatch, w.parts, w.mesh[0])
+        links = links_of(
+            f=f,
+            layers=q.layers,
+            dims=q.dims,
+            order=q.order,
+            row=row,
+            c=c,
+            g=buffers.groups,
+            dispatch=w.dispatch,
+        )
+    set_traffic(
+        q=q,
+        row=row,
+        shard=shard,
+        c=c,
+        links=links,
+        dispatch=w.dispatch,
+        parts=w.parts,
+        mesh=w.mesh[0],
+    )
     w.mesh[0].undecided = row.placement < 0
     buffers.row[0].policy = -1  # Nothing is exposed on this mesh yet.
 
@@ -741,9 +819,13 @@ def set_step(
 ) -> float:
     """Write the seconds of a step by term. Return the seconds of data-parallel traffic that it
     exposes once a step."""
-    f, w, s = q.facts[0], buffers.workspace, buffers.stages
+    f = q.facts[0]
+    w = buffers.workspace
+    s = buffers.stages
     fill_stages(f, q.layers, row, tables, w, s)
-    return write_time_terms(f, row, c, tables, w, s, buffers.scratch, time)
+    return write_time_terms(
+        f=f, row=row, c=c, tables=tables, w=w, s=s, scratch=buffers.scratch, time=time
+    )
 
 
 @inlined
@@ -757,7 +839,15 @@ def set_memory(
 ) -> tuple[int, float]:
     """Write bytes by term on the fullest stage. Return its number, and the bytes on the host.
     `set_step` must have written the stages."""
-    return write_memory_terms(q.facts[0], row, c, tables, buffers.workspace, buffers.stages, memory)
+    return write_memory_terms(
+        f=q.facts[0],
+        row=row,
+        c=c,
+        tables=tables,
+        w=buffers.workspace,
+        s=buffers.stages,
+        memory=memory,
+    )
 
 
 class Costs(NamedTuple):

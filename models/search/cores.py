@@ -75,7 +75,16 @@ def cross_all(
     for begin in range(0, count, _TOGETHER):
         trunk, pair, points = np.empty((3, min(count - begin, _TOGETHER)), dtype=np.int32)
         cores = Cores(trunk, pair, np.empty(len(trunk)), points)
-        found = cross(t, x, trunks, begin, of_memory, limits, counts, cores)
+        found = cross(
+            t=t,
+            x=x,
+            trunks=trunks,
+            begin=begin,
+            of_memory=of_memory,
+            limits=limits,
+            counts=counts,
+            cores=cores,
+        )
         parts.append(Cores(*(values[:found].copy() for values in cores)))
     return Cores(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -85,7 +94,9 @@ def bound_rows(t: CompiledTables, rows: Array, chain: Array, seconds: Array, mem
     """Write the least step time and memory of n rows of these chains, whatever is not decided yet,
     each (n,)."""
     reset(t.buffers)
-    q, c, w = t.question, t.coefficients[0], t.buffers.workspace
+    q = t.question
+    c = t.coefficients[0]
+    w = t.buffers.workspace
     piece_bits = repeated_pieces(q.policies)
     for i in range(len(rows)):
         set_mesh(q, rows[i], c, piece_bits, t.least, t.buffers)
@@ -147,7 +158,9 @@ def set_core(x: CoreCrossing, trunk: int, pair: int) -> bool:
 @inlined
 def least_bytes(t: CompiledTables, chain: int, row: Row) -> float:
     """Return the bytes that the most frugal variant of a core needs at least."""
-    f, w, least = t.question.facts[0], t.buffers.workspace, np.inf
+    f = t.question.facts[0]
+    w = t.buffers.workspace
+    least = np.inf
     for variant in range(len(t.policies.variants)):
         set_variant(t.policies, row, variant)
         set_kept(f, t.question.policies, row, w)

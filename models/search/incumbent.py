@@ -25,20 +25,20 @@ def limits_for(goal: Goal, fixed: Array | None) -> Limits:
     """Return the limits before anything is found."""
     capacity = _RANKED * goal.top
     limits = Limits(
-        float(goal.tolerance),
-        float(goal.faster_than),
-        bool(goal.both_sides),
-        int(goal.top),
-        fixed is not None,
-        np.full(2, -np.inf) if fixed is None else np.asarray(fixed, dtype=float),
-        np.full(1, np.inf),
-        np.full(2, np.inf),
-        np.full(1, np.inf),
-        np.zeros(1, dtype=np.int64),
-        np.zeros(capacity, dtype=ROW),
-        np.full(capacity, np.inf),
-        np.full(MOST_POINTS, np.inf),
-        np.empty((2, MOST_POINTS)),
+        tolerance=float(goal.tolerance),
+        faster_than=float(goal.faster_than),
+        both_sides=bool(goal.both_sides),
+        top=int(goal.top),
+        is_fixed=fixed is not None,
+        fixed=np.full(2, -np.inf) if fixed is None else np.asarray(fixed, dtype=float),
+        best=np.full(1, np.inf),
+        sides=np.full(2, np.inf),
+        last=np.full(1, np.inf),
+        ranked_count=np.zeros(1, dtype=np.int64),
+        ranked=np.zeros(capacity, dtype=ROW),
+        times=np.full(capacity, np.inf),
+        front=np.full(MOST_POINTS, np.inf),
+        longest=np.empty((2, MOST_POINTS)),
     )
     set_longest(limits)
     return limits
@@ -126,7 +126,9 @@ class Incumbent:
         times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
         order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
         order = order[_differ(layouts.take(order))]  # The search may have met known layouts again.
-        layouts, times, points = layouts.take(order), times[order], points[order]
+        layouts = layouts.take(order)
+        times = times[order]
+        points = points[order]
         within, last = tolerated(self.limits), float(self.limits.last[0])
         near = np.flatnonzero(times <= within)
         best: dict[bool, int | None] = {}

@@ -110,8 +110,26 @@ def _fill(
                 continue
             row, partition = schedules[schedule], chains.partition[chain, schedule]
             both, without = least.both[chain, schedule], least.without[chain, schedule]
-            _set_path(row, pp, m, partition, flops, tables, sums, both, without)
-            _lower_kept(row, pp, m, partition, tables, sums[0], least.kept[chain])
+            _set_path(
+                row=row,
+                pp=pp,
+                m=m,
+                partition=partition,
+                flops=flops,
+                tables=tables,
+                sums=sums,
+                both=both,
+                without=without,
+            )
+            _lower_kept(
+                row=row,
+                pp=pp,
+                m=m,
+                partition=partition,
+                tables=tables,
+                held=sums[0],
+                kept=least.kept[chain],
+            )
             _insert_decisive(least, chain, schedule)
 
 
@@ -128,7 +146,9 @@ def _set_path(
     without: Array,
 ) -> None:
     """Write how often the path of a schedule takes each part."""
-    whole, before, kind = sums[0], sums[1], tables.kind[partition]
+    whole = sums[0]
+    before = sums[1]
+    kind = tables.kind[partition]
     for part in range(len(flops)):
         whole[part] = before[part] = 0.0
         for stage in range(pp):

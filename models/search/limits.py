@@ -115,7 +115,9 @@ def hold(limits: Limits, row: Row, seconds: float, points: int) -> bool:
 @compiled
 def rank(limits: Limits, row: Row, seconds: float) -> None:
     """Put a mesh in its place, and drop the meshes beyond the last that is asked for."""
-    ranked, times, count = limits.ranked, limits.times, limits.ranked_count[0]
+    ranked = limits.ranked
+    times = limits.times
+    count = limits.ranked_count[0]
     at = 0
     while at < count and not same_degrees(ranked[at], row):
         at += 1

@@ -60,8 +60,12 @@ def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> floa
     """Return the least step time of a mesh under a variant and any schedule, or infinity where it
     does not fit. Where the number of layers to recompute is open, it is the smallest that may
     fit."""
-    q, c, w = t.question, t.coefficients[0], t.buffers.workspace
-    f, flying, capacity = q.facts[0], t.passes.kept[chain], t.margin.capacity
+    q = t.question
+    c = t.coefficients[0]
+    w = t.buffers.workspace
+    f = q.facts[0]
+    flying = t.passes.kept[chain]
+    capacity = t.margin.capacity
     set_variant(t.policies, row, variant)
     set_kept(f, q.policies, row, w)
     if least_memory(f, row, c, w, flying) > capacity:
@@ -101,10 +105,21 @@ def bound_schedule(t: CompiledTables, chain: int, schedule: int, row: Row) -> fl
 @inlined
 def step_seconds(t: CompiledTables, row: Row) -> float:
     """Return the step time of a layout, as its parts are exposed."""
-    q, w, stages = t.question, t.buffers.workspace, t.buffers.stages
+    q = t.question
+    w = t.buffers.workspace
+    stages = t.buffers.stages
     f, time = q.facts[0], t.scratch.time
     fill_stages(f, q.layers, row, t.stages, w, stages)
-    write_time_terms(f, row, t.coefficients[0], t.stages, w, stages, t.buffers.scratch, time)
+    write_time_terms(
+        f=f,
+        row=row,
+        c=t.coefficients[0],
+        tables=t.stages,
+        w=w,
+        s=stages,
+        scratch=t.buffers.scratch,
+        time=time,
+    )
     return time.sum()
 
 
@@ -118,7 +133,9 @@ def give_policies(
     Where the plain variant of a sharding fits under a schedule, or takes too long, the schedule is
     settled: other variants only add work.
     """
-    policies, settled, least = t.policies, t.scratch.settled, t.scratch.least
+    policies = t.policies
+    settled = t.scratch.settled
+    least = t.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
     longest, any_left = limits.longest[with_pipeline], False
@@ -311,11 +328,14 @@ def is_enough(t: CompiledTables, row: Row) -> bool:
 @inlined
 def set_memory(t: CompiledTables, row: Row) -> float:
     """Write the memory of a layout by term. Return the bytes on the host."""
-    q, w, stages, f = t.question, t.buffers.workspace, t.buffers.stages, t.question.facts[0]
+    q = t.question
+    w = t.buffers.workspace
+    stages = t.buffers.stages
+    f = t.question.facts[0]
     set_kept(f, q.policies, row, w)
     fill_stages(f, q.layers, row, t.stages, w, stages)
     _, on_host = write_memory_terms(
-        f, row, t.coefficients[0], t.stages, w, stages, t.scratch.memory
+        f=f, row=row, c=t.coefficients[0], tables=t.stages, w=w, s=stages, memory=t.scratch.memory
     )
     return on_host
 

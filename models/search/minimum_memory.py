@@ -43,7 +43,9 @@ class MinimumMemory:
         self.tables, self.should_continue = tables, should_continue
         self.counts_host = counts_host
         self.layout: Layout | None = None
-        self.least, self.beyond_host, self.run_to_completion = np.inf, False, True
+        self.least = np.inf
+        self.beyond_host = False
+        self.run_to_completion = True
         self._look(should_continue)
 
     def error(self) -> Infeasible | None:

@@ -39,7 +39,12 @@ class Frugal(NamedTuple):
 def no_frugal() -> Frugal:
     variant, schedule, points = np.zeros((3, 1), dtype=np.int64)
     return Frugal(
-        np.zeros(1, ROW), variant, schedule, np.full(1, np.inf), points, np.zeros(1, dtype=bool)
+        row=np.zeros(1, ROW),
+        variant=variant,
+        schedule=schedule,
+        needed=np.full(1, np.inf),
+        points=points,
+        beyond_host=np.zeros(1, dtype=bool),
     )
 
 
@@ -49,7 +54,10 @@ def find_most_frugal(t: CompiledTables, meshes: Meshes, counts_host: bool, fruga
     `frugal`. Where a policy leaves open how many layers are recomputed, the largest number is
     taken."""
     reset(t.buffers)
-    q, c, w, policies = t.question, t.coefficients[0], t.buffers.workspace, t.policies
+    q = t.question
+    c = t.coefficients[0]
+    w = t.buffers.workspace
+    policies = t.policies
     f, piece_bits = q.facts[0], repeated_pieces(q.policies)
     for mesh in range(len(meshes.rows)):
         row, chain = meshes.rows[mesh], meshes.chain[mesh]

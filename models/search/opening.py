@@ -45,7 +45,15 @@ def open_meshes(
             continue
         over_memory, dominated = counts[0].over_memory, counts[0].dominated
         evaluated = counts[0].evaluated
-        if not open_mesh(t, meshes, mesh, piece_bits, limits, counts[0], found):
+        if not open_mesh(
+            t=t,
+            meshes=meshes,
+            mesh=mesh,
+            piece_bits=piece_bits,
+            limits=limits,
+            counts=counts[0],
+            found=found,
+        ):
             counts[0].over_memory, counts[0].dominated = over_memory, dominated
             counts[0].evaluated = evaluated
             return mesh
@@ -64,7 +72,10 @@ def open_mesh(
 ) -> bool:
     """Open one mesh. Return false where there was no room for a layout. Of places that put every
     axis on the same links, the first stands for all."""
-    q, c, groups, links = t.question, t.coefficients[0], t.buffers.groups, t.scratch.links
+    q = t.question
+    c = t.coefficients[0]
+    groups = t.buffers.groups
+    links = t.scratch.links
     row, fillings = meshes.rows[mesh], t.places.fillings
     row.placement, row.filling = UNPLACED, ANY_FILLING
     set_mesh(q, row, c, piece_bits, t.least, t.buffers)
@@ -74,7 +85,13 @@ def open_mesh(
         row.placement, row.filling = UNPLACED, filling
         points = meshes.points[mesh]
         if len(fillings) > 1 and not is_promising(
-            t, meshes, mesh, points, piece_bits, limits, counts
+            t=t,
+            meshes=meshes,
+            mesh=mesh,
+            points=points,
+            piece_bits=piece_bits,
+            limits=limits,
+            counts=counts,
         ):
             continue
         different, first = 0, meshes.first_order[mesh]
@@ -88,10 +105,26 @@ def open_mesh(
                 continue
             different += 1
             points = meshes.points[mesh] + points_of_place(q.dims, row, groups)
-            if not is_promising(t, meshes, mesh, points, piece_bits, limits, counts):
+            if not is_promising(
+                t=t,
+                meshes=meshes,
+                mesh=mesh,
+                points=points,
+                piece_bits=piece_bits,
+                limits=limits,
+                counts=counts,
+            ):
                 continue
             set_decided(t, True)
-            if not evaluate_policies(t, meshes, mesh, points, limits, counts, found):
+            if not evaluate_policies(
+                t=t,
+                meshes=meshes,
+                mesh=mesh,
+                points=points,
+                limits=limits,
+                counts=counts,
+                found=found,
+            ):
                 return False
     return True
 

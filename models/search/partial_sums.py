@@ -57,7 +57,9 @@ def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying:
     holds the activations of `flying` layers of each kind (models.search.least_passes). In a
     pipeline at most one layer counts as gathered, or as on its way to the host, since the fullest
     stage need not have more."""
-    mesh, regime, pp = w.mesh[0], w.regime[0], row.pp
+    mesh = w.mesh[0]
+    regime = w.regime[0]
+    pp = row.pp
     dense = expert = trained_dense = trained_expert = kept = 0.0
     for index in range(f.kinds + 2):
         dense += w.counts[index] * w.parts[index].dense

@@ -367,7 +367,9 @@ class SearchTables:
         for name in _OF_MESH:
             rows[name] = getattr(meshes, name)
         rows["placement"], rows["filling"] = UNPLACED, ANY_FILLING
-        rows["reshard"], rows["schedule"], rows["virtual_stages"] = True, self.hides_most, 1
+        rows["reshard"] = True
+        rows["schedule"] = self.hides_most
+        rows["virtual_stages"] = 1
         return rows
 
     def undivided_rows(self, cores: Layouts) -> Array:
@@ -445,28 +447,28 @@ class SearchTables:
         policies, dims = self.policy_tables, len(self.question.dims)
         policies_shape = len(policies.variants), len(policies.schedules)
         return CompiledTables(
-            self.question,
-            self._partitions[0],
-            self.coefficients,
-            self.least,
-            self.passes,
-            policies,
-            Places(
+            question=self.question,
+            stages=self._partitions[0],
+            coefficients=self.coefficients,
+            least=self.least,
+            passes=self.passes,
+            policies=policies,
+            places=Places(
                 self._orders[0],
                 filling_code(*self.space.fillings.T),
                 self.problem.cluster.fabric.torus is not None,
             ),
-            self.margin,
-            self.buffers,
-            MeshScratch(
-                np.empty(len(TIME)),
-                np.empty(len(MEMORY)),
-                np.empty(len(policies.schedules), dtype=bool),
-                np.empty(len(policies.variants), dtype=np.int64),
-                np.empty(policies_shape, dtype=np.int64),
-                np.empty(policies_shape),
-                np.empty(len(policies.variants)),
-                np.empty((len(PLACEMENTS) + 1, 16 * dims)),
+            margin=self.margin,
+            buffers=self.buffers,
+            scratch=MeshScratch(
+                time=np.empty(len(TIME)),
+                memory=np.empty(len(MEMORY)),
+                settled=np.empty(len(policies.schedules), dtype=bool),
+                fewest=np.empty(len(policies.variants), dtype=np.int64),
+                layers=np.empty(policies_shape, dtype=np.int64),
+                least=np.empty(policies_shape),
+                quickest=np.empty(len(policies.variants)),
+                links=np.empty((len(PLACEMENTS) + 1, 16 * dims)),
             ),
         )
 
@@ -501,13 +503,13 @@ class SearchTables:
         _, first_order, order_count = self._orders
         orders = active_axes(layouts) + only_outermost * (1 << len(AXES))
         return Meshes(
-            self.rows(layouts),
-            chain,
-            self.legal_variants[variant_row(layouts)],
-            np.empty(len(layouts)),
-            points_of_degrees(layouts),
-            first_order[orders],
-            order_count[orders],
+            rows=self.rows(layouts),
+            chain=chain,
+            legal=self.legal_variants[variant_row(layouts)],
+            bound=np.empty(len(layouts)),
+            points=points_of_degrees(layouts),
+            first_order=first_order[orders],
+            order_count=order_count[orders],
         )
 
     def bound_trunks(self, rows: Array, chain: Array) -> Array:

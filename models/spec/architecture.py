@@ -211,13 +211,13 @@ class Architecture:
         where fields contradict each other.
         """
         attention = _attention(
-            hidden_size,
-            num_attention_heads,
-            num_key_value_heads,
-            head_dim,
-            mla,
-            qk_norm,
-            attention_bias,
+            hidden_size=hidden_size,
+            num_heads=num_attention_heads,
+            num_kv_heads=num_key_value_heads,
+            head_dim=head_dim,
+            mla=mla,
+            qk_norm=qk_norm,
+            bias=attention_bias,
         )
         if attention_output_bias is not None:
             attention = replace(attention, output_bias=attention_output_bias)

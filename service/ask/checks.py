@@ -127,14 +127,14 @@ class Checks:
         problem = asked.resolved.problem
         failed = out_of_memory_runs(self._store, problem, asked.profile)
         check = check_layout(
-            problem,
-            asked.profile,
-            asked.layout,
-            request.constraints.build(),
-            deadline,
-            least_failed_gib(failed),
-            _expressible(asked),
-            None if asked.changes is None else asked.changes.said,
+            problem=problem,
+            profile=asked.profile,
+            layout=asked.layout,
+            constraints=request.constraints.build(),
+            should_continue=deadline,
+            oom_gib=least_failed_gib(failed),
+            accepts=_expressible(asked),
+            said=None if asked.changes is None else asked.changes.said,
         )
         answer = _explain(asked, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))

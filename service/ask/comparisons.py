@@ -164,13 +164,13 @@ def _compare(
         for name, side in _sides(request).items()
     }
     return compare(
-        resolved.question.problem,
-        resolved.profile,
-        built["first"],
-        built["second"],
-        deadline,
-        least_failed_gib(failed),
-        resolved.second_stack.value,
+        problem=resolved.question.problem,
+        profile=resolved.profile,
+        first=built["first"],
+        second=built["second"],
+        should_continue=deadline,
+        oom_gib=least_failed_gib(failed),
+        second_stack=resolved.second_stack.value,
     )
 
 

@@ -234,14 +234,14 @@ class Recommendations:
                 fewest_chips_reasons.append(fewest_chips_without_price(chip))
                 return {}
             fewest = fewest_chips(
-                own,
-                asked.profile,
-                asked.constraints,
-                asked.objective,
-                max_chips,
-                deadline,
-                oom_gib(own),
-                asked.request.alternatives.multiple_of,
+                problem=own,
+                profile=asked.profile,
+                constraints=asked.constraints,
+                objective=asked.objective,
+                most=max_chips,
+                should_continue=deadline,
+                oom_gib=oom_gib(own),
+                multiple_of=asked.request.alternatives.multiple_of,
             )
             fewest_chips_reasons.append(fewest.reason)
             return self._add_fewest_chips(candidates, fewest)
@@ -250,13 +250,13 @@ class Recommendations:
         for name, allocation in allocations.items():
             problems[name] = replace(problems[name], cluster=allocation.cluster)
         choices = rank_clusters(
-            problems,
-            asked.profile,
-            asked.constraints,
-            asked.objective,
-            deadline,
-            oom_gib,
-            cluster_of_fewest_chips,
+            problems=problems,
+            profile=asked.profile,
+            constraints=asked.constraints,
+            objective=asked.objective,
+            should_continue=deadline,
+            oom_gib=oom_gib,
+            find_more=cluster_of_fewest_chips,
             held_chips={
                 name: question.allocation.chips
                 for name, question in candidates.questions.items()

@@ -55,7 +55,9 @@ def _rewritten(text: str, setting: Mapping[str, Any]) -> str | None:
         found = re.search(rf"({_pattern(part)})(\s*[=:]\s*|[ \t]+)?({_VALUE})?", text)
         if found is None:
             continue
-        whole, between, old = found[1], found[2] or "", found[3] or ""
+        whole = found[1]
+        between = found[2] or ""
+        old = found[3] or ""
         is_flag = whole.startswith("--") and (not old or old.startswith("-"))
         if is_flag:
             words = "" if value in (None, False) else _option(name, value) + between

@@ -137,7 +137,14 @@ def launched_question(
     stops = list(reading.stops)
     command = command_in(launch.text, launch.beside)
     joining = _Joining(
-        resolver, parts, launch, reading, command, field, other, stops if allow_stops else None
+        resolver=resolver,
+        parts=parts,
+        launch=launch,
+        reading=reading,
+        command=command,
+        field=field,
+        other=other,
+        stops=stops if allow_stops else None,
     )
     question, layout, assumed = joining.joined()
     with joining.blaming_launch():
@@ -166,17 +173,19 @@ def launched_question(
         ],
     )
     return LaunchedQuestion(
-        question,
-        resolved,
-        layout,
-        read,
-        f"{field}.arguments",
-        tuple(stops),
-        reading.settings,
-        reading.reservations,
-        tuple(joining.overruled),
-        reading.unpadded_vocabulary if _leaves_vocabulary(parts.model) else None,
-        reading.own_names,
+        question=question,
+        resolved=resolved,
+        layout=layout,
+        read=read,
+        layout_field=f"{field}.arguments",
+        stops=tuple(stops),
+        typed=reading.settings,
+        reservations=reading.reservations,
+        overruled=tuple(joining.overruled),
+        unpadded_vocabulary=reading.unpadded_vocabulary
+        if _leaves_vocabulary(parts.model)
+        else None,
+        own_names=reading.own_names,
     )
 
 

@@ -248,7 +248,15 @@ def add_own_version(
     last = rows.profiles.find_latest(id_)
     version = 1 if last is None else last.version + 1
     named = replace(profile, id=id_)
-    row = _version_row(named, version, "calibrated", None, calibration, learnt, tenant)
+    row = _version_row(
+        profile=named,
+        version=version,
+        origin="calibrated",
+        posterior=None,
+        calibration=calibration,
+        learnt=learnt,
+        tenant=tenant,
+    )
     rows.profiles.add_version(row)
     return row
 

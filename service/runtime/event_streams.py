@@ -59,7 +59,10 @@ class EventStream:
     def __init__(
         self, streams: EventStreams, tenant: str | None, feed: Feed, topic: str, place: Hashable
     ) -> None:
-        self.tenant, self.feed, self.topic, self.place = tenant, feed, topic, place
+        self.tenant = tenant
+        self.feed = feed
+        self.topic = topic
+        self.place = place
         self.mark: Hashable = None
         """The mark of the topic when the client had been told everything; None until then."""
         self._streams = streams

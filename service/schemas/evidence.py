@@ -73,7 +73,9 @@ class PublishedRun(Wire):
         return self.active_parameters < self.parameters
 
     def traits(self) -> RunTraits:
-        layout, workload, cluster = self.layout, self.workload, self.cluster
+        layout = self.layout
+        workload = self.workload
+        cluster = self.cluster
         return RunTraits(
             chip=self.chip,
             generation=catalogue.chip(self.chip).generation,

@@ -174,7 +174,9 @@ class Store:
 
     def of(self, tenant: str | None, *, sees_all: bool, key_id: str | None = None) -> Store:
         other = copy(self)
-        other.tenant, other.sees_all, other._key_id = tenant, sees_all, key_id
+        other.tenant = tenant
+        other.sees_all = sees_all
+        other._key_id = key_id
         return other
 
     def _session(self) -> Session:

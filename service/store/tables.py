@@ -56,7 +56,9 @@ class Table(DeclarativeBase):
     }
 
 
-TENANT, SEEN, KEY_ID = "tenant", "seen", "key_id"
+TENANT = "tenant"
+SEEN = "seen"
+KEY_ID = "key_id"
 MAX_STORED, STORED = "max_stored", "stored"
 """Keys of a session's `info`: the tenant whose rows the session makes, the tenant whose rows it
 sees (None: it sees all), the API key for which it works, how many bytes a tenant may store, and how

@@ -37,7 +37,10 @@ class Authentication:
     def __init__(
         self, app: ASGIApp, store: Store, guarded: tuple[str, ...], pages: tuple[str, ...] = ()
     ) -> None:
-        self.app, self.store, self.guarded, self.pages = app, store, guarded, pages
+        self.app = app
+        self.store = store
+        self.guarded = guarded
+        self.pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -12,7 +12,9 @@ from models.spec.feed_forward import Mlp, Moe
 from service.formats.huggingface.config import MAX_LAYERS, Config, shown
 from service.formats.huggingface.parts import AttentionPart, MlpPart, MoePart
 
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+CHUNKED = "chunked_attention"
 _WINDOW_KEYS = {SLIDING: "sliding_window", CHUNKED: "attention_chunk_size"}
 LINEAR, INDEXED = "linear_attention", "indexed_attention"
 DENSE, SPARSE = "dense", "sparse"

@@ -66,7 +66,9 @@ def options(words: Iterable[str]) -> dict[str, str]:
         if word.startswith("-"):
             name, has_value, value = word.lstrip("-").partition("=")
             if not word.startswith("--") and not has_value and re.fullmatch(r"[NnG]\S*\d", name):
-                name, value, has_value = name[0], name[1:], "="
+                value = name[1:]
+                name = name[0]
+                has_value = "="
             waiting = None if has_value else name
             found[name] = value
         elif waiting is not None:

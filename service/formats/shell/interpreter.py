@@ -145,12 +145,12 @@ class Interpreter:
         if not value.is_array and re.fullmatch(r"\$\([^()]*\)|`[^`]*`", text):
             value = Value((f"${name}",), reason=reason)
         self.variables.values[name] = Value(
-            value.words,
-            value.is_array,
-            doubts,
-            (*pending, doubt) if self.undecided else (),
-            value.reason,
-            defaults,
+            words=value.words,
+            is_array=value.is_array,
+            doubts=doubts,
+            pending=(*pending, doubt) if self.undecided else (),
+            reason=value.reason,
+            defaults=defaults,
         )
 
     # -- groups
@@ -306,14 +306,18 @@ class Interpreter:
         if self.depth >= _MOST_DEPTH:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"
             raise Invalid(PATH, None, rule)
-        outside, functions, own = self.variables, self.functions, self.tree
+        outside = self.variables
+        functions = self.functions
+        own = self.tree
         prefix = self.before
         saved = {name: outside.values.get(name) for name in _positions(outside, arguments)}
         if is_own_shell:
             self.variables, self.functions = outside.copied(), dict(functions)
         if arguments is not None:
             self.set_arguments(arguments)
-        self.tree, self.before, self.depth = tree, (*prefix, *before), self.depth + 1
+        self.tree = tree
+        self.before = (*prefix, *before)
+        self.depth = self.depth + 1
         truth: Truth = None
         try:
             truth = self.run(nodes)
@@ -321,7 +325,9 @@ class Interpreter:
             if finished.kind == "exit" and not is_own_shell:
                 raise
         finally:
-            self.tree, self.before, self.depth = own, prefix, self.depth - 1
+            self.tree = own
+            self.before = prefix
+            self.depth = self.depth - 1
             self.variables, self.functions = outside, functions
             if not is_own_shell and arguments is not None:
                 _restore(outside, saved)

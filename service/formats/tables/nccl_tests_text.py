@@ -142,7 +142,9 @@ def read_text(text: str) -> Output:
 def _add_row(
     output: Output, match: re.Match[str], columns: _Columns | None, program: str | None
 ) -> None:
-    size, dtype, fields = float(match[1]), match[3], match[4].split()
+    size = float(match[1])
+    dtype = match[3]
+    fields = match[4].split()
     found = _fields_by_column(columns or _USUAL_COLUMNS, fields)
     if found is None or (columns is None and found.redop is None):
         output.unread += 1

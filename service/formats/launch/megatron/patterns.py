@@ -15,7 +15,13 @@ from models.spec.layer import Layer
 from models.spec.recurrence import DeltaNet, Mamba2
 from service.formats.launch.job import Inexpressible, UnknownLayers
 
-MAMBA, DELTA_NET, ATTENTION, LATENT, SPARSE, MLP, EXPERTS = "M", "G", "*", "+", "D", "-", "E"
+MAMBA = "M"
+DELTA_NET = "G"
+ATTENTION = "*"
+LATENT = "+"
+SPARSE = "D"
+MLP = "-"
+EXPERTS = "E"
 CHUNK, PREDICTION = "|", "/"
 
 
