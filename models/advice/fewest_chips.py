@@ -165,13 +165,13 @@ class _Numbers:
 
 
 def _search_fast_enough(
+    constraints: Constraints,
     problem: Problem,
     profile: Profile,
     objective: Objective,
     should_continue: ShouldContinue,
     oom_gib: float,
     numbers: _Numbers,
-    constraints: Constraints,
 ) -> bool:
     """Say whether the fastest layout keeps the limits with the probability that the objective asks
     for. Raise NothingFaster where layouts fit but none keeps them at the median. Raise Infeasible

@@ -297,9 +297,7 @@ def _predicted(problem: Problem, profile: Profile, layouts: Sequence[Layout]) ->
 def _outcomes_of(predictions: Predictions, profile: Profile) -> list[Outcome]:
     problem = predictions.problem
     uncertainty = MemoryUncertainty.of(problem, profile)
-    deviations = uncertainty.deviations(
-        predictions.memory, predictions.host_bytes, problem.cluster
-    ).tolist()
+    deviations = uncertainty.deviations(predictions, problem.cluster).tolist()
     terms = {name: seconds.tolist() for name, seconds in predictions.time.items()}
     step_times = predictions.step_time_s.tolist()
     needed_bytes = predictions.needed_bytes.tolist()

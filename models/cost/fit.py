@@ -1,31 +1,33 @@
-"""The test of one layout against memory, in compiled code, with the probability that is asked for
-(models.cost.memory_uncertainty)."""
+"""The test of layouts against memory. This one test serves predictions and the search, which runs
+it for every layout that it opens.
+
+Where layouts must fit with a probability, a layout must have room for its predicted memory times a
+safety factor (models.cost.memory_uncertainty). Where the prediction itself must fit, that factor is
+1.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from models.columns import Array
-from models.compilation.compiled import inlined
-from models.cost.step import ACTIVATIONS, FRAGMENTATION, LOGITS, RUNTIME
+from models.compilation.compiled import compiled, inlined
+from models.cost.step import ACTIVATIONS, FRAGMENTATION, LOGITS, MEMORY, RUNTIME
+
+_LEAST_BYTES = 1.0
+"""A divisor for shares of memory, so that a layout that reserves nothing has shares of zero."""
 
 
-class Margin(NamedTuple):
-    """Holds what a device and its host have, and how far predictions of memory may be off."""
+class MemorySpread(NamedTuple):
+    """Holds how far measured memory may lie from its prediction, by what the memory consists of."""
 
-    capacity: float
-    """The most bytes that a layout may be predicted to need on a device."""
-    usable: float
-    """Bytes that a device has."""
-    host: float
-    """Bytes of a device's share of host memory."""
-    deviations: float
-    """The standard deviations of the logarithm of memory that a layout must have left."""
-    spread: float
+    measured: float
     """The standard deviation of the logarithm of measured peaks around predictions."""
     unidentified: float
-    """The part of `spread` that comes from coefficients that no run has informed."""
+    """The part of `measured` that comes from coefficients that no run has informed."""
     activation_variance: float
     """The variance of the logarithm of the coefficient of activations, from terms that no run has
     informed."""
@@ -37,27 +39,100 @@ class Margin(NamedTuple):
     informed."""
 
 
+class Margin(NamedTuple):
+    """Holds what a device and its host have, and how much of it a layout must leave."""
+
+    capacity: float
+    """The most bytes that a layout may be predicted to need on a device."""
+    usable: float
+    """Bytes that a device has."""
+    host: float
+    """Bytes of a device's share of host memory."""
+    deviations: float
+    """The standard deviations of the logarithm of memory that a layout must have left."""
+    spread: MemorySpread
+
+
+NO_SPREAD = MemorySpread(
+    measured=0.0,
+    unidentified=0.0,
+    activation_variance=0.0,
+    logit_variance=0.0,
+    fragmentation_variance=0.0,
+)
+"""The spread where the prediction itself must fit, whatever its uncertainty."""
+
+
+def fits(margin: Margin, memory: Array, on_host: Array) -> Array:
+    """Say of n layouts whether each fits, (n,). `memory` are bytes by term (n, terms), and
+    `on_host` bytes on the host (n,)."""
+    found = np.empty(len(memory), dtype=bool)
+    _fill_fits(margin, memory, on_host, found)
+    return found
+
+
+def memory_spreads(spread: MemorySpread, memory: Array) -> Array:
+    """Return the standard deviation of the natural logarithm of what each of n layouts reserves,
+    (n,). `memory` are bytes by term (n, terms)."""
+    spreads = np.empty(len(memory))
+    _fill_spreads(spread, memory, spreads)
+    return spreads
+
+
+@compiled
+def _fill_fits(margin: Margin, memory: Array, on_host: Array, found: Array) -> None:
+    for i in range(len(memory)):
+        found[i] = has_room(margin, memory[i], on_host[i])
+
+
+@compiled
+def _fill_spreads(spread: MemorySpread, memory: Array, spreads: Array) -> None:
+    for i in range(len(memory)):
+        spreads[i] = memory_spread(spread, memory[i])
+
+
 @inlined
-def fits(margin: Margin, memory: Array, on_host: float) -> bool:
+def has_room(margin: Margin, memory: Array, on_host: float) -> bool:
     """Say whether a device and its host have room for memory of these terms, and for so many bytes
     on the host."""
-    reserved = memory.sum() - memory[RUNTIME]
+    reserved = allocated_bytes(memory) + memory[FRAGMENTATION]
     needed = reserved + memory[RUNTIME]
     if needed > margin.capacity:
         return False
-    factor = safety_factor(margin, memory, reserved)
+    factor = safety_factor(margin, memory)
     return needed + (factor - 1) * reserved <= margin.usable and factor * on_host <= margin.host
 
 
 @inlined
-def safety_factor(margin: Margin, memory: Array, reserved: float) -> float:
+def allocated_bytes(memory: Array) -> float:
+    """Return the bytes that the framework allocates. The runtime has bytes of its own, and
+    fragmentation is what the allocator reserves beyond them."""
+    allocated = 0.0
+    for term in range(len(MEMORY)):
+        if term not in (RUNTIME, FRAGMENTATION):
+            allocated += memory[term]
+    return allocated
+
+
+@inlined
+def safety_factor(margin: Margin, memory: Array) -> float:
     """Return how many times its predicted reserved memory a layout must have room for."""
     if margin.deviations == 0:
         return 1.0
-    allocated = max(reserved - memory[FRAGMENTATION], 1.0)
-    variance = margin.activation_variance * (memory[ACTIVATIONS] / allocated) ** 2
-    variance += margin.logit_variance * (memory[LOGITS] / allocated) ** 2
-    variance += margin.fragmentation_variance * (memory[FRAGMENTATION] / max(reserved, 1.0)) ** 2
+    return math.exp(margin.deviations * memory_spread(margin.spread, memory))
+
+
+@inlined
+def memory_spread(spread: MemorySpread, memory: Array) -> float:
+    """Return the standard deviation of the natural logarithm of what a layout reserves.
+    Coefficients of activations and logits scale parts of what is allocated. That of fragmentation
+    scales a part of what is reserved."""
+    allocated = allocated_bytes(memory)
+    reserved = max(allocated + memory[FRAGMENTATION], _LEAST_BYTES)
+    allocated = max(allocated, _LEAST_BYTES)
+    variance = spread.activation_variance * (memory[ACTIVATIONS] / allocated) ** 2
+    variance += spread.logit_variance * (memory[LOGITS] / allocated) ** 2
+    variance += spread.fragmentation_variance * (memory[FRAGMENTATION] / reserved) ** 2
     # The measured spread has some of this variance in it already.
-    more = max(variance - margin.unidentified**2, 0.0)
-    return math.exp(margin.deviations * math.sqrt(margin.spread**2 + more))
+    more = max(variance - spread.unidentified**2, 0.0)
+    return math.sqrt(spread.measured**2 + more)

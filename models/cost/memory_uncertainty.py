@@ -15,7 +15,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from models.columns import Array, total
+from models.columns import Array
+from models.cost.fit import Margin, MemorySpread, memory_spreads
+from models.cost.predictions import StepCosts
 from models.spec.constraints import EVEN_CHANCE
 from models.spec.hardware import Cluster
 from models.spec.problem import Problem
@@ -25,16 +27,8 @@ _ROUNDING = 1e-9  # tenths of a percent: 0.29 · 1000 may come out just below 29
 _SHOWN_AS_CERTAIN, _SHOWN_AS_IMPOSSIBLE = 0.99, 0.01
 """A probability above the first is shown as "more than 99%", and one below the second as "less than
 1%"."""
-_SCALES = {
-    "activation_memory": "activations_bytes",
-    "logit_memory": "logits_bytes",
-    "fragmentation": "fragmentation_bytes",
-}
-"""The part of the memory that each coefficient multiplies. Fragmentation grows with all that is
-allocated."""
-
-MemoryTerms = Mapping[str, Array]
-"""Bytes on the fullest device by term, as in predictions."""
+_COEFFICIENTS = ("activation_memory", "logit_memory", "fragmentation")
+"""The coefficients that scale parts of the memory."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class MemoryUncertainty:
     def of(
         cls, problem: Problem, profile: Profile, probability: float = EVEN_CHANCE
     ) -> MemoryUncertainty:
-        variances = dict.fromkeys(_SCALES, 0.0)
+        variances = dict.fromkeys(_COEFFICIENTS, 0.0)
         for term in profile.with_offsets(problem.scopes).terms_in(problem.scopes):
             if term.coefficient in variances and term.is_unknown:
                 variances[term.coefficient] += term.spread**2
@@ -64,20 +58,32 @@ class MemoryUncertainty:
         unseen = replace(known, spread=known.total, between=0.0)
         return cls(unseen, variances, probability)
 
-    def spread(self, memory: MemoryTerms) -> Array:
+    def margin(self, cluster: Cluster, capacity: float) -> Margin:
+        """Return what a layout must leave on this cluster, to fit with the probability asked. It
+        may be predicted to need at most `capacity` bytes on a device."""
+        return Margin(
+            capacity=capacity,
+            usable=cluster.usable_bytes,
+            host=cluster.host_bytes,
+            deviations=self.deviations_asked,
+            spread=self.by_term,
+        )
+
+    @cached_property
+    def by_term(self) -> MemorySpread:
+        """The spread as compiled functions read it."""
+        return MemorySpread(
+            measured=self.neighbourhood.spread,
+            unidentified=self.neighbourhood.unidentified,
+            activation_variance=self.variances["activation_memory"],
+            logit_variance=self.variances["logit_memory"],
+            fragmentation_variance=self.variances["fragmentation"],
+        )
+
+    def spreads(self, costs: StepCosts) -> Array:
         """Return the standard deviation of the natural logarithm of what each layout reserves,
         (n,)."""
-        allocated = total(value for name, value in memory.items() if name not in _NOT_ALLOCATED)
-        reserved = allocated + memory["fragmentation_bytes"]
-        variance = np.zeros_like(reserved)
-        for coefficient, part in _SCALES.items():
-            of = reserved if part in _NOT_ALLOCATED else allocated
-            variance = (
-                variance + self.variances[coefficient] * (memory[part] / np.maximum(of, 1.0)) ** 2
-            )
-        # The measured spread has some of this variance in it already.
-        more = np.maximum(variance - self.neighbourhood.unidentified**2, 0.0)
-        return np.asarray(np.sqrt(self.neighbourhood.spread**2 + more))
+        return memory_spreads(self.by_term, costs.memory_terms)
 
     @property
     def is_uniform(self) -> bool:
@@ -90,31 +96,15 @@ class MemoryUncertainty:
         a smaller one."""
         return math.exp(self.deviations_asked * self.neighbourhood.spread)
 
-    def fits(self, memory: MemoryTerms, on_host: Array, cluster: Cluster, capacity: float) -> Array:
-        """Say of each layout whether it fits, (n,). It is predicted to need no more than `capacity`
-        bytes, and would still fit on the device and its host if it needed as much more as its
-        safety factor says."""
-        factor = self.safety_factor(memory)
-        needed = total(memory.values())
-        reserved = needed - memory["context_bytes"]
-        fits_on_device = needed + (factor - 1) * reserved <= cluster.usable_bytes
-        fits_on_host = factor * on_host <= cluster.host_bytes
-        return np.asarray((needed <= capacity) & fits_on_device & fits_on_host)
-
-    def deviations(self, memory: MemoryTerms, on_host: Array, cluster: Cluster) -> Array:
+    def deviations(self, costs: StepCosts, cluster: Cluster) -> Array:
         """Return the standard deviations between the logarithm of what each layout is predicted to
         reserve and the logarithm of what is available, (n,). The device or its host counts,
         whichever leaves fewer. They are negative where more is reserved than is available."""
-        runtime = memory["context_bytes"]
-        reserved = total(memory.values()) - runtime
+        runtime = costs.memory["context_bytes"]
         with np.errstate(divide="ignore"):
-            device = np.log(np.maximum(cluster.usable_bytes - runtime, 0.0) / reserved)
-            host = np.log(np.divide(cluster.host_bytes, on_host))
-        return np.asarray(np.minimum(device, host) / self.spread(memory))
-
-    def safety_factor(self, memory: MemoryTerms) -> Array | float:
-        """Return how many times its predicted reserved memory each layout must have room for."""
-        return np.exp(self.deviations_asked * self.spread(memory)) if self.deviations_asked else 1.0
+            device = np.log(np.maximum(cluster.usable_bytes - runtime, 0.0) / costs.reserved_bytes)
+            host = np.log(np.divide(cluster.host_bytes, costs.host_bytes))
+        return np.asarray(np.minimum(device, host) / self.spreads(costs))
 
     @cached_property
     def deviations_asked(self) -> float:
@@ -131,7 +121,3 @@ def percent(probability: float) -> str:
     if probability < _SHOWN_AS_IMPOSSIBLE:
         return f"less than {_SHOWN_AS_IMPOSSIBLE:.0%}"
     return f"{math.floor(1000 * probability + _ROUNDING) / 10:g}%"
-
-
-_NOT_ALLOCATED = ("fragmentation_bytes", "context_bytes")
-"""The terms of memory that the framework does not allocate."""

@@ -12,6 +12,7 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled
 from models.cost.facts import ProblemRecords, coefficient_records, policy_numbers, question
+from models.cost.fit import NO_SPREAD, Margin, fits
 from models.cost.least_links import NO_LINKS
 from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
 from models.cost.stage_partition import splits
@@ -189,9 +190,14 @@ class Predictions(StepCosts):
         """Say whether the predicted memory of each layout is within what its device, less the
         reserve, and its host have; (n,)."""
         cluster = self.problem.cluster
-        return (self.needed_bytes <= cluster.usable_bytes - reserve_bytes) & (
-            self.host_bytes <= cluster.host_bytes
+        margin = Margin(
+            capacity=cluster.usable_bytes - reserve_bytes,
+            usable=cluster.usable_bytes,
+            host=cluster.host_bytes,
+            deviations=0.0,
+            spread=NO_SPREAD,
         )
+        return fits(margin, self.memory_terms, self.host_bytes)
 
     @cached_property
     def chips(self) -> Array:

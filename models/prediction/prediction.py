@@ -216,7 +216,7 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     return LogSpreads(
         faster=faster * widening,
         slower=slower * widening,
-        reserved=known.memory.spread(predictions.memory),
+        reserved=known.memory.spreads(predictions),
     )
 
 

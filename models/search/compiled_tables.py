@@ -8,10 +8,10 @@ import numpy as np
 
 from models.columns import Array
 from models.cost.facts import ProblemRecords, record_type
+from models.cost.fit import Margin
 from models.cost.least_links import LeastLinks
 from models.cost.rows import ROW, StageTables
 from models.cost.step import Buffers
-from models.search.fit import Margin
 from models.search.least_passes import LeastPasses
 from models.search.placements import Places
 

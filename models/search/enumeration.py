@@ -126,7 +126,7 @@ def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContin
 def _reached(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
     """Return the known layouts that fit, with the step time and the complexity of each."""
     found = tables.predict(known)
-    fits = np.flatnonzero(tables.fits(found.memory, found.host_bytes))
+    fits = np.flatnonzero(tables.fits(found))
     layouts = known.take(fits)
     return layouts, found.step_time_s[fits], complexity(tables.problem, layouts)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
+from models.cost.fit import has_room
 from models.cost.rows import Row
 from models.cost.step import (
     expose_parts,
@@ -24,7 +25,6 @@ from models.cost.step import (
     write_time_terms,
 )
 from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, SearchCounts
-from models.search.fit import fits
 from models.search.least_passes import least_seconds, seconds_of
 from models.search.limits import Limits, hold
 from models.search.partial_sums import least_memory, least_step
@@ -322,7 +322,7 @@ def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
 def is_enough(t: CompiledTables, row: Row) -> bool:
     """Say whether there is enough memory for a layout."""
     on_host = set_memory(t, row)
-    return fits(t.margin, t.scratch.memory, on_host)
+    return has_room(t.margin, t.scratch.memory, on_host)
 
 
 @inlined

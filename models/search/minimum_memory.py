@@ -164,7 +164,7 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
 def _deviations(tables: SearchTables, layout: Layout) -> float:
     found = tables.predict(Layouts.of([layout]))
     cluster = tables.problem.cluster
-    return float(tables.memory_uncertainty.deviations(found.memory, found.host_bytes, cluster)[0])
+    return float(tables.memory_uncertainty.deviations(found, cluster)[0])
 
 
 def _described(tables: SearchTables, layout: Layout) -> Surest:
@@ -173,9 +173,7 @@ def _described(tables: SearchTables, layout: Layout) -> Surest:
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
     found = tables.predict(Layouts.of([layout]))
-    fits = asked >= EVEN_CHANCE and tables.at_fit_probability(asked).fits(
-        found.memory, found.host_bytes
-    )
+    fits = asked >= EVEN_CHANCE and tables.at_fit_probability(asked).fits(found)
     return Surest(
         layout=_placed(tables, layout),
         on_torus=tables.problem.cluster.is_torus,

@@ -9,10 +9,10 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
+from models.cost.fit import Margin, allocated_bytes, safety_factor
 from models.cost.rows import ROW
-from models.cost.step import RUNTIME, repeated_pieces, reset, set_kept, set_mesh
+from models.cost.step import FRAGMENTATION, RUNTIME, repeated_pieces, reset, set_kept, set_mesh
 from models.search.compiled_tables import CompiledTables, Meshes
-from models.search.fit import Margin, safety_factor
 from models.search.mesh_policies import layer_counts, set_memory, set_schedule, set_variant
 from models.search.partial_sums import least_memory
 from models.spec.layout import DEFAULT_PLACEMENT
@@ -111,11 +111,11 @@ def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: boo
     larger of both shares counts.
     """
     runtime = memory[RUNTIME]
-    reserved = memory.sum() - runtime
-    factor = safety_factor(margin, memory, reserved)
+    reserved = allocated_bytes(memory) + memory[FRAGMENTATION]
+    factor = safety_factor(margin, memory)
     if counts_host:
         share = on_host / margin.host if on_host > 0 else 0.0
         reserved = max(reserved, share * (margin.usable - runtime))
     elif factor * on_host > margin.host:
         return np.inf
-    return runtime + factor * math.exp(-margin.deviations * margin.spread) * reserved
+    return runtime + factor * math.exp(-margin.deviations * margin.spread.measured) * reserved

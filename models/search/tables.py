@@ -11,6 +11,7 @@ import numpy as np
 
 from models.columns import Array
 from models.cost.facts import ProblemRecords, coefficient_records, policy_numbers, question
+from models.cost.fit import Margin, fits
 from models.cost.least_links import (
     ANY_FILLING,
     DISPATCH,
@@ -19,8 +20,8 @@ from models.cost.least_links import (
     LeastLinks,
     fill_least,
 )
-from models.cost.memory_uncertainty import MemoryTerms, MemoryUncertainty
-from models.cost.predictions import Predictions, predict
+from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.predictions import Predictions, StepCosts, predict
 from models.cost.rows import ROW, StageTables
 from models.cost.stage_partition import layers_of, partitions
 from models.cost.step import MEMORY, TIME, Buffers, buffers_for
@@ -44,7 +45,6 @@ from models.search.compiled_tables import (
     PolicyTables,
 )
 from models.search.cores import CoreCrossing, bound_rows
-from models.search.fit import Margin
 from models.search.least_passes import Chains, LeastPasses, least_passes
 from models.search.placements import Places
 from models.spec.constraints import EVEN_CHANCE
@@ -163,13 +163,9 @@ class SearchTables:
             vars(other).pop(name, None)
         return other
 
-    def fits(self, memory: MemoryTerms, on_host: Array) -> Array:
-        """Say of each layout whether it certainly fits, (n,). The capacity is a little smaller here
-        than in compiled functions, which add up memory in another order, so that rounding lets no
-        layout in."""
-        return self.memory_uncertainty.fits(
-            memory, on_host, self.problem.cluster, self.capacity * (1 - 1e-12)
-        )
+    def fits(self, costs: StepCosts) -> Array:
+        """Say of each layout whether it fits with the probability asked, (n,)."""
+        return fits(self.margin, costs.memory_terms, costs.host_bytes)
 
     def _keep_free(self) -> None:
         """Set `capacity`, the most bytes that a layout which fits can need on a device."""
@@ -428,19 +424,7 @@ class SearchTables:
 
     @property
     def margin(self) -> Margin:
-        uncertainty, cluster = self.memory_uncertainty, self.problem.cluster
-        variances = uncertainty.variances
-        return Margin(
-            capacity=self.capacity,
-            usable=cluster.usable_bytes,
-            host=cluster.host_bytes,
-            deviations=uncertainty.deviations_asked,
-            spread=uncertainty.neighbourhood.spread,
-            unidentified=uncertainty.neighbourhood.unidentified,
-            activation_variance=variances["activation_memory"],
-            logit_variance=variances["logit_memory"],
-            fragmentation_variance=variances["fragmentation"],
-        )
+        return self.memory_uncertainty.margin(self.problem.cluster, self.capacity)
 
     @cached_property
     def compiled(self) -> CompiledTables:

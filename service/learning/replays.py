@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from models.columns import Array
+from models.cost.fit import fits
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.errors import DomainError
@@ -173,7 +174,8 @@ def _admissible(answer: _StoredAnswer, predictions: Predictions, profile: Profil
     cluster = answer.problem.cluster
     uncertainty = MemoryUncertainty.of(answer.problem, profile, constraints.min_fit_probability)
     usable_bytes = cluster.usable_bytes - constraints.memory_reserve_gib * GIB
-    return uncertainty.fits(predictions.memory, predictions.host_bytes, cluster, usable_bytes)
+    margin = uncertainty.margin(cluster, usable_bytes)
+    return fits(margin, predictions.memory_terms, predictions.host_bytes)
 
 
 def _median_error(runs: Sequence[StoredRun], profile: Profile) -> float | None:

@@ -106,7 +106,7 @@ def surest(problem: Problem, profile: Profile, constraints: Constraints) -> floa
 def _deviations(predictions: Predictions, profile: Profile) -> Array:
     """How many standard deviations each has left, of the device or of its host."""
     cluster, memory = predictions.problem.cluster, predictions.memory
-    spread = MemoryUncertainty.of(predictions.problem, profile).spread(memory)
+    spread = MemoryUncertainty.of(predictions.problem, profile).spreads(predictions)
     with np.errstate(divide="ignore", invalid="ignore"):
         device = np.log(
             (cluster.usable_bytes - memory["context_bytes"]) / predictions.reserved_bytes

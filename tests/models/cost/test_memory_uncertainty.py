@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from models.cost.fit import fits
 from models.cost.memory_uncertainty import MemoryUncertainty, percent
 from models.cost.predictions import predict
 from models.prediction.prediction import predict_layouts
@@ -45,18 +47,17 @@ def test_what_is_asked_to_fit_with_a_probability_does_so_often(probability: floa
     uncertainty = MemoryUncertainty.of(base, PROFILE, probability)
     runtime = found.memory["context_bytes"][0]
     reserved = found.needed_bytes[0] - runtime
-    capacity = (
-        runtime + reserved * np.broadcast_to(uncertainty.safety_factor(found.memory), (1,))[0]
-    )
+    spread = float(uncertainty.spreads(found)[0])
+    capacity = runtime + reserved * math.exp(uncertainty.deviations_asked * spread)
 
-    def fits(usable_bytes: float) -> bool:
+    def has_room(usable_bytes: float) -> bool:
         chip = replace(base.cluster.chip, usable_memory_gib=float(usable_bytes / 2**30))
         cluster = replace(base.cluster, chip=chip)
-        return bool(uncertainty.fits(found.memory, found.host_bytes, cluster, np.inf)[0])
+        margin = uncertainty.margin(cluster, np.inf)
+        return bool(fits(margin, found.memory_terms, found.host_bytes)[0])
 
-    assert fits(1.0001 * capacity)
-    assert not fits(0.9999 * capacity)
-    spread = float(uncertainty.spread(found.memory)[0])
+    assert has_room(1.0001 * capacity)
+    assert not has_room(0.9999 * capacity)
     drawn = reserved * np.exp(np.random.default_rng(0).normal(0, spread, 100_000)) + runtime
     assert np.mean(drawn <= capacity) == pytest.approx(probability, abs=0.01)
 

@@ -160,7 +160,7 @@ gets cheaper: by 0.11% in 120 of two million layouts of random problems."""
 def require_bounds(tables: SearchTables, members: Members) -> None:
     """That no partial sum exceeds the whole."""
     found = tables.predict(members.layouts)
-    fits = tables.fits(found.memory, found.host_bytes)
+    fits = tables.fits(found)
     seconds = ((*one, found.step_time_s) for one in least_seconds(tables, members, fits))
     size = ((*one, found.needed_bytes) for one in least_bytes(tables, members))
     in_a_v = members.layouts.schedule == ZERO_BUBBLE_V
