@@ -15,8 +15,8 @@ PACKAGES = ("models", "service")
 LAYERS = (
     "models.errors models.columns",
     "models.spec",
-    "models.layouts",
     "models.compilation",
+    "models.layouts",
     "models.cost",
     "models.prediction",
     "models.search models.calibration",

@@ -20,12 +20,12 @@ from models.cost.facts import (
     DEDUPLICATED,
     ULYSSES,
     CoefficientRecord,
-    DeviceOrder,
     DimFacts,
     Facts,
     LayerFacts,
 )
-from models.cost.groups import (
+from models.cost.rows import Row
+from models.layouts.groups import (
     CP,
     DP_REPLICATE,
     EDP,
@@ -35,10 +35,10 @@ from models.cost.groups import (
     REPLICAS,
     SHARDING,
     TP,
+    DeviceOrder,
     Groups,
     set_groups,
 )
-from models.cost.rows import Row
 
 TREE_HOPS = 10.0
 """Hops of a ring that one pass over a tree between nodes costs for every doubling of nodes: 90 us

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from models.columns import Array
+from models.layouts.groups import DeviceOrder, device_order
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.attention import Attention
-from models.spec.device_order import DeviceOrders
 from models.spec.encoder import Encoder
 from models.spec.hardware import Cluster, Dim
 from models.spec.identity import cached_by_identity
@@ -425,19 +425,6 @@ def coefficient_records(c: Coefficients) -> Array:
     for name, of in zip(COEFFICIENTS.names or (), values, strict=True):
         found[name] = of
     return np.atleast_1d(found)
-
-
-class DeviceOrder(NamedTuple):
-    """Holds the order of a cluster's devices (models.spec.device_order.DeviceOrders)."""
-
-    default_domains: Array
-    domains: Array
-    dims: Array
-    strides: Array
-
-
-def device_order(orders: DeviceOrders) -> DeviceOrder:
-    return DeviceOrder(orders.default_domains, orders.domains, orders.dims, orders.strides)
 
 
 class Images(NamedTuple):

@@ -23,8 +23,8 @@ from models.cost.collectives import (
     send,
 )
 from models.cost.facts import ULYSSES, CoefficientRecord, Facts, ProblemRecords
-from models.cost.groups import EP, TP, Groups, devices_sharing_experts, set_group
 from models.cost.rows import Row
+from models.layouts.groups import EP, TP, Groups, devices_sharing_experts, set_group
 from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
 
 GATHER, REDUCE, SEND, CONTEXT, DISPATCH = range(5)
@@ -125,7 +125,7 @@ def least_expert_cost(
 ) -> Cost:
     """Return the least cost of a collective over an axis of experts. Its neighbours are `stride`
     apart on a stage, or pp times that where the pipeline's axis lies inside
-    (models.cost.groups.set_expert_group)."""
+    (models.layouts.groups.set_axes)."""
     if degree == 1:
         return Cost(0.0, 0.0)
     i, filling = np.searchsorted(least.degrees, degree), least.filling[row.filling]

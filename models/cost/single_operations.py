@@ -8,8 +8,8 @@ from models.columns import Array
 from models.compilation.compiled import compiled
 from models.cost.collectives import Cost, all_to_all, gather, reduce, send
 from models.cost.facts import CoefficientRecord, ProblemRecords, coefficient_records, question
-from models.cost.groups import TP, Groups, groups_for, set_group
 from models.cost.kernels import linear
+from models.layouts.groups import TP, Groups, groups_for, set_group
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
 from models.spec.recompute import NONE

@@ -22,7 +22,6 @@ from models.cost.facts import (
     ProblemRecords,
     record_type,
 )
-from models.cost.groups import Groups, groups_for
 from models.cost.least_links import LeastLinks, least_links
 from models.cost.mesh import Mesh, Part, set_shard, set_traffic
 from models.cost.overlap import (
@@ -48,6 +47,7 @@ from models.cost.pipeline import (
 )
 from models.cost.rows import ROW, Row, StageTables
 from models.cost.shard import same_shard, shard_of
+from models.layouts.groups import Groups, groups_for
 from models.spec.hardware import GIB
 from models.spec.layout import DUALPIPE
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
-from models.cost.groups import set_groups
 from models.cost.least_links import ANY_FILLING, UNPLACED
 from models.cost.step import repeated_pieces, reset, set_mesh
+from models.layouts.groups import set_groups
 from models.search.compiled_tables import CompiledTables, Found, Meshes, SearchCounts
 from models.search.limits import Limits
 from models.search.mesh_policies import (
@@ -97,7 +97,7 @@ def open_mesh(
         different, first = 0, meshes.first_order[mesh]
         for order in t.places.orders[first : first + meshes.order_count[mesh]]:
             row.placement = order
-            if t.places.is_torus and not closes_rings(q.order, row):
+            if t.places.is_torus and not closes_rings(q.order, row, groups):
                 continue
             set_groups(q.order, row, groups)
             set_links(q.dims, groups, links[different])

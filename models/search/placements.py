@@ -7,21 +7,22 @@ from typing import NamedTuple
 from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.collectives import crosses_domains
-from models.cost.facts import DeviceOrder
-from models.cost.groups import (
+from models.cost.rows import Row
+from models.layouts.complexity import POINTS
+from models.layouts.groups import (
     CP,
     DP_REPLICATE,
     DP_SHARD,
     EDP,
     EP,
     ETP,
-    ORDERS,
     PP,
     TP,
+    DeviceOrder,
     Groups,
+    is_whole,
+    set_axes,
 )
-from models.cost.rows import Row
-from models.layouts.complexity import POINTS
 from models.spec.layout import DEFAULT_PLACEMENT, TORUS_BLOCKS
 
 _EXPERT_ACROSS = POINTS["expert_across_domains"]
@@ -83,36 +84,12 @@ def is_among(links: Array, last: int) -> bool:
 
 
 @inlined
-def closes_rings(order: DeviceOrder, row: Row) -> bool:
+def closes_rings(order: DeviceOrder, row: Row, g: Groups) -> bool:
     """Say whether every axis covers whole lines of a torus or divides one
-    (models.layouts.rules.fits_torus)."""
+    (models.layouts.rules.fits_torus). Its degrees and distances are written into the groups."""
+    set_axes(row, g.degree, g.distance)
     domains = order.domains[row.filling]
-    inside = inside_pp = 1
-    for axis in ORDERS[row.placement]:
-        if axis == PP:
-            inside_pp = inside
-        inside *= degree_of(row, axis)
-        if not is_whole(domains, inside):
-            return False
-    stride = row.etp * row.pp if row.etp >= inside_pp else row.etp
-    return is_whole(domains, stride) and is_whole(domains, stride * row.ep)
-
-
-@inlined
-def degree_of(row: Row, axis: int) -> int:
-    if axis == TP:
-        return row.tp
-    if axis == CP:
-        return row.cp
-    if axis == DP_SHARD:
-        return row.dp_shard
-    return row.dp_replicate if axis == DP_REPLICATE else row.pp
-
-
-@inlined
-def is_whole(domains: Array, span: int) -> bool:
-    """Say whether a span of devices covers whole domains, or divides them."""
-    for domain in domains:
-        if span % domain != 0 and domain % span != 0:
+    for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP):
+        if not is_whole(domains, g.distance[axis], g.degree[axis]):
             return False
     return True

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 
 from models.columns import Array
-from models.cost.groups import CP, DP_REPLICATE, DP_SHARD, EDP, EP, ETP, REPLICAS, SHARDING
 from models.errors import Invalid
 from models.layouts.factors import divisors
+from models.layouts.groups import CP, DP_REPLICATE, DP_SHARD, EDP, EP, ETP, REPLICAS, SHARDING
 from models.spec import catalogue
 from models.spec.hardware import Cluster, Torus
 from models.spec.layout import AXES, PLACEMENTS, TORUS_AXES, Layout, Layouts

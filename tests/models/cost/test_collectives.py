@@ -19,7 +19,8 @@ import pytest
 from models.columns import Array
 from models.cost.collectives import Cost, Links, links_of, time
 from models.cost.facts import coefficient_records, question
-from models.cost.groups import (
+from models.cost.rows import rows_of
+from models.layouts.groups import (
     CP,
     DP_REPLICATE,
     EDP,
@@ -31,7 +32,6 @@ from models.cost.groups import (
     TP,
     groups_for,
 )
-from models.cost.rows import rows_of
 from models.spec import catalogue
 from models.spec.hardware import Cluster, Level
 from models.spec.layout import Layout, Layouts

@@ -10,10 +10,10 @@ import pytest
 
 from models.cost import facts
 from models.cost.collectives import links_of, time
-from models.cost.groups import groups_for
 from models.cost.layout_parts import LayoutParts
 from models.cost.predictions import Predictions, predict
 from models.cost.rows import rows_of
+from models.layouts.groups import groups_for
 from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.layout import Layout, Layouts

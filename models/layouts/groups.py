@@ -10,90 +10,119 @@ levels, domains that groups do not divide (groups of 16 on racks of 72) and the 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.facts import DeviceOrder
-from models.cost.rows import Row
+from models.spec.device_order import DeviceOrders
 from models.spec.layout import AXES, PLACEMENTS
 
 TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP, SHARDING, REPLICAS = range(10)
 """Numbers of groups. The first five are the axes of a mesh. EP, ETP and EDP are the axes of
 experts, EDP their data parallelism. SHARDING joins dp_shard and cp; REPLICAS joins these and
 dp_replicate."""
+AXIS_GROUPS = 8
+"""The number of groups that are those of one axis. Their numbers are the first."""
 GROUPS = 10
 ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
 """The group of each axis of a placement, innermost first, (placements, axes)."""
 
 
+class MeshRow(Protocol):
+    """A record of a mesh on the fabric."""
+
+    pp: int
+    dp_replicate: int
+    dp_shard: int
+    cp: int
+    tp: int
+    ep: int
+    etp: int
+    placement: int
+    filling: int
+    """The filling of a torus (models.spec.device_order.filling_code)."""
+
+
+class DeviceOrder(NamedTuple):
+    """Holds the order of a cluster's devices (models.spec.device_order.DeviceOrders)."""
+
+    default_domains: Array
+    domains: Array
+    dims: Array
+    strides: Array
+
+
+def device_order(orders: DeviceOrders) -> DeviceOrder:
+    return DeviceOrder(orders.default_domains, orders.domains, orders.dims, orders.strides)
+
+
 class Groups(NamedTuple):
-    """Holds the communication groups of a layout."""
+    """Holds communication groups: those of a layout by their numbers, or any others."""
 
     degree: Array
     """The number of all members of a group, (GROUPS,)."""
+    distance: Array
+    """The distance of neighbours, as a difference of the numbers of devices, (GROUPS,). Groups of
+    several axes have none."""
     members: Array
     """The number of members that each dim of the cluster joins, (GROUPS, dims)."""
     stride: Array
     """The number of groups that share a link of a dim, where the dim is a ring, (GROUPS, dims)."""
 
 
-def groups_for(order: DeviceOrder) -> Groups:
-    """Return arrays that hold the groups of a layout."""
+def groups_for(order: DeviceOrder, count: int = GROUPS) -> Groups:
+    """Return arrays that hold `count` groups, by default those of one layout."""
     dims = len(order.default_domains)
     return Groups(
-        np.ones(GROUPS, np.int64),
-        np.ones((GROUPS, dims)),
-        np.ones((GROUPS, dims), np.int64),
+        degree=np.ones(count, np.int64),
+        distance=np.ones(count, np.int64),
+        members=np.ones((count, dims)),
+        stride=np.ones((count, dims), np.int64),
     )
 
 
 @compiled
-def set_groups(order: DeviceOrder, row: Row, g: Groups) -> None:
+def set_groups(order: DeviceOrder, row: MeshRow, g: Groups) -> None:
     """Write the groups of every axis."""
-    g.degree[TP] = row.tp
-    g.degree[CP] = row.cp
-    g.degree[DP_SHARD] = row.dp_shard
-    g.degree[DP_REPLICATE] = row.dp_replicate
-    g.degree[PP] = row.pp
-    inside, inside_pp = 1, 1
-    for axis in ORDERS[row.placement]:
-        set_group(order, row.filling, inside, g.degree[axis], g, axis)
-        if axis == PP:
-            inside_pp = inside
-        inside *= g.degree[axis]
-    routed = row.etp * row.ep
-    replicas = max(devices_sharing_experts(row) // routed, 1)
-    set_expert_group(
-        order=order, row=row, inside_pp=inside_pp, stride=row.etp, degree=row.ep, g=g, axis=EP
-    )
-    set_expert_group(
-        order=order, row=row, inside_pp=inside_pp, stride=1, degree=row.etp, g=g, axis=ETP
-    )
-    set_expert_group(
-        order=order, row=row, inside_pp=inside_pp, stride=routed, degree=replicas, g=g, axis=EDP
-    )
+    set_axes(row, g.degree, g.distance)
+    for axis in range(AXIS_GROUPS):
+        set_group(order, row.filling, g.distance[axis], g.degree[axis], g, axis)
     join(g, DP_SHARD, CP, SHARDING)
     join(g, SHARDING, DP_REPLICATE, REPLICAS)
 
 
 @compiled
-def set_expert_group(
-    order: DeviceOrder, row: Row, inside_pp: int, stride: int, degree: int, g: Groups, axis: int
-) -> None:
-    """Write the groups of an axis of experts. These axes fold over the devices of one pipeline
-    stage, innermost first: etp, ep, then expert data parallelism. Strides count devices of a stage,
-    without the pipeline's axis: an axis that lies outside the pipeline's has a stride pp times as
-    large."""
-    set_group(
-        order, row.filling, stride * row.pp if stride >= inside_pp else stride, degree, g, axis
-    )
+def set_axes(row: MeshRow, degree: Array, distance: Array) -> None:
+    """Write the degree of every axis, and the distance of neighbours on it: the product of the
+    degrees inside."""
+    degree[TP] = row.tp
+    degree[CP] = row.cp
+    degree[DP_SHARD] = row.dp_shard
+    degree[DP_REPLICATE] = row.dp_replicate
+    degree[PP] = row.pp
+    inside = 1
+    for axis in ORDERS[row.placement]:
+        distance[axis] = inside
+        inside *= degree[axis]
+    # The axes of experts fold over the devices of one pipeline stage, innermost first: etp, ep,
+    # then expert data parallelism. Their distances count devices of a stage, without the pipeline's
+    # axis. An axis that lies outside the pipeline's has a distance pp times as large.
+    routed = row.etp * row.ep
+    degree[ETP] = row.etp
+    distance[ETP] = 1
+    degree[EP] = row.ep
+    distance[EP] = row.etp
+    degree[EDP] = max(devices_sharing_experts(row) // routed, 1)
+    distance[EDP] = routed
+    for axis in (EP, ETP, EDP):
+        if distance[axis] >= distance[PP]:
+            distance[axis] *= row.pp
 
 
 @compiled
-def devices_sharing_experts(row: Row) -> int:
+def devices_sharing_experts(row: MeshRow) -> int:
     """Return the number of devices of a stage over which an expert's parameters are sharded."""
     shared = row.dp_shard * row.cp * row.tp
     return shared if row.dp_shard > 1 else shared * row.dp_replicate
@@ -105,6 +134,7 @@ def set_group(
 ) -> None:
     """Write the groups of an axis of this degree whose neighbours are `stride` numbers apart."""
     g.degree[axis] = degree
+    g.distance[axis] = stride
     g.members[axis] = 1.0
     g.stride[axis] = 1
     if degree == 1:
@@ -112,7 +142,7 @@ def set_group(
     domains = order.default_domains if filling == 0 else order.domains[filling]
     inside = 1
     below = 1
-    last = len(domains) - 1
+    last = len(domains) - 1  # The last domain joins everything.
     # By the rule above, each domain keeps `together` members; its dim joins groups of `inside`,
     # which the domain inside it keeps already.
     for step in range(len(domains)):
@@ -129,6 +159,16 @@ def set_group(
                 g.stride[axis, dim] = apart * order.strides[filling, step]
             g.members[axis, dim] *= joined
         inside, below = together, domains[step]
+
+
+@compiled
+def is_whole(domains: Array, distance: int, degree: int) -> bool:
+    """Say whether both an axis and what lies inside it cover whole domains, or divide them."""
+    for span in (distance, distance * degree):
+        for domain in domains:
+            if span % domain != 0 and domain % span != 0:
+                return False
+    return True
 
 
 @compiled

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from models.columns import Array
-from models.cost.facts import device_order
-from models.cost.groups import (
+from models.cost.rows import rows_of
+from models.layouts.groups import (
     GROUPS,
     TP,
     Groups,
+    device_order,
     groups_for,
     set_group,
     set_groups,
 )
-from models.cost.rows import rows_of
 from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.layout import Layout, Layouts
