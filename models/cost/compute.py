@@ -150,7 +150,7 @@ def layer_time(
     )
     core = Passes(0.0, 0.0, 0.0)
     if layer.attends:
-        core = attention(f, layer, c, shard.tokens, layer.num_heads / shard.tp)
+        core = attention(f, layer, c, shard.tokens, layer.num_attention_heads / shard.tp)
         pieces[ATTENTION] = core.forward
     if layer.scoring_flops > 0:
         core = both(core, choice_of_keys(f, layer, c, shard.local_tokens))
@@ -341,7 +341,7 @@ def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
 def output_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
     """Return the forward seconds of the product that takes the output of heads back to the residual
     stream."""
-    values = layer.num_heads * layer.v_head_dim / shard.tp
+    values = layer.num_attention_heads * layer.v_head_dim / shard.tp
     return linear(f, c, shard.tokens, values, f.hidden_size).forward
 
 
@@ -464,9 +464,9 @@ def body_traffic(
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
     eager = layer.gated and not f.fused
     norm = EAGER_NORM if eager and not f.fused_norm else 2
-    heads = layer.num_heads / tp + layer.num_kv_heads * kv_share(layer, tp)
+    heads = layer.num_attention_heads / tp + layer.num_key_value_heads * kv_share(layer, tp)
     rotary = (EAGER_ROTARY if eager else 2) * shard.tokens * heads * layer.head_dim
-    values = shard.tokens * layer.num_heads * layer.v_head_dim / tp
+    values = shard.tokens * layer.num_attention_heads * layer.v_head_dim / tp
     norms = stream * norm * layer.num_norms * f.activation_bytes
     norms += layer.blocks * f.hidden_size * gathered_bytes(f, shard)
     residuals = stream * 3 * layer.blocks * f.residual_streams

@@ -28,7 +28,7 @@ def encoder_shard(images: Images, row: Row) -> Shard:
     """Return the patches of a micro-batch, and how the encoder is cut."""
     encoder = images.encoder[0]
     patches = row.micro_batch * encoder.patches
-    tp = float(row.tp) if encoder.num_heads % row.tp == 0 else 1.0
+    tp = float(row.tp) if encoder.num_attention_heads % row.tp == 0 else 1.0
     return Shard(patches, patches, tp, 1.0, 1.0)
 
 

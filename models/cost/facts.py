@@ -259,16 +259,16 @@ class LayerFacts(NamedTuple):
     num_products: int
     # attention
     attends: bool
-    num_heads: float
-    num_kv_heads: float
+    num_attention_heads: float
+    num_key_value_heads: float
     head_dim: float
     v_head_dim: float
     kv_dim: float
     mla: bool
     q_lora_rank: float
     kv_lora_rank: float
-    rope_head_dim: float
-    window: float
+    qk_rope_head_dim: float
+    sliding_window: float
     """The most keys that a query sees; 0 where there is no limit."""
     mean_keys: float
     """The mean number of keys that a query sees."""
@@ -356,7 +356,7 @@ class EncoderFacts(NamedTuple):
     tokens: float
     """Tokens of a sequence that the projector makes of its patches for the language model."""
     patch_elements: float
-    num_heads: float
+    num_attention_heads: float
     trained: bool
     projector_trained: bool
     whole_parameters: float
@@ -554,7 +554,7 @@ def _encoder(encoder: Encoder) -> EncoderFacts:
         patches=encoder.patches_per_sequence,
         tokens=encoder.tokens_per_sequence,
         patch_elements=encoder.patch_elements,
-        num_heads=encoder.num_heads,
+        num_attention_heads=encoder.num_attention_heads,
         trained=encoder.trained,
         projector_trained=encoder.projector_trained,
         whole_parameters=embedding + encoder.other_parameters,
@@ -791,7 +791,7 @@ def _product(each: Projection) -> tuple[float, ...]:
 
 def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict[str, Any]:
     if attention is None:
-        return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_kv_heads": 1.0}
+        return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_key_value_heads": 1.0}
     indexer, pooled = attention.indexer, attention.compression
     scored = attention.mean_scored(seq_len)
     whole = [
@@ -802,22 +802,22 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
     absorbed = attention.kv_lora_rank if indexer else None
     passed = attention.kv_dim if pooled else 0
     if absorbed:
-        passed = absorbed + attention.rope_head_dim
+        passed = absorbed + attention.qk_rope_head_dim
     return {
         "attends": True,
-        "num_heads": attention.num_heads,
-        "num_kv_heads": attention.num_kv_heads,
+        "num_attention_heads": attention.num_attention_heads,
+        "num_key_value_heads": attention.num_key_value_heads,
         "head_dim": attention.head_dim,
         "v_head_dim": attention.v_head_dim,
         "kv_dim": attention.kv_dim,
         "mla": attention.is_mla,
         "q_lora_rank": attention.q_lora_rank or 0,
         "kv_lora_rank": attention.kv_lora_rank or 0,
-        "rope_head_dim": attention.rope_head_dim,
-        "window": attention.window or 0,
+        "qk_rope_head_dim": attention.qk_rope_head_dim,
+        "sliding_window": attention.sliding_window or 0,
         "mean_keys": attention.mean_keys(seq_len),
         # Sparse attention over MLA reads chosen keys as latents, which all heads share.
-        "score_dims": 2 * absorbed + attention.rope_head_dim
+        "score_dims": 2 * absorbed + attention.qk_rope_head_dim
         if absorbed
         else attention.head_dim + attention.v_head_dim,
         "gate": attention.gate_size,
@@ -831,9 +831,10 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
 
 
 _OF_ATTENTION = (
-    "attends", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kv_dim", "mla",
-    "q_lora_rank", "kv_lora_rank", "rope_head_dim", "window", "mean_keys", "score_dims", "gate",
-    "chooses_keys", "scored_keys", "scoring_flops", "chosen_keys", "index_elements", "passed_keys",
+    "attends", "num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "kv_dim",
+    "mla", "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "sliding_window", "mean_keys",
+    "score_dims", "gate", "chooses_keys", "scored_keys", "scoring_flops", "chosen_keys",
+    "index_elements", "passed_keys",
 )  # fmt: skip
 
 

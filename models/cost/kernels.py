@@ -154,7 +154,9 @@ def attention(
     if f.materialises_scores:
         return materialised_attention(f, c, queries, heads, dims)
     keys = layer.mean_keys
-    if 0 < layer.window < f.attended_length:  # Whole blocks of keys are read at a window's edge.
+    if (
+        0 < layer.sliding_window < f.attended_length
+    ):  # Whole blocks of keys are read at a window's edge.
         keys = min(keys + f.key_block, f.seq_len / 2)
     flops = 2.0 * queries * keys * heads * dims
     # A causal query sees half of the keys on average, so that the kernel works on twice as many.

@@ -100,7 +100,9 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     element = f.activation_bytes
     stream, inner = shard.local_tokens * f.hidden_size, shard.tokens / shard.tp
     latent = shard.local_tokens * (layer.q_lora_rank + layer.kv_lora_rank + layer.index_elements)
-    values = inner * (layer.num_heads * layer.v_head_dim + 2 * layer.gate + layer.recurrence_kept)
+    values = inner * (
+        layer.num_attention_heads * layer.v_head_dim + 2 * layer.gate + layer.recurrence_kept
+    )
     # The streams between the blocks are kept with the piece of the output projection, which gives
     # them. Kept besides are the input of each block where there are several streams, the inputs of
     # norms after blocks, and the outputs of mixers.
@@ -110,7 +112,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     others = (stream * read + latent + values) * element
     others += shard.local_tokens * layer.chosen_keys * 4
     keys = layer.kv_dim * kv_share(layer, shard.tp) * shard.tp
-    heads = inner * (layer.num_heads * layer.head_dim + keys) * element
+    heads = inner * (layer.num_attention_heads * layer.head_dim + keys) * element
     if layer.mla:
         pieces[UP] = heads
     else:
@@ -118,7 +120,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     # The outputs of both norms stay, since the projections after them read them.
     pieces[NORM] = stream * f.gemm_bytes * layer.blocks
     if f.materialises_scores:  # softmax output, dropout mask and output: 5 bytes of 2-byte scores
-        pieces[ATTENTION] = inner * layer.num_heads * f.seq_len * (2.5 * element)
+        pieces[ATTENTION] = inner * layer.num_attention_heads * f.seq_len * (2.5 * element)
     network_activations(f, layer, shard, pieces)
     if not f.fused and layer.gated:
         eager_activations(f, layer, stream, heads, pieces)

@@ -433,12 +433,12 @@ def attention_context(f: Facts, layer: LayerFacts, row: Row, shard: Shard, links
     if layer.passed_keys > 0:
         return time(links.cp, shard.tokens * row.cp * layer.passed_keys * f.activation_bytes)
     if f.context == ULYSSES:
-        heads = layer.num_heads * (layer.head_dim + layer.v_head_dim) / shard.tp
+        heads = layer.num_attention_heads * (layer.head_dim + layer.v_head_dim) / shard.tp
         # Every rank needs a key-value head, so they are repeated where there are fewer than ranks.
-        keys = max(keys, row.cp * layer.kv_dim / layer.num_kv_heads)
+        keys = max(keys, row.cp * layer.kv_dim / layer.num_key_value_heads)
         return time(links.cp, shard.tokens * (heads + keys) * f.activation_bytes)
     # Keys come from as many ranks as a window reaches over.
-    reach = min(layer.window, f.seq_len) if layer.window > 0 else f.seq_len
+    reach = min(layer.sliding_window, f.seq_len) if layer.sliding_window > 0 else f.seq_len
     share = min(reach / (f.seq_len / row.cp), row.cp)
     return time(links.cp, shard.tokens * share * keys * f.activation_bytes)
 

@@ -46,7 +46,7 @@ def same_shard(one: Row, other: Row) -> bool:
 def kv_share(layer: LayerFacts, tp: float) -> float:
     """Return the share of all key-value heads that a device has: 1/tp, but at least one head. Where
     tp exceeds the number of heads, each is repeated on several devices."""
-    return max(1 / tp, 1 / layer.num_kv_heads)
+    return max(1 / tp, 1 / layer.num_key_value_heads)
 
 
 @compiled

@@ -48,6 +48,10 @@ number bounds memory."""
 _ROUNDING = 1e-12
 """Costs that differ by no more than this, relatively, count as equal, so that rounding decides
 nothing."""
+_LEAST_GAIN = 1e-9
+"""The share by which the slowest stage has to get faster for early stages to have the layers that
+are left over. The sums that are compared add up other layers, so that rounding tells them apart by
+some 1e-13 at most, and a gain of a billionth is worth no change of partition."""
 
 
 class Layers(NamedTuple):
@@ -313,8 +317,7 @@ def _in_rounds(layers: Layers, pp: int, v: int, begin: Array) -> None:
     _deal(n=n, pp=pp, v=v, on_last=on_last, ending=ending, late=True, begin=begin)
     late = _slowest_before_last(layers, pp, v, begin)
     _deal(n=n, pp=pp, v=v, on_last=on_last, ending=ending, late=False, begin=begin)
-    # Early stages have to be faster by more than rounding.
-    if _slowest_before_last(layers, pp, v, begin) >= late * (1 - 1e-9):
+    if _slowest_before_last(layers, pp, v, begin) >= late * (1 - _LEAST_GAIN):
         _deal(n=n, pp=pp, v=v, on_last=on_last, ending=ending, late=True, begin=begin)
 
 

@@ -114,8 +114,10 @@ def _tensor_divides_heads(p: Problem, x: Layouts) -> Array:
     """`tp` divides the attention heads, and the key-value heads, unless the stack repeats these."""
     ok = _every(x)
     for a in p.architecture.attentions:
-        repeats_heads = (x.tp % a.num_kv_heads == 0) & p.stack.replicates_kv_heads
-        ok &= (a.num_heads % x.tp == 0) & ((a.num_kv_heads % x.tp == 0) | repeats_heads)
+        repeats_heads = (x.tp % a.num_key_value_heads == 0) & p.stack.replicates_kv_heads
+        ok &= (a.num_attention_heads % x.tp == 0) & (
+            (a.num_key_value_heads % x.tp == 0) | repeats_heads
+        )
     for r in p.architecture.recurrences:
         ok &= (r.num_heads % x.tp == 0) & (r.num_key_heads % x.tp == 0)
     return ok
@@ -135,8 +137,8 @@ def _heads_message(p: Problem, x: Layout) -> str:
         else f"stack {p.stack.id} repeats none: divide"
     )
     return (
-        f"tp({x.tp}) must divide the {attention.num_heads} attention heads, and {must} the"
-        f" {attention.num_kv_heads} key-value heads"
+        f"tp({x.tp}) must divide the {attention.num_attention_heads} attention heads, and {must}"
+        f" the {attention.num_key_value_heads} key-value heads"
     )
 
 
@@ -188,13 +190,13 @@ def _weight_sides(p: Problem, x: Layouts) -> list[Array | float]:
 def _mixer_sides(mixer: Attention | Recurrence, hidden: int, tp: Array) -> list[Array | float]:
     if isinstance(mixer, Recurrence):
         return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
-    queries = mixer.num_heads * mixer.head_dim / tp
-    values = mixer.num_heads * mixer.v_head_dim / tp
+    queries = mixer.num_attention_heads * mixer.head_dim / tp
+    values = mixer.num_attention_heads * mixer.v_head_dim / tp
     if mixer.kv_lora_rank is None:
         return [queries + mixer.kv_dim * mixer.kv_share(tp), values]
     latent = mixer.kv_lora_rank
     query_latent = [mixer.q_lora_rank] if mixer.q_lora_rank else []
-    return [queries, values, latent, latent + mixer.rope_head_dim, *query_latent]
+    return [queries, values, latent, latent + mixer.qk_rope_head_dim, *query_latent]
 
 
 def _blocks_message(p: Problem, x: Layout) -> str:
@@ -291,7 +293,7 @@ def _context_divides_heads(p: Problem, x: Layouts) -> Array:
     ranks = x.cp * x.tp
     ok = _every(x)
     for attention in p.architecture.attentions if p.stack.context == "ulysses" else ():
-        ok &= attention.num_heads % ranks == 0
+        ok &= attention.num_attention_heads % ranks == 0
     for recurrence in p.architecture.recurrences:
         ok &= (x.cp == 1) | (recurrence.num_heads % ranks == 0)
         repeats = ranks % recurrence.num_key_heads == 0

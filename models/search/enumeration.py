@@ -294,8 +294,9 @@ class _Search:
 
 
 def _alternating(bound: Array, with_pipeline: Array) -> Array:
-    """Return positions in order of the bound, in turns from the rows with a pipeline and from those
-    without."""
+    """Return positions in order of the bound, alternating between the rows with a pipeline and
+    those without. The answer has the best of both, and each side is pruned by its own best, which
+    is then found early on either side."""
     order = np.argsort(bound, kind="stable")
     turn = np.where(
         with_pipeline[order], np.cumsum(with_pipeline[order]), np.cumsum(~with_pipeline[order])

@@ -124,6 +124,8 @@ class Incumbent:
         """Return the answer that the held layouts make, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
         times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
+        # Of layouts that take as long the simplest comes first. The knobs settle the ties that are
+        # left, so that the order does not depend on how the search went.
         order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
         order = order[_differ(layouts.take(order))]  # The search may have met known layouts again.
         layouts = layouts.take(order)

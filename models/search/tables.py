@@ -66,7 +66,9 @@ from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
 from models.spec.recompute import NONE
 
-MOST_CORES = 30_000_000  # Each core is bounded, so that this bounds the time of a search.
+MOST_CORES = 30_000_000
+"""The most meshes with their expert degrees that a search crosses. Each of them is bounded, so that
+this bounds the time of a search."""
 # The tables that depend on links, and are worked out anew for others.
 _OF_LINKS = ("question", "least", "compiled", "at_even_chance")
 _OF_MESH = (
@@ -100,11 +102,11 @@ class SearchTables:
         self.pruned_by_memory = 0
         self.trunks, rejected = space.trunks
         self.rejected = rejected.copy()
-        self.experts, refused = space.experts
-        self.policies, unwanted = space.offered
+        self.experts, refused_pairs = space.experts
+        self.policies, refused_policies = space.offered
         rows = self.trunks.rows
         if not (len(rows) and len(self.experts) and len(self.policies) and len(space.fillings)):
-            raise NoLegalLayout(self.rejected + refused + unwanted)
+            raise NoLegalLayout(self.rejected + refused_pairs + refused_policies)
         if (cores := len(rows) * len(self.experts)) > MOST_CORES:
             raise TooLarge(
                 self.problem.cluster.num_chips,
@@ -118,12 +120,14 @@ class SearchTables:
         # Placements that the constraints do not allow count with all pairs of expert degrees, since
         # the constraints refuse them first.
         others = (int(splits.sum()) * space.placements - meshes) * (
-            len(self.experts) + sum(refused.values())
+            len(self.experts) + sum(refused_pairs.values())
         )
         self.rejected["constraints.torus_block"] += others * every
-        self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
+        self.rejected += Counter(
+            {name: count * meshes * every for name, count in refused_pairs.items()}
+        )
         meshes *= len(self.experts)
-        self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
+        self.rejected += Counter({name: count * meshes for name, count in refused_policies.items()})
         self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
         self._drop_offload()

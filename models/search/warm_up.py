@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cache
 
 from models.cost.layout_parts import LayoutParts
+from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.pipeline import micro_batch_group
 from models.cost.predictions import predict
 from models.errors import Infeasible
@@ -49,7 +50,8 @@ def _predict_layout() -> None:
     problem, profile = _problem("qwen3-30b-a3b", 16), shipped_profile()
     layout = Layout(dp_shard=16, zero_stage=3)
     coefficients = profile.coefficients(problem.scopes)
-    predict(problem, Layouts.of([layout]), coefficients)
+    predictions = predict(problem, Layouts.of([layout]), coefficients)
+    MemoryUncertainty.of(problem, profile).spreads(predictions)
     LayoutParts.of(problem, layout, coefficients)
     micro_batch_group(2, 4)
 

@@ -220,7 +220,7 @@ class Architecture:
             bias=attention_bias,
         )
         if attention_output_bias is not None:
-            attention = replace(attention, output_bias=attention_output_bias)
+            attention = replace(attention, attention_output_bias=attention_output_bias)
         if full_attention_period is not None and sliding_window is None:
             raise Invalid("full_attention_period", full_attention_period, "needs sliding_window")
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
@@ -229,7 +229,9 @@ class Architecture:
             raise Invalid("chunked_attention", chunked_attention, rule)
         local = attention
         if sliding_window is not None:
-            local = replace(attention, window=sliding_window, chunked=chunked_attention)
+            local = replace(
+                attention, sliding_window=sliding_window, chunked_attention=chunked_attention
+            )
         parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
         layers = []
         for index in range(num_layers):
@@ -297,7 +299,7 @@ class MoeShape:
             num_experts=self.num_experts,
             experts_per_token=self.experts_per_token,
             intermediate_size=self.moe_intermediate_size,
-            shared_intermediate_size=shared,
+            shared_expert_intermediate_size=shared,
             gated=gated,
             bias=self.bias,
             router_bias=self.bias,
@@ -319,14 +321,14 @@ def _attention(
 ) -> Attention:
     if mla is not None:
         return Attention(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
+            num_attention_heads=num_heads,
+            num_key_value_heads=num_heads,
             head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
             v_head_dim=mla.v_head_dim,
             q_lora_rank=mla.q_lora_rank,
             kv_lora_rank=mla.kv_lora_rank,
-            rope_head_dim=mla.qk_rope_head_dim,
-            qkv_bias=bias,
+            qk_rope_head_dim=mla.qk_rope_head_dim,
+            attention_bias=bias,
             qk_norm=qk_norm,
         )
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -340,11 +342,11 @@ def _attention(
         raise Invalid("head_dim", None, rule)
     dim = hidden_size // num_heads if head_dim is None else head_dim
     return Attention(
-        num_heads=num_heads,
-        num_kv_heads=kv_heads,
+        num_attention_heads=num_heads,
+        num_key_value_heads=kv_heads,
         head_dim=dim,
         v_head_dim=dim,
-        qkv_bias=bias,
-        output_bias=bias,
+        attention_bias=bias,
+        attention_output_bias=bias,
         qk_norm=qk_norm,
     )

@@ -89,10 +89,10 @@ class Attention:
     """Self-attention: multi-head, grouped-query, or multi-head latent attention (MLA, DeepSeek-V2,
     arXiv 2405.04434). It is MLA where `kv_lora_rank` is set."""
 
-    num_heads: int
-    num_kv_heads: int
+    num_attention_heads: int
+    num_key_value_heads: int
     """Key-value heads. MLA expands the latent to keys and values of every head, and so has
-    `num_heads` of them."""
+    `num_attention_heads` of them."""
     head_dim: int
     """Elements of a query or a key of one head. For MLA they include those with and those without a
     rotary position."""
@@ -102,16 +102,17 @@ class Attention:
     """Elements of the latent that queries are made from; None where queries have no latent."""
     kv_lora_rank: int | None = None
     """Elements of the latent that keys and values are made from."""
-    rope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
     """Elements of `head_dim` that have a rotary position, for MLA."""
-    window: int | None = None
-    """The most keys that a query sees: the last ones or, if `chunked`, those of its chunk."""
-    chunked: bool = False
+    sliding_window: int | None = None
+    """The most keys that a query sees: the last ones or, with `chunked_attention`, those of its
+    chunk."""
+    chunked_attention: bool = False
     causal: bool = True
     """A query sees only keys before it. Where it is false, a query sees all of its sequence, or all
     of its chunk."""
-    qkv_bias: bool = False
-    output_bias: bool = False
+    attention_bias: bool = False
+    attention_output_bias: bool = False
     qk_norm: bool = False
     """Queries and keys are normalised, with one weight of `head_dim` that all heads share, or with
     one for each head if `qk_norm_all_heads`."""
@@ -127,10 +128,10 @@ class Attention:
     """The output gate has one element for each head instead of one for each element (Step-3.5)."""
     values_are_keys: bool = False
     """One projection gives keys and values (DeepSeek-V4, and the full layers of Gemma 4)."""
-    output_groups: int = 1
+    o_groups: int = 1
     """Groups that the heads are divided into. Each group has a projection of its own to
-    `output_lora_rank` elements, and the output is projected from these."""
-    output_lora_rank: int | None = None
+    `o_lora_rank` elements, and the output is projected from these."""
+    o_lora_rank: int | None = None
     compression: Compression | None = None
     indexer: Indexer | None = None
 
@@ -138,12 +139,12 @@ class Attention:
     def kv_dim(self) -> int:
         """Elements of the keys and values of one token as attention reads them."""
         one = self.head_dim if self.values_are_keys else self.head_dim + self.v_head_dim
-        return self.num_kv_heads * one
+        return self.num_key_value_heads * one
 
     def kv_share(self, tp: Array) -> Array:
         """Return the share of all key-value heads that a device has: 1/tp, but at least one head.
         Heads are repeated on several devices where tp exceeds their number."""
-        return np.maximum(1 / tp, 1 / self.num_kv_heads)
+        return np.maximum(1 / tp, 1 / self.num_key_value_heads)
 
     @property
     def is_mla(self) -> bool:
@@ -159,7 +160,7 @@ class Attention:
         """Elements of the gate of a token's output."""
         if not self.output_gate:
             return 0
-        return self.num_heads * (1 if self.gate_per_head else self.v_head_dim)
+        return self.num_attention_heads * (1 if self.gate_per_head else self.v_head_dim)
 
     def projections(self, hidden_size: int) -> list[Projection]:
         found = [*self._queries(hidden_size), *self._keys_and_values(hidden_size)]
@@ -174,7 +175,7 @@ class Attention:
         return found
 
     def _queries(self, hidden_size: int) -> list[Projection]:
-        q_dim = self.num_heads * self.head_dim
+        q_dim = self.num_attention_heads * self.head_dim
         if self.q_lora_rank is None:
             return [Projection("q", hidden_size, q_dim, "columns", fused=True)]
         return [
@@ -186,35 +187,37 @@ class Attention:
         if self.kv_lora_rank is None:
             return [Projection("kv", hidden_size, self.kv_dim, "kv", fused=True)]
         rank = self.kv_lora_rank
-        nope_and_value = self.num_heads * (self.head_dim - self.rope_head_dim + self.v_head_dim)
+        nope_and_value = self.num_attention_heads * (
+            self.head_dim - self.qk_rope_head_dim + self.v_head_dim
+        )
         return [
-            Projection("kv_down", hidden_size, rank + self.rope_head_dim, "whole"),
+            Projection("kv_down", hidden_size, rank + self.qk_rope_head_dim, "whole"),
             Projection("kv_up", rank, nope_and_value, "columns"),
         ]
 
     def _outputs(self, hidden_size: int) -> list[Projection]:
-        v_dim = self.num_heads * self.v_head_dim
-        if self.output_lora_rank is None:
+        v_dim = self.num_attention_heads * self.v_head_dim
+        if self.o_lora_rank is None:
             return [Projection("o", v_dim, hidden_size, "rows")]
-        latent = self.output_groups * self.output_lora_rank
+        latent = self.o_groups * self.o_lora_rank
         return [
-            Projection("o_down", v_dim, latent, "columns", self.output_groups),
+            Projection("o_down", v_dim, latent, "columns", self.o_groups),
             Projection("o", latent, hidden_size, "rows"),
         ]
 
     def parameters(self, hidden_size: int) -> int:
         matrices = self.projections(hidden_size)
         total = parameters_of(matrices)
-        if self.qkv_bias:
+        if self.attention_bias:
             total += sum(each.n_out for each in matrices if not each.name.startswith("o"))
-        if self.output_bias:
+        if self.attention_output_bias:
             total += hidden_size
         total += self._latent_norms + self._head_norms
         if self.compression:
             total += self.compression.vectors(self.head_dim)
         if self.indexer:
             total += self._index_vectors(self.indexer)
-        return total + (self.num_heads if self.sinks else 0)
+        return total + (self.num_attention_heads if self.sinks else 0)
 
     @property
     def _latent_norms(self) -> int:
@@ -225,7 +228,9 @@ class Attention:
     def _head_norms(self) -> int:
         total = self.head_dim if self.kv_norm else 0
         if self.qk_norm:
-            norms = self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2
+            norms = (
+                self.num_attention_heads + self.num_key_value_heads if self.qk_norm_all_heads else 2
+            )
             total += norms * self.head_dim
         return total
 
@@ -250,17 +255,17 @@ class Attention:
         the indexer chooses. A query that is not causal sees all keys of its sequence or window.
         """
         if not self.causal:
-            return min(self.window or seq_len, seq_len)
+            return min(self.sliding_window or seq_len, seq_len)
         if self.compression is None:
             chosen = None if self.indexer is None else self.indexer.top_k
             return _mean_within(
-                min(filter(None, (self.window, chosen)), default=None),
+                min(filter(None, (self.sliding_window, chosen)), default=None),
                 seq_len,
-                chunked=self.chunked,
+                chunked=self.chunked_attention,
             )
         entries = seq_len / self.compression.rate
         chosen = None if self.indexer is None else self.indexer.top_k
-        return _mean_within(self.window, seq_len) + _mean_within(chosen, entries)
+        return _mean_within(self.sliding_window, seq_len) + _mean_within(chosen, entries)
 
     def mean_scored(self, seq_len: float) -> float:
         """Return how many keys or entries the indexer scores for a query, on average."""
@@ -272,9 +277,9 @@ class Attention:
         """Return how many keys the last query of a sequence sees."""
         chosen = None if self.indexer is None else self.indexer.top_k
         if self.compression is None:
-            return min(filter(None, (self.window, chosen, seq_len)))
+            return min(filter(None, (self.sliding_window, chosen, seq_len)))
         entries = seq_len / self.compression.rate
-        return min(self.window or seq_len, seq_len) + min(chosen or entries, entries)
+        return min(self.sliding_window or seq_len, seq_len) + min(chosen or entries, entries)
 
 
 def _mean_within(limit: float | None, length: float, *, chunked: bool = False) -> float:

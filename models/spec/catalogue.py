@@ -194,7 +194,7 @@ def _plain_layer(layer: Layer) -> Layer:
     attention, block = layer.attention, layer.feed_forward
     if attention:
         attention = replace(
-            attention, qkv_bias=False, output_bias=False, qk_norm=False, sinks=False
+            attention, attention_bias=False, attention_output_bias=False, qk_norm=False, sinks=False
         )
     block = replace(block, bias=False) if block else None
     if isinstance(block, Moe):

@@ -65,10 +65,10 @@ class Encoder:
         return tuple(dict.fromkeys(self.layers))
 
     @property
-    def num_heads(self) -> int:
+    def num_attention_heads(self) -> int:
         """The number of heads, which is that of the first layer."""
         attention = self.layers[0].attention
-        return attention.num_heads if attention else 1
+        return attention.num_attention_heads if attention else 1
 
     @property
     def parameters(self) -> int:

@@ -34,7 +34,7 @@ class Moe:
     experts_per_token: int
     intermediate_size: int
     """The intermediate size of each routed expert."""
-    shared_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
     """The intermediate size of the shared expert; 0 where there is none."""
     gated: bool = True
     bias: bool = False
@@ -73,7 +73,7 @@ class Moe:
 
     @property
     def shared(self) -> Mlp | None:
-        size = self.shared_intermediate_size
+        size = self.shared_expert_intermediate_size
         return Mlp(intermediate_size=size, gated=self.gated, bias=self.bias) if size else None
 
     def token_size(self, hidden_size: int) -> int:

@@ -36,7 +36,7 @@ def attention_flops(attention: Attention, seq_len: float, count: AttentionCount)
     keys, scored = attention.mean_keys(seq_len), attention.mean_scored(seq_len)
     if count == "full":
         keys, scored = attention.most_keys(seq_len), 2 * scored
-    flops = 2 * keys * attention.num_heads * (attention.head_dim + attention.v_head_dim)
+    flops = 2 * keys * attention.num_attention_heads * (attention.head_dim + attention.v_head_dim)
     if indexer := attention.indexer:
         flops += 2 * scored * indexer.num_heads * indexer.head_dim
     return flops

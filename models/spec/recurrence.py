@@ -14,17 +14,17 @@ from models.spec.projection import Projection, parameters_of
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """A recurrence has heads, each with a state of `key_dim` x `value_dim` elements. The class
-    holds what all kinds of recurrence share."""
+    """A recurrence has heads, each with a state of `key_head_dim` x `value_head_dim` elements. The
+    class holds what all kinds of recurrence share."""
 
     num_heads: int
     """The heads of values, and of the output."""
     num_key_heads: int
     """The heads of keys and queries (in Mamba-2 the groups of B and C). Each serves an equal number
     of heads of values."""
-    key_dim: int
+    key_head_dim: int
     """Elements of a key; in Mamba-2 the size of the state, N."""
-    value_dim: int
+    value_head_dim: int
     """Elements of a value."""
     conv_kernel: int = 0
     """Tokens that the convolution before the recurrence sees; 0 where there is no convolution."""
@@ -36,16 +36,16 @@ class Recurrence:
 
     @property
     def values(self) -> int:
-        return self.num_heads * self.value_dim
+        return self.num_heads * self.value_head_dim
 
     @property
     def keys(self) -> int:
-        return self.num_key_heads * self.key_dim
+        return self.num_key_heads * self.key_head_dim
 
     @property
     def state(self) -> int:
         """Elements of the state of all heads."""
-        return self.values * self.key_dim
+        return self.values * self.key_head_dim
 
     @property
     def streams(self) -> int:
@@ -178,13 +178,13 @@ class DeltaNet(Recurrence):
 
     @property
     def _decays(self) -> int:
-        return self.num_heads * (self.key_dim if self.decay_per_element else 1)
+        return self.num_heads * (self.key_head_dim if self.decay_per_element else 1)
 
     @property
     def _vectors(self) -> int:
         """Parameters outside matrices and the convolution: A for each head, the bias of every
         decay, and the norm that heads share."""
-        return self.num_heads + self._decays + self.value_dim
+        return self.num_heads + self._decays + self.value_head_dim
 
     chunk = 64
     """Tokens that are worked on together: as many as in flash-linear-attention."""
@@ -195,7 +195,7 @@ class DeltaNet(Recurrence):
         traffic of states and tokens, keys and values are transformed within each chunk for every
         head, and read again (arXiv 2406.06484 §3.2). States have 16 bits."""
         states = 4 * self.state / self.chunk
-        transformed = 2 * (self.num_heads * self.key_dim + self.values)
+        transformed = 2 * (self.num_heads * self.key_head_dim + self.values)
         return states + transformed + 2 * self.streams + self.values
 
     @property
@@ -256,8 +256,8 @@ class ShortConvolution(Recurrence):
         return cls(
             num_heads=channels,
             num_key_heads=channels,
-            key_dim=1,
-            value_dim=1,
+            key_head_dim=1,
+            value_head_dim=1,
             conv_kernel=conv_kernel,
             bias=bias,
         )

@@ -129,7 +129,7 @@ def _kind_names(kinds: tuple[Layer, ...]) -> list[str]:
 def _name(layer: Layer) -> str:
     parts = list[str]()
     if layer.attention:
-        parts.append("local_attention" if layer.attention.window else "attention")
+        parts.append("local_attention" if layer.attention.sliding_window else "attention")
     if layer.recurrence:
         parts.append(layer.recurrence.kind)
     if layer.feed_forward:
@@ -159,19 +159,21 @@ def _layer(layer: Layer) -> Words:
 
 
 def _attention(attention: Attention) -> Words:
-    usual_bias = attention.qkv_bias and not attention.is_mla
+    usual_bias = attention.attention_bias and not attention.is_mla
     gate = "head" if attention.gate_per_head else "element"
     compression, indexer = attention.compression, attention.indexer
     return _said(
         AttentionFields,
-        num_attention_heads=attention.num_heads,
+        num_attention_heads=attention.num_attention_heads,
         **_heads(attention),
-        o_lora_rank=attention.output_lora_rank,
-        o_groups=attention.output_groups,
-        sliding_window=attention.window,
-        chunked_attention=attention.chunked,
-        attention_bias=attention.qkv_bias,
-        attention_output_bias=None if attention.output_bias == usual_bias else not usual_bias,
+        o_lora_rank=attention.o_lora_rank,
+        o_groups=attention.o_groups,
+        sliding_window=attention.sliding_window,
+        chunked_attention=attention.chunked_attention,
+        attention_bias=attention.attention_bias,
+        attention_output_bias=None
+        if attention.attention_output_bias == usual_bias
+        else not usual_bias,
         qk_norm=attention.qk_norm,
         qk_norm_all_heads=attention.qk_norm and attention.qk_norm_all_heads,
         kv_norm=attention.kv_norm,
@@ -189,7 +191,7 @@ def _heads(attention: Attention) -> Words:
     if not attention.is_mla:
         differs = attention.v_head_dim != attention.head_dim
         return {
-            "num_key_value_heads": attention.num_kv_heads,
+            "num_key_value_heads": attention.num_key_value_heads,
             "head_dim": attention.head_dim,
             "v_head_dim": attention.v_head_dim if differs else None,
             "q_lora_rank": attention.q_lora_rank,
@@ -197,8 +199,8 @@ def _heads(attention: Attention) -> Words:
     latent = _said(
         MlaFields,
         kv_lora_rank=attention.kv_lora_rank,
-        qk_nope_head_dim=attention.head_dim - attention.rope_head_dim,
-        qk_rope_head_dim=attention.rope_head_dim,
+        qk_nope_head_dim=attention.head_dim - attention.qk_rope_head_dim,
+        qk_rope_head_dim=attention.qk_rope_head_dim,
         v_head_dim=attention.v_head_dim,
         q_lora_rank=attention.q_lora_rank,
     )
@@ -211,8 +213,8 @@ def _recurrence(recurrence: Recurrence) -> Words:
             Mamba2Fields,
             kind=recurrence.kind,
             num_heads=recurrence.num_heads,
-            head_dim=recurrence.value_dim,
-            state_size=recurrence.key_dim,
+            head_dim=recurrence.value_head_dim,
+            state_size=recurrence.key_head_dim,
             num_groups=recurrence.num_key_heads,
             conv_kernel=recurrence.conv_kernel,
             conv_bias=recurrence.conv_bias,
@@ -230,8 +232,8 @@ def _recurrence(recurrence: Recurrence) -> Words:
     heads = {
         "num_heads": recurrence.num_heads,
         "num_key_heads": recurrence.num_key_heads,
-        "key_head_dim": recurrence.key_dim,
-        "value_head_dim": recurrence.value_dim,
+        "key_head_dim": recurrence.key_head_dim,
+        "value_head_dim": recurrence.value_head_dim,
         "conv_kernel": recurrence.conv_kernel,
     }
     if isinstance(recurrence, DeltaNet):
@@ -252,7 +254,7 @@ def _moe(moe: Moe) -> Words:
         num_experts=moe.num_experts,
         experts_per_token=moe.experts_per_token,
         moe_intermediate_size=moe.intermediate_size,
-        shared_expert_intermediate_size=moe.shared_intermediate_size or None,
+        shared_expert_intermediate_size=moe.shared_expert_intermediate_size or None,
         num_groups=moe.num_groups,
         groups_per_token=None if chosen == moe.num_groups else chosen,
         gated=moe.gated,

@@ -15,8 +15,8 @@ def model_values(architecture: Architecture) -> dict[str, object]:
     values: dict[str, set[object]] = {
         "num_layers": {architecture.num_layers},
         "hidden_size": {architecture.hidden_size},
-        "num_attention_heads": {each.num_heads for each in attentions},
-        "num_key_value_heads": {each.num_kv_heads for each in attentions},
+        "num_attention_heads": {each.num_attention_heads for each in attentions},
+        "num_key_value_heads": {each.num_key_value_heads for each in attentions},
         "intermediate_size": {each.intermediate_size for each in mlps},
         "gated_mlp": {each.gated for each in mlps} | {each.gated for each in moes},
         "head_dim": {each.head_dim for each in attentions if not each.is_mla},
@@ -24,7 +24,7 @@ def model_values(architecture: Architecture) -> dict[str, object]:
         "num_experts": {each.num_experts for each in moes} or {0},
         "experts_per_token": {each.experts_per_token for each in moes},
         "moe_intermediate_size": {each.intermediate_size for each in moes},
-        "shared_expert_intermediate_size": {each.shared_intermediate_size for each in moes},
+        "shared_expert_intermediate_size": {each.shared_expert_intermediate_size for each in moes},
         "tie_word_embeddings": {architecture.tie_word_embeddings},
     }
     return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}

@@ -104,10 +104,10 @@ class AttentionFields(Wire):
         self._require_consistent()
         return Attention(
             **self._heads(hidden_size),
-            window=self.sliding_window,
-            chunked=self.chunked_attention,
-            qkv_bias=self.attention_bias,
-            output_bias=self._output_bias,
+            sliding_window=self.sliding_window,
+            chunked_attention=self.chunked_attention,
+            attention_bias=self.attention_bias,
+            attention_output_bias=self._output_bias,
             qk_norm=self.qk_norm,
             qk_norm_all_heads=self.qk_norm_all_heads,
             kv_norm=self.kv_norm,
@@ -115,8 +115,8 @@ class AttentionFields(Wire):
             sinks=self.sinks,
             output_gate=self.output_gate is not None,
             gate_per_head=self.output_gate == "head",
-            output_groups=self.o_groups,
-            output_lora_rank=self.o_lora_rank,
+            o_groups=self.o_groups,
+            o_lora_rank=self.o_lora_rank,
             compression=Compression(**dict(self.compression)) if self.compression else None,
             indexer=Indexer(**dict(self.indexer)) if self.indexer else None,
         )
@@ -150,11 +150,11 @@ class AttentionFields(Wire):
         heads = self.num_attention_heads
         if mla := self.mla:
             return {
-                "num_heads": heads,
-                "num_kv_heads": heads,
+                "num_attention_heads": heads,
+                "num_key_value_heads": heads,
                 "head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim,
                 "v_head_dim": mla.v_head_dim,
-                "rope_head_dim": mla.qk_rope_head_dim,
+                "qk_rope_head_dim": mla.qk_rope_head_dim,
                 "kv_lora_rank": mla.kv_lora_rank,
                 "q_lora_rank": mla.q_lora_rank,
             }
@@ -164,8 +164,8 @@ class AttentionFields(Wire):
             raise Invalid("head_dim", None, rule)
         head_dim = hidden_size // heads if self.head_dim is None else self.head_dim
         return {
-            "num_heads": heads,
-            "num_kv_heads": self.num_key_value_heads or heads,
+            "num_attention_heads": heads,
+            "num_key_value_heads": self.num_key_value_heads or heads,
             "head_dim": head_dim,
             "v_head_dim": self.v_head_dim or head_dim,
             "q_lora_rank": self.q_lora_rank,
@@ -204,8 +204,8 @@ class Mamba2Fields(Wire):
         return Mamba2(
             num_heads=self.num_heads,
             num_key_heads=self.num_groups,
-            key_dim=self.state_size,
-            value_dim=self.head_dim,
+            key_head_dim=self.state_size,
+            value_head_dim=self.head_dim,
             conv_kernel=self.conv_kernel,
             conv_bias=self.conv_bias,
             bias=self.bias,
@@ -231,8 +231,8 @@ class LinearHeadFields(Wire):
         return {
             "num_heads": self.num_heads,
             "num_key_heads": key_heads,
-            "key_dim": self.key_head_dim,
-            "value_dim": self.value_head_dim or self.key_head_dim,
+            "key_head_dim": self.key_head_dim,
+            "value_head_dim": self.value_head_dim or self.key_head_dim,
         }
 
 

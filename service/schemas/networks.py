@@ -103,7 +103,7 @@ class LayerMoeFields(ExpertFields):
             num_experts=self.num_experts,
             experts_per_token=self.experts_per_token,
             intermediate_size=self.moe_intermediate_size,
-            shared_intermediate_size=shared,
+            shared_expert_intermediate_size=shared,
             gated=self.gated,
             bias=self.bias,
             router_bias=self.bias if self.router_bias is None else self.router_bias,

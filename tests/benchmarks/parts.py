@@ -81,7 +81,12 @@ def attention(row: Row, chip: Chip, profile: Profile) -> float | None:
         return None
     problem = _alone(chip, seq_len=row["seq_len"], kernel=kernel)
     dim = int(row["head_dim"])
-    heads = Attention(num_heads=2048 // dim, num_kv_heads=2048 // dim, head_dim=dim, v_head_dim=dim)
+    heads = Attention(
+        num_attention_heads=2048 // dim,
+        num_key_value_heads=2048 // dim,
+        head_dim=dim,
+        v_head_dim=dim,
+    )
     layer, *_ = problem.architecture.layers
     layers = (replace(layer, attention=heads),)
     problem = replace(problem, architecture=replace(problem.architecture, layers=layers))

@@ -78,8 +78,10 @@ def _model(job: Job) -> dict[str, Any]:
     return {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden_size,
-        "num_heads": attention.num_heads,
-        "num_kv_heads": attention.num_heads if attention.is_mla else attention.num_kv_heads,
+        "num_heads": attention.num_attention_heads,
+        "num_kv_heads": attention.num_attention_heads
+        if attention.is_mla
+        else attention.num_key_value_heads,
         "num_experts": experts.pop(),
         "capacity_factor": _capacity(job),
         "vocab_size": model.vocab_size,

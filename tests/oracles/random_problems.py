@@ -117,13 +117,17 @@ def random_encoder(rng: np.random.Generator, hidden: int, workload: Workload) ->
     """One for a model of this hidden size. Beside adapters it is frozen."""
     heads, dim, patches = pick(rng, (12, 16)), pick(rng, (64, 72, 80, 88)), pick(rng, (1, 4, 16))
     attention = Attention(
-        num_heads=heads, num_kv_heads=heads, head_dim=dim, v_head_dim=dim, causal=False,
-        qkv_bias=chance(rng, 0.5),
-    )  # fmt: skip
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=dim,
+        v_head_dim=dim,
+        causal=False,
+        attention_bias=chance(rng, 0.5),
+    )
     network = Mlp(intermediate_size=4 * heads * dim, gated=chance(rng, 0.5))
     layers = [Layer(attention=attention, feed_forward=network)] * pick(rng, (2, 27, 48))
     if chance(rng, 0.3):
-        local = replace(attention, window=pick(rng, (64, 256)), chunked=True)
+        local = replace(attention, sliding_window=pick(rng, (64, 256)), chunked_attention=True)
         layers = [*layers, *[replace(layers[0], attention=local)] * len(layers)]
     size = heads * dim
     trained, projector = pick(rng, ((True, True), (False, True), (False, False)))
@@ -560,12 +564,12 @@ def _attention(rng: np.random.Generator) -> Attention:
     bias = chance(rng, 0.25)
     dim = pick(rng, (64, 80, 96, 128, 128, 192, 256))
     return Attention(
-        num_heads=heads,
-        num_kv_heads=pick(rng, divisors(heads)),
+        num_attention_heads=heads,
+        num_key_value_heads=pick(rng, divisors(heads)),
         head_dim=dim,
         v_head_dim=dim,
-        qkv_bias=bias,
-        output_bias=bias and chance(rng, 0.5),
+        attention_bias=bias,
+        attention_output_bias=bias and chance(rng, 0.5),
         qk_norm=chance(rng, 0.3),
         qk_norm_all_heads=chance(rng, 0.2),
         sinks=chance(rng, 0.2),
@@ -576,14 +580,14 @@ def _latent_attention(rng: np.random.Generator) -> Attention:
     heads = pick(rng, (8, 16, 32, 40, 64, 128))
     rope = pick(rng, (32, 64))
     return Attention(
-        num_heads=heads,
-        num_kv_heads=heads,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         head_dim=rope + pick(rng, (64, 128)),
         v_head_dim=pick(rng, (64, 128, 192)),
         q_lora_rank=pick(rng, (None, 384, 1536)),
         kv_lora_rank=pick(rng, (256, 512)),
-        rope_head_dim=rope,
-        qkv_bias=chance(rng, 0.25),
+        qk_rope_head_dim=rope,
+        attention_bias=chance(rng, 0.25),
     )
 
 
@@ -615,7 +619,7 @@ def _newer(rng: np.random.Generator, layer: Layer, hidden: int) -> Layer:
     pooled = replace(
         attention,
         q_lora_rank=attention.q_lora_rank or 384,
-        window=attention.window or 128,
+        sliding_window=attention.sliding_window or 128,
         compression=Compression(rate=pick(rng, (4, 128)), overlap=chance(rng, 0.5)),
         indexer=indexer if chance(rng, 0.5) else None,
     )
@@ -624,23 +628,33 @@ def _newer(rng: np.random.Generator, layer: Layer, hidden: int) -> Layer:
 
 def _recurrence(rng: np.random.Generator) -> Recurrence:
     heads = pick(rng, (8, 16, 32, 64))
-    shape = {"num_heads": heads, "num_key_heads": heads // pick(rng, (1, 2, 4)), "value_dim": 64}
+    shape = {
+        "num_heads": heads,
+        "num_key_heads": heads // pick(rng, (1, 2, 4)),
+        "value_head_dim": 64,
+    }
     if chance(rng, 0.3):
-        lightning = LightningAttention(**shape, key_dim=64)
+        lightning = LightningAttention(**shape, key_head_dim=64)
         return pick(rng, (lightning, ShortConvolution.of(heads * 64, conv_kernel=3)))
     if chance(rng, 0.5):
-        return Mamba2(**shape, key_dim=pick(rng, (16, 128)), conv_kernel=4)
+        return Mamba2(**shape, key_head_dim=pick(rng, (16, 128)), conv_kernel=4)
     rank = pick(rng, (None, 128))
     return DeltaNet(
-        **shape, key_dim=128, conv_kernel=4, decay_per_element=rank is not None, decay_rank=rank,
+        **shape,
+        key_head_dim=128,
+        conv_kernel=4,
+        decay_per_element=rank is not None,
+        decay_rank=rank,
         gate_rank=rank,
-    )  # fmt: skip
+    )
 
 
 def _windowed(rng: np.random.Generator, attention: Attention) -> Attention:
     """The same with a window, in half of all cases."""
     window = pick(rng, (None, None, None, 128, 1024, 4096))
-    return replace(attention, window=window, chunked=window is not None and chance(rng, 0.3))
+    return replace(
+        attention, sliding_window=window, chunked_attention=window is not None and chance(rng, 0.3)
+    )
 
 
 def _mixture(rng: np.random.Generator, hidden: int) -> Moe:
@@ -652,7 +666,7 @@ def _mixture(rng: np.random.Generator, hidden: int) -> Moe:
         num_experts=experts,
         experts_per_token=min(pick(rng, (1, 2, 4, 6, 8)), within_reach),
         intermediate_size=pick(rng, (256, 512, 768, 1408, 1536, 2048, 4096, hidden)),
-        shared_intermediate_size=pick(rng, (0, 0, 512, 1408, 2048)),
+        shared_expert_intermediate_size=pick(rng, (0, 0, 512, 1408, 2048)),
         gated=chance(rng, 0.8),
         bias=chance(rng, 0.2),
         router_bias=chance(rng, 0.2),
@@ -718,7 +732,7 @@ def small_model(
     )  # fmt: skip
     if not hybrid:
         return model
-    mamba = Mamba2(num_heads=16, num_key_heads=4, key_dim=64, value_dim=64, conv_kernel=4)
+    mamba = Mamba2(num_heads=16, num_key_heads=4, key_head_dim=64, value_head_dim=64, conv_kernel=4)
     indexer = Indexer(num_heads=4, head_dim=64, top_k=256)
     newer = [
         replace(layer, attention=None, recurrence=mamba)

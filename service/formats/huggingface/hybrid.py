@@ -58,7 +58,7 @@ def bamba_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def minimax_heads(cfg: Config, kind: str) -> Attention:
-    return replace(heads()(cfg, kind), window=cfg.size_or_none("sliding_window"))
+    return replace(heads()(cfg, kind), sliding_window=cfg.size_or_none("sliding_window"))
 
 
 def minimax(cfg: Config) -> Config:

@@ -34,7 +34,9 @@ def attends_within(part: AttentionPart) -> LayerPart:
     """Attention to a sliding window."""
 
     def read(cfg: Config) -> Layer:
-        return Layer(attention=replace(part(cfg, SLIDING), window=cfg.size("sliding_window")))
+        return Layer(
+            attention=replace(part(cfg, SLIDING), sliding_window=cfg.size("sliding_window"))
+        )
 
     return read
 
@@ -63,8 +65,8 @@ def delta_net(cfg: Config) -> DeltaNet:
     return DeltaNet(
         num_heads=num_heads,
         num_key_heads=_dividing(cfg, "linear_num_key_heads", key_heads, num_heads),
-        key_dim=key_dim,
-        value_dim=cfg.size_or_none("linear_value_head_dim") or 2 * key_dim,
+        key_head_dim=key_dim,
+        value_head_dim=cfg.size_or_none("linear_value_head_dim") or 2 * key_dim,
         conv_kernel=cfg.size("linear_conv_kernel_dim"),
     )
 
@@ -79,8 +81,8 @@ def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> Re
         return DeltaNet(
             num_heads=num_heads,
             num_key_heads=num_heads,
-            key_dim=head_dim,
-            value_dim=head_dim,
+            key_head_dim=head_dim,
+            value_head_dim=head_dim,
             conv_kernel=cfg.size("linear_conv_kernel_dim"),
             decay_per_element=True,
             decay_rank=None if full_rank_decay else head_dim,
@@ -96,10 +98,10 @@ def lightning_attention(part: AttentionPart) -> RecurrencePart:
     def read(cfg: Config) -> LightningAttention:
         like = part(cfg, FULL)
         return LightningAttention(
-            num_heads=like.num_heads,
-            num_key_heads=like.num_heads,
-            key_dim=like.head_dim,
-            value_dim=like.v_head_dim,
+            num_heads=like.num_attention_heads,
+            num_key_heads=like.num_attention_heads,
+            key_head_dim=like.head_dim,
+            value_head_dim=like.v_head_dim,
         )
 
     return read
@@ -121,8 +123,10 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
         return Mamba2(
             num_heads=num_heads,
             num_key_heads=_dividing(cfg, "mamba_n_groups", cfg.size("mamba_n_groups"), num_heads),
-            key_dim=cfg.size("mamba_d_state"),
-            value_dim=_share(cfg, width(cfg), num_heads) if width else cfg.size("mamba_d_head"),
+            key_head_dim=cfg.size("mamba_d_state"),
+            value_head_dim=_share(cfg, width(cfg), num_heads)
+            if width
+            else cfg.size("mamba_d_head"),
             conv_kernel=cfg.size("mamba_d_conv"),
             conv_bias=cfg.flag("mamba_conv_bias"),
             bias=cfg.flag("mamba_proj_bias"),
@@ -206,17 +210,17 @@ def pooled_keys(rate: str | None = None, *, indexed: bool = False) -> LayerPart:
             top_k=cfg.size("index_topk"),
         )
         attention = Attention(
-            num_heads=num_heads,
-            num_kv_heads=1,
+            num_attention_heads=num_heads,
+            num_key_value_heads=1,
             head_dim=head_dim,
             v_head_dim=head_dim,
             q_lora_rank=cfg.size("q_lora_rank"),
-            window=cfg.size("sliding_window"),
+            sliding_window=cfg.size("sliding_window"),
             values_are_keys=True,
             kv_norm=True,
             sinks=True,
-            output_groups=_dividing(cfg, "o_groups", cfg.size("o_groups"), num_heads),
-            output_lora_rank=cfg.size("o_lora_rank"),
+            o_groups=_dividing(cfg, "o_groups", cfg.size("o_groups"), num_heads),
+            o_lora_rank=cfg.size("o_lora_rank"),
             compression=Compression(rate=cfg.size(rate), overlap=indexed) if rate else None,
             indexer=indexer if indexed else None,
         )

@@ -39,12 +39,12 @@ def heads(
         num_heads, kv_heads, head_dim = head_counts(cfg)
         qkv_bias = is_on(cfg, bias)
         return Attention(
-            num_heads=num_heads,
-            num_kv_heads=kv_heads,
+            num_attention_heads=num_heads,
+            num_key_value_heads=kv_heads,
             head_dim=head_dim,
             v_head_dim=head_dim,
-            qkv_bias=qkv_bias,
-            output_bias=qkv_bias if output_bias is None else is_on(cfg, output_bias),
+            attention_bias=qkv_bias,
+            attention_output_bias=qkv_bias if output_bias is None else is_on(cfg, output_bias),
             qk_norm=is_on(cfg, qk_norm),
             qk_norm_all_heads=qk_norm_all_heads,
             sinks=is_on(cfg, sinks),
@@ -82,13 +82,13 @@ def latent(cfg: Config, kind: str) -> Attention:
     rope = cfg.size("qk_rope_head_dim")
     num_heads = cfg.size("num_attention_heads")
     return Attention(
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_heads,
         head_dim=cfg.size("qk_nope_head_dim") + rope,
         v_head_dim=cfg.size_or_none("v_head_dim") or hidden_per_head(cfg, "v_head_dim"),
         q_lora_rank=cfg.size_or_none("q_lora_rank"),
         kv_lora_rank=cfg.size("kv_lora_rank"),
-        rope_head_dim=rope,
+        qk_rope_head_dim=rope,
     )
 
 
@@ -148,7 +148,9 @@ def experts(
             num_experts=num_experts,
             experts_per_token=per_token,
             intermediate_size=size,
-            shared_intermediate_size=cfg.count(shared_width) if shared_width else times * size,
+            shared_expert_intermediate_size=cfg.count(shared_width)
+            if shared_width
+            else times * size,
             shared_gate=shared_gate,
             selection_bias=is_on(cfg, selection_bias),
             selection_bias_is_parameter=selection_bias_is_parameter,

@@ -145,7 +145,9 @@ def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention
     block = part(cfg, kind)
     if kind == FULL or not _has_windows(cfg):
         return block
-    return replace(block, window=cfg.size(_WINDOW_KEYS[kind]), chunked=kind == CHUNKED)
+    return replace(
+        block, sliding_window=cfg.size(_WINDOW_KEYS[kind]), chunked_attention=kind == CHUNKED
+    )
 
 
 def undescribed_kind(cfg: Config, kind: str, known: Iterable[str]) -> Unsupported:

@@ -48,11 +48,11 @@ def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
     else:
         sinks = cfg.flag("add_full_attention_sink_bias", False)
     return Attention(
-        num_heads=num_heads,
-        num_kv_heads=kv_heads,
+        num_attention_heads=num_heads,
+        num_key_value_heads=kv_heads,
         head_dim=head_dim,
         v_head_dim=cfg.size("v_head_dim"),
-        qkv_bias=cfg.flag("attention_bias"),
+        attention_bias=cfg.flag("attention_bias"),
         sinks=sinks,
     )
 

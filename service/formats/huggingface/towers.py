@@ -64,19 +64,19 @@ def equal_layers(
     heads: str = "num_attention_heads",
     depth: str = "num_hidden_layers",
     bias: bool = True,
-    qkv_bias: bool | None = None,
+    attention_bias: bool | None = None,
     gated: bool = False,
     rms: bool = False,
     num_norms: int = 2,
     **attention: Any,
 ) -> tuple[Layer, ...]:
-    """Layers that are alike. With `bias` all matrices have one, unless `qkv_bias` says otherwise of
-    queries, keys and values; `rms` norms have none."""
+    """Layers that are alike. With `bias` all matrices have one, unless `attention_bias` says
+    otherwise of queries, keys and values; `rms` norms have none."""
     hidden = hidden or vision.size("hidden_size")
     num_heads = vision.size(heads)
     shape = {
-        "num_heads": num_heads,
-        "num_kv_heads": num_heads,
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_heads,
         "head_dim": hidden // num_heads,
         "v_head_dim": hidden // num_heads,
         **attention,
@@ -84,8 +84,8 @@ def equal_layers(
     layer = Layer(
         attention=Attention(
             causal=False,
-            qkv_bias=bias if qkv_bias is None else qkv_bias,
-            output_bias=bias,
+            attention_bias=bias if attention_bias is None else attention_bias,
+            attention_output_bias=bias,
             **shape,
         ),
         feed_forward=Mlp(

@@ -86,7 +86,13 @@ def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
     full = equal_layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
     window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2
     local = equal_layers(
-        vision, heads="num_heads", depth="depth", gated=True, rms=True, window=window, chunked=True
+        vision,
+        heads="num_heads",
+        depth="depth",
+        gated=True,
+        rms=True,
+        sliding_window=window,
+        chunked_attention=True,
     )
     whole = vision.indices("fullatt_block_indexes", len(full))
     return Tower(
@@ -168,7 +174,7 @@ def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
             rms=True,
             num_norms=4,
             qk_norm=True,
-            num_kv_heads=vision.size("num_key_value_heads"),
+            num_key_value_heads=vision.size("num_key_value_heads"),
             head_dim=head_dim,
             v_head_dim=head_dim,
         ),
@@ -239,7 +245,7 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
     rms = vision.word("norm_type") == "rms_norm"
     layers = equal_layers(
         vision,
-        qkv_bias=vision.flag("attention_bias"),
+        attention_bias=vision.flag("attention_bias"),
         rms=rms,
         qk_norm=vision.flag("use_qk_norm"),
         qk_norm_all_heads=True,

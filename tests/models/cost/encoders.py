@@ -11,7 +11,9 @@ from models.spec.feed_forward import Mlp
 from models.spec.layer import Layer
 
 LAYER = Layer(
-    attention=Attention(num_heads=8, num_kv_heads=8, head_dim=128, v_head_dim=128, causal=False),
+    attention=Attention(
+        num_attention_heads=8, num_key_value_heads=8, head_dim=128, v_head_dim=128, causal=False
+    ),
     feed_forward=Mlp(intermediate_size=4096, gated=False),
 )
 ENCODER = Encoder(

@@ -119,7 +119,11 @@ def test_tensor_parallelism_divides_it_where_it_divides_its_heads() -> None:
     c = plain_coefficients(problem)
     divided = added(ENCODER, LAYOUTS[1], c)
     heads_of_six = replace(
-        ENCODER.layers[0].attention, num_heads=6, num_kv_heads=6, head_dim=128, v_head_dim=128
+        ENCODER.layers[0].attention,
+        num_attention_heads=6,
+        num_key_value_heads=6,
+        head_dim=128,
+        v_head_dim=128,
     )
     odd = replace(
         ENCODER, layers=tuple(replace(layer, attention=heads_of_six) for layer in ENCODER.layers)

@@ -139,7 +139,9 @@ def test_fewer_chosen_keys_take_less_time_and_scoring_takes_some() -> None:
 
 
 def test_a_recurrence_takes_as_long_for_as_many_tokens() -> None:
-    delta = DeltaNet(num_heads=32, num_key_heads=16, key_dim=128, value_dim=128, conv_kernel=4)
+    delta = DeltaNet(
+        num_heads=32, num_key_heads=16, key_head_dim=128, value_head_dim=128, conv_kernel=4
+    )
     layer = Layer(recurrence=delta, feed_forward=question().architecture.layers[0].feed_forward)
     model = replace(question().architecture, layers=(layer,) * 8)
     seconds = []

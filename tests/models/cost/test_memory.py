@@ -40,7 +40,9 @@ def test_what_is_computed_again_is_kept_no_longer() -> None:
     modules = [(), ("mlp",), ("mlp_act",), ("core_attn",), ("layernorm",)]
     policies = [policy_code("selective", names) if names else NONE for names in modules]
     kept = kept_bytes(problem, policies) / (problem.workload.seq_len * gpt.hidden_size)
-    scores = 5 * gpt.kinds[0].attention.num_heads * problem.workload.seq_len / gpt.hidden_size
+    scores = (
+        5 * gpt.kinds[0].attention.num_attention_heads * problem.workload.seq_len / gpt.hidden_size
+    )
     assert (kept[0] - kept).tolist() == pytest.approx([0, 16, 8, scores, 4])
 
 
@@ -328,7 +330,9 @@ def test_frozen_weights_of_few_bits_take_less_memory_and_more_time(bits: int) ->
 
 
 def test_a_recurrence_keeps_no_more_in_longer_sequences() -> None:
-    mamba = Mamba2(num_heads=64, num_key_heads=8, key_dim=128, value_dim=64, conv_kernel=4)
+    mamba = Mamba2(
+        num_heads=64, num_key_heads=8, key_head_dim=128, value_head_dim=64, conv_kernel=4
+    )
     model = replace(question().architecture, layers=(Layer(recurrence=mamba, num_norms=1),) * 4)
     kept = [
         kept_bytes(question_of(model, seq_len), [NONE])[0] / seq_len for seq_len in (2048, 65536)

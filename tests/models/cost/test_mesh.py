@@ -64,7 +64,7 @@ def test_ulysses_repeats_key_value_heads_that_are_fewer_than_ranks() -> None:
     base = on_stack(
         "deepspeed", question(model="llama-3-8b", chips=32, global_batch=1, seq_len=32768)
     )
-    wide = replace(base.architecture.kinds[0].attention, num_kv_heads=32)
+    wide = replace(base.architecture.kinds[0].attention, num_key_value_heads=32)
     layers = tuple(replace(layer, attention=wide) for layer in base.architecture.layers)
     many = replace(base, architecture=replace(base.architecture, layers=layers))
     sent = {}
@@ -220,7 +220,7 @@ def test_a_ring_passes_on_the_keys_that_queries_see(window: int | None, share: f
     """Of 2,048 tokens on each of four ranks: those of all, or of a window."""
     problem = question("llama-3-8b", chips=4)
     layers = tuple(
-        replace(layer, attention=replace(layer.attention, window=window))
+        replace(layer, attention=replace(layer.attention, sliding_window=window))
         for layer in problem.architecture.layers
         if layer.attention
     )

@@ -216,7 +216,7 @@ def test_two_kinds_of_layers_that_are_alike_are_one(seed: int) -> None:
             attention = layers[at].attention
             assert attention is not None
             layers[at] = replace(
-                layers[at], attention=replace(attention, window=one.workload.seq_len)
+                layers[at], attention=replace(attention, sliding_window=one.workload.seq_len)
             )
         two = replace(one, architecture=replace(one.architecture, layers=tuple(layers)))
         assert len(two.architecture.kinds) == 2

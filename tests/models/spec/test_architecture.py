@@ -198,7 +198,7 @@ def test_windows_and_tied_embeddings_change_what_they_should(model: Architecture
     full = replace(
         model,
         layers=tuple(
-            replace(layer, attention=replace(layer.attention, window=None))
+            replace(layer, attention=replace(layer.attention, sliding_window=None))
             for layer in model.layers
         ),
     )
@@ -223,15 +223,17 @@ def test_multi_token_prediction_is_counted_apart(model: Architecture) -> None:
         ({}, 0),
         ({"qk_norm": True}, 2 * 8),
         ({"qk_norm": True, "qk_norm_all_heads": True}, (4 + 2) * 8),
-        ({"qkv_bias": True}, (4 + 2 * 2) * 8),
-        ({"output_bias": True}, 32),
+        ({"attention_bias": True}, (4 + 2 * 2) * 8),
+        ({"attention_output_bias": True}, 32),
         ({"sinks": True}, 4),
     ],
 )
 def test_attention_counts_its_norms_biases_and_sinks(
     attention: dict[str, bool], expected: int
 ) -> None:
-    block = Attention(num_heads=4, num_kv_heads=2, head_dim=8, v_head_dim=8, **attention)
+    block = Attention(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, v_head_dim=8, **attention
+    )
     assert block.parameters(32) == 32 * (32 + 32) + 32 * 32 + expected
 
 
@@ -242,7 +244,7 @@ def test_attention_counts_its_norms_biases_and_sinks(
         ({"bias": True}, 4 * (16 + 16 + 32)),
         ({"router_bias": True}, 4),
         ({"selection_bias": True}, 0),
-        ({"shared_intermediate_size": 8, "shared_gate": True}, 3 * 32 * 8 + 32),
+        ({"shared_expert_intermediate_size": 8, "shared_gate": True}, 3 * 32 * 8 + 32),
     ],
 )
 def test_a_mixture_counts_its_biases_gate_and_shared_expert(
@@ -255,12 +257,12 @@ def test_a_mixture_counts_its_biases_gate_and_shared_expert(
 def test_what_old_families_add_is_counted() -> None:
     layer = Layer(
         attention=Attention(
-            num_heads=12,
-            num_kv_heads=12,
+            num_attention_heads=12,
+            num_key_value_heads=12,
             head_dim=64,
             v_head_dim=64,
-            qkv_bias=True,
-            output_bias=True,
+            attention_bias=True,
+            attention_output_bias=True,
         ),
         feed_forward=Mlp(intermediate_size=3072, gated=False, bias=True),
         norm_bias=True,
@@ -337,7 +339,16 @@ def test_the_names_of_presets_are_lower_case_and_no_two_are_the_same() -> None:
 
 def test_the_windows_of_presets_follow_their_pattern() -> None:
     scout, gemma, mistral = preset("llama-4-scout"), preset("gemma-3-27b"), preset("mistral-7b")
-    assert [layer.attention.window for layer in scout.layers] == [8192, 8192, 8192, None] * 12
-    assert all(layer.attention.chunked for layer in scout.layers if layer.attention.window)
-    assert sum(layer.attention.window is None for layer in gemma.layers) == 10
-    assert {layer.attention.window for layer in mistral.layers} == {4096}
+    assert [layer.attention.sliding_window for layer in scout.layers] == [
+        8192,
+        8192,
+        8192,
+        None,
+    ] * 12
+    assert all(
+        layer.attention.chunked_attention
+        for layer in scout.layers
+        if layer.attention.sliding_window
+    )
+    assert sum(layer.attention.sliding_window is None for layer in gemma.layers) == 10
+    assert {layer.attention.sliding_window for layer in mistral.layers} == {4096}

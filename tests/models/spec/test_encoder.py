@@ -43,7 +43,7 @@ def test_attention_of_an_image_sees_all_of_it_or_of_a_window() -> None:
     attention = ENCODER.layers[0].attention
     assert attention is not None
     assert attention.mean_keys(1000) == attention.most_keys(1000) == 1000
-    windowed = replace(attention, window=64, chunked=True)
+    windowed = replace(attention, sliding_window=64, chunked_attention=True)
     assert windowed.mean_keys(1000) == windowed.most_keys(1000) == 64
     assert windowed.mean_keys(40) == 40
 

@@ -21,9 +21,11 @@ from models.spec.workload import Workload
 from service.formats import huggingface
 from tests.paths import SHARED
 
-MAMBA = Mamba2(num_heads=64, num_key_heads=8, key_dim=128, value_dim=64, conv_kernel=4)
-DELTA = DeltaNet(num_heads=32, num_key_heads=16, key_dim=128, value_dim=128, conv_kernel=4)
-LIGHTNING = LightningAttention(num_heads=64, num_key_heads=64, key_dim=128, value_dim=128)
+MAMBA = Mamba2(num_heads=64, num_key_heads=8, key_head_dim=128, value_head_dim=64, conv_kernel=4)
+DELTA = DeltaNet(
+    num_heads=32, num_key_heads=16, key_head_dim=128, value_head_dim=128, conv_kernel=4
+)
+LIGHTNING = LightningAttention(num_heads=64, num_key_heads=64, key_head_dim=128, value_head_dim=128)
 CONVOLUTION = ShortConvolution.of(2048, 3)
 
 
@@ -107,7 +109,7 @@ def _as_counted(model: Architecture) -> Architecture:
     for layer in model.layers:
         mamba = layer.recurrence
         if isinstance(mamba, Mamba2):
-            heads = 2 * model.hidden_size // mamba.value_dim
+            heads = 2 * model.hidden_size // mamba.value_head_dim
             layers.append(replace(layer, recurrence=replace(mamba, num_heads=heads)))
         else:
             layers.append(layer)

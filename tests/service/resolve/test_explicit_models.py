@@ -51,7 +51,7 @@ def _sensible_layer(layer: Layer) -> Layer:
     attention, moe = layer.attention, layer.moe
     if attention and not attention.qk_norm:
         layer = replace(layer, attention=replace(attention, qk_norm_all_heads=False))
-    if moe and not moe.shared_intermediate_size:
+    if moe and not moe.shared_expert_intermediate_size:
         layer = replace(layer, feed_forward=replace(moe, shared_gate=False))
     return layer
 
@@ -132,8 +132,13 @@ ENCODER = every_field(
     layers=tuple(
         Layer(
             attention=Attention(
-                num_heads=2, num_kv_heads=2, head_dim=48, v_head_dim=48, causal=False,
-                window=window, chunked=window is not None,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=48,
+                v_head_dim=48,
+                causal=False,
+                sliding_window=window,
+                chunked_attention=window is not None,
             ),
             feed_forward=Mlp(intermediate_size=200, gated=False, bias=True),
             norm_bias=True,
@@ -149,12 +154,18 @@ ENCODER = every_field(
     trained=False,
     projector_trained=False,
 )  # fmt: skip
-HEADS = {"num_heads": 32, "num_key_heads": 8, "key_dim": 64, "value_dim": 128, "conv_kernel": 3}
+HEADS = {
+    "num_heads": 32,
+    "num_key_heads": 8,
+    "key_head_dim": 64,
+    "value_head_dim": 128,
+    "conv_kernel": 3,
+}
 LAYERS = [
-    Layer(attention=replace(ATTENTION, kv_lora_rank=None, rope_head_dim=0), num_norms=1),
+    Layer(attention=replace(ATTENTION, kv_lora_rank=None, qk_rope_head_dim=0), num_norms=1),
     Layer(
         attention=replace(
-            ATTENTION, num_kv_heads=32, values_are_keys=False, kv_norm=False, qk_norm=False,
+            ATTENTION, num_key_value_heads=32, values_are_keys=False, kv_norm=False, qk_norm=False,
             qk_norm_all_heads=False,
         ),
         num_norms=1,
@@ -171,7 +182,9 @@ LAYERS = [
     ],
     every_field(
         Layer,
-        attention=Attention(num_heads=8, num_kv_heads=8, head_dim=64, v_head_dim=64),
+        attention=Attention(
+            num_attention_heads=8, num_key_value_heads=8, head_dim=64, v_head_dim=64
+        ),
         recurrence=LightningAttention(**HEADS),
         feed_forward=every_field(
             Mlp, intermediate_size=512, gated=False, bias=True, learned_activation=True

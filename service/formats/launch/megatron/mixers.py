@@ -22,7 +22,7 @@ def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
     attention = common_attention(format_, model)
     indexer = {} if attention.indexer is None else _indexer(format_, model, attention)
     return {
-        "num_attention_heads": attention.num_heads,
+        "num_attention_heads": attention.num_attention_heads,
         **_heads(attention),
         **indexer,
         **_recurrences(format_, model),
@@ -43,8 +43,8 @@ def common_attention(format_: str, model: Architecture) -> Attention:
     kinds = {
         replace(
             each,
-            window=None,
-            chunked=False,
+            sliding_window=None,
+            chunked_attention=False,
             indexer=each.indexer and replace(each.indexer, shared=False),
         )
         for each in model.attentions
@@ -59,7 +59,7 @@ def common_attention(format_: str, model: Architecture) -> Attention:
 
 def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
     """Raise UnknownLayers for attention that Megatron-Core does not have."""
-    if attention.values_are_keys or attention.output_lora_rank is not None:
+    if attention.values_are_keys or attention.o_lora_rank is not None:
         known = "values have a projection of their own, and outputs one without a latent"
         raise UnknownLayers(format_, "model", model.name, known)
     if not attention.is_mla and attention.q_lora_rank is not None:
@@ -83,14 +83,17 @@ def _heads(attention: Attention) -> dict[str, Any]:
             "multi_latent_attention": True,
             **latent,
             "kv_lora_rank": attention.kv_lora_rank,
-            "qk_head_dim": attention.head_dim - attention.rope_head_dim,
-            "qk_pos_emb_head_dim": attention.rope_head_dim,
+            "qk_head_dim": attention.head_dim - attention.qk_rope_head_dim,
+            "qk_pos_emb_head_dim": attention.qk_rope_head_dim,
             "v_head_dim": attention.v_head_dim,
             "qk_layernorm": True,  # of the latents
         }
     arguments: dict[str, Any] = {"kv_channels": attention.head_dim}
-    if attention.num_kv_heads != attention.num_heads:
-        arguments |= {"group_query_attention": True, "num_query_groups": attention.num_kv_heads}
+    if attention.num_key_value_heads != attention.num_attention_heads:
+        arguments |= {
+            "group_query_attention": True,
+            "num_query_groups": attention.num_key_value_heads,
+        }
     if attention.qk_norm:
         arguments["qk_layernorm"] = True
     if attention.sinks:
@@ -175,8 +178,8 @@ def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
         known = "Mamba-2 has a norm, and a bias of its convolution alone"
         raise UnknownLayers(format_, "model.recurrence.kind", mamba.kind, known)
     return {
-        "mamba_state_dim": mamba.key_dim,
-        "mamba_head_dim": mamba.value_dim,
+        "mamba_state_dim": mamba.key_head_dim,
+        "mamba_head_dim": mamba.value_head_dim,
         "mamba_num_groups": mamba.num_key_heads,
         "mamba_num_heads": mamba.num_heads,
     }
@@ -188,8 +191,8 @@ def _delta_net(format_: str, net: DeltaNet) -> dict[str, Any]:
         raise UnknownLayers(format_, "model.recurrence.kind", net.kind, known)
     return {
         "linear_conv_kernel_dim": net.conv_kernel,
-        "linear_key_head_dim": net.key_dim,
-        "linear_value_head_dim": net.value_dim,
+        "linear_key_head_dim": net.key_head_dim,
+        "linear_value_head_dim": net.value_head_dim,
         "linear_num_key_heads": net.num_key_heads,
         "linear_num_value_heads": net.num_heads,
     }

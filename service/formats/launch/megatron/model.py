@@ -83,7 +83,9 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
         padded = -(-model.vocab_size // tp) * tp
         yield f"The vocabulary of {model.vocab_size} is padded to {padded}, a multiple of tp({tp})."
     networks = [layer.feed_forward for layer in model.kinds if layer.feed_forward]
-    biases = {each.output_bias for each in model.attentions} | {each.bias for each in networks}
+    biases = {each.attention_output_bias for each in model.attentions} | {
+        each.bias for each in networks
+    }
     if biases == {True, False}:
         yield "Megatron-Core has a bias in every linear layer or in none but of queries and keys."
 
@@ -126,26 +128,28 @@ def _dense_width(dense: Mlp | None, moe: Moe | None) -> int:
 def has_biases(model: Architecture) -> bool:
     """Whether linear layers have biases, and not those of queries and keys alone."""
     networks = any(kind.feed_forward and kind.feed_forward.bias for kind in model.kinds)
-    return networks or any(each.output_bias for each in model.attentions)
+    return networks or any(each.attention_output_bias for each in model.attentions)
 
 
 def _biases(model: Architecture) -> dict[str, Any]:
     if has_biases(model):
         return {"add_bias_linear": True}
-    of_queries = any(attention.qkv_bias for attention in model.attentions)
+    of_queries = any(attention.attention_bias for attention in model.attentions)
     return {"add_bias_linear": False, "add_qkv_bias": of_queries}
 
 
 def _window(format_: str, model: Architecture) -> dict[str, Any]:
-    windows = [layer.attention.window if layer.attention else None for layer in model.layers]
-    sizes = {each.window for each in model.attentions} - {None}
+    windows = [
+        layer.attention.sliding_window if layer.attention else None for layer in model.layers
+    ]
+    sizes = {each.sliding_window for each in model.attentions} - {None}
     if not sizes:
         return {}
-    if len(sizes) > 1 or any(each.chunked for each in model.attentions):
+    if len(sizes) > 1 or any(each.chunked_attention for each in model.attentions):
         known = "layers have one sliding window or none, and no chunks"
         raise UnknownLayers(format_, "model.sliding_window", model.name, known)
     if has_pattern(model):
-        if any(each.window is None for each in model.attentions):
+        if any(each.sliding_window is None for each in model.attentions):
             known = "beside layers of another kind, all attention has a window or none has"
             raise UnknownLayers(format_, "model.sliding_window", model.name, known)
         return {"window_size": [max(size or 0 for size in sizes) - 1, 0]}
@@ -175,8 +179,8 @@ def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
     sparse = [layer.moe is not None for layer in model.layers]
     if not all(sparse) and not has_pattern(model):
         arguments["moe_layer_freq"] = list_expression(sparse)
-    if moe.shared_intermediate_size:
-        arguments["moe_shared_expert_intermediate_size"] = moe.shared_intermediate_size
+    if moe.shared_expert_intermediate_size:
+        arguments["moe_shared_expert_intermediate_size"] = moe.shared_expert_intermediate_size
     if moe.shared_gate:
         arguments["moe_shared_expert_gate"] = True
     if moe.latent_size:

@@ -299,17 +299,17 @@ def test_a_layer_of_nemotron_h_has_a_mixer_or_a_network(pattern: str) -> None:
 def test_kinds_of_recurrences_have_the_sizes_of_their_configs() -> None:
     delta = read(config_of("qwen3_next")).recurrences
     assert delta == [
-        DeltaNet(num_heads=8, num_key_heads=4, key_dim=16, value_dim=24, conv_kernel=4)
+        DeltaNet(num_heads=8, num_key_heads=4, key_head_dim=16, value_head_dim=24, conv_kernel=4)
     ]
     for kimi in read(KIMI_K3).recurrences:
         assert isinstance(kimi, DeltaNet)
         assert (kimi.decay_per_element, kimi.decay_rank, kimi.gate_rank) == (True, 128, None)
     assert read(MINIMAX_TEXT_01).recurrences == [
-        LightningAttention(num_heads=64, num_key_heads=64, key_dim=128, value_dim=128)
+        LightningAttention(num_heads=64, num_key_heads=64, key_head_dim=128, value_head_dim=128)
     ]
     (mamba,) = read(config_of("falcon_h1")).recurrences
     assert isinstance(mamba, Mamba2)
-    assert (mamba.num_heads, mamba.value_dim, mamba.norm) == (8, 8, False)
+    assert (mamba.num_heads, mamba.value_head_dim, mamba.norm) == (8, 8, False)
 
 
 def test_attention_and_mamba_of_falcon_h1_are_side_by_side() -> None:
@@ -362,7 +362,7 @@ def test_layers_of_deepseek_v4_pool_keys_where_each_spelling_says() -> None:
     rates = [one.compression.rate if one.compression else 0 for one in published]
     assert rates == ratios[:7]
     assert [one.indexer is not None for one in published] == [rate == 4 for rate in rates]
-    assert {one.window for one in published} == {16}
+    assert {one.sliding_window for one in published} == {16}
     default = attentions(config_of("deepseek_v4", num_hidden_layers=5))
     assert [one.compression.rate for one in default if one.compression] == [128, 128, 128, 4, 128]
     assert {layer.residual_streams for layer in read(config_of("deepseek_v4")).layers} == {4}

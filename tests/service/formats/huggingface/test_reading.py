@@ -161,7 +161,7 @@ def config_file(name: str) -> dict[str, Any]:
 
 
 def windows(model: Architecture) -> list[int | None]:
-    return [layer.attention.window for layer in model.layers]
+    return [layer.attention.sliding_window for layer in model.layers]
 
 
 def sparse(model: Architecture) -> list[bool]:
@@ -521,7 +521,7 @@ def test_an_absent_tie_means_what_it_means_to_the_family(
 
 def test_absent_key_value_heads_of_llama_are_as_many_as_its_heads() -> None:
     config = without(small(), "num_key_value_heads")
-    assert read(config).layers[0].attention.num_kv_heads == 4
+    assert read(config).layers[0].attention.num_key_value_heads == 4
 
 
 def test_mistral_slides_unless_its_window_is_null() -> None:
@@ -568,7 +568,7 @@ def test_minimax_m2_is_read_without_multi_token_prediction() -> None:
 def test_layers_of_mimo_v2_differ_in_window_sinks_and_key_value_heads() -> None:
     model = read(PUBLISHED["MiMo-V2-Flash"]["config"])
     found = [
-        (each.window, each.sinks, each.num_kv_heads, each.head_dim, each.v_head_dim)
+        (each.sliding_window, each.sinks, each.num_key_value_heads, each.head_dim, each.v_head_dim)
         for layer in model.layers
         if (each := layer.attention)
     ]
@@ -582,12 +582,12 @@ def test_gemma_4_has_larger_heads_and_no_values_of_their_own_in_full_layers() ->
     local, full = (read(config).layers[index].attention for index in (0, 5))
     assert local is not None
     assert full is not None
-    assert (local.window, local.head_dim, local.num_kv_heads) == (1024, 256, 8)
-    assert (full.window, full.head_dim, full.num_kv_heads) == (None, 512, 2)
+    assert (local.sliding_window, local.head_dim, local.num_key_value_heads) == (1024, 256, 8)
+    assert (full.sliding_window, full.head_dim, full.num_key_value_heads) == (None, 512, 2)
     assert (local.values_are_keys, full.values_are_keys) == (False, True)
     moe = read(config).layers[0].moe
     assert moe is not None
-    assert (moe.num_experts, moe.shared_intermediate_size) == (128, 2112)
+    assert (moe.num_experts, moe.shared_expert_intermediate_size) == (128, 2112)
 
 
 def test_layers_of_nemotron_nas_may_have_no_attention_and_widths_of_their_own() -> None:
@@ -623,7 +623,7 @@ def test_layers_of_gpt_neo_that_are_local_see_a_window() -> None:
 def test_starcoder_shares_its_keys_and_values_unless_told_otherwise() -> None:
     config = PUBLISHED["starcoder"]["config"]
     heads = [
-        read(config | more).layers[0].attention.num_kv_heads
+        read(config | more).layers[0].attention.num_key_value_heads
         for more in ({}, {"multi_query": False})
     ]
     assert heads == [1, 48]
@@ -638,9 +638,16 @@ def test_layer_types_overrule_the_family_pattern() -> None:
 def test_llama_4_attends_within_chunks_in_three_of_four_layers() -> None:
     model = read(MAVERICK)
     assert windows(model) == [8192, 8192, 8192, None] * 12
-    assert [layer.attention.chunked for layer in model.layers] == [True, True, True, False] * 12
+    assert [layer.attention.chunked_attention for layer in model.layers] == [
+        True,
+        True,
+        True,
+        False,
+    ] * 12
     assert sparse(model) == [False, True] * 24
-    assert {layer.moe.shared_intermediate_size for layer in model.layers if layer.moe} == {8192}
+    assert {layer.moe.shared_expert_intermediate_size for layer in model.layers if layer.moe} == {
+        8192
+    }
     stated = read(MAVERICK | {"no_rope_layers": [0, 1] * 24, "moe_layers": [0]})
     assert windows(stated) == [None, 8192] * 24
     assert sparse(stated) == [True] + [False] * 47
@@ -675,7 +682,7 @@ def test_both_spellings_of_a_count_are_read() -> None:
 
 def test_latent_attention_ignores_the_head_dim_and_key_value_heads_written_beside_it() -> None:
     block = read(KIMI).layers[0].attention
-    assert (block.head_dim, block.v_head_dim, block.num_kv_heads) == (192, 128, 64)
+    assert (block.head_dim, block.v_head_dim, block.num_key_value_heads) == (192, 128, 64)
     assert read(KIMI | {"head_dim": 1, "num_key_value_heads": 5}) == read(KIMI)
 
 

@@ -61,7 +61,7 @@ def test_patches_make_tokens(model_type: str, patches: int, image: int | None) -
 
 def test_attention_of_qwen2_5_vl_is_within_windows_but_in_some_layers() -> None:
     layers = encoder_of(config_of("qwen2_5_vl")).layers
-    windows = [layer.attention.window for layer in layers if layer.attention]
+    windows = [layer.attention.sliding_window for layer in layers if layer.attention]
     assert windows == [784, None, 784]  # 112 pixels of 4 a patch, squared
     assert not any(layer.attention.causal for layer in layers if layer.attention)
 

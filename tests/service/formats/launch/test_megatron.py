@@ -131,8 +131,8 @@ def require_same_model(job: Job, reading: LaunchReading) -> None:
     assert [layer.moe is None for layer in found.layers] == [
         layer.moe is None for layer in model.layers
     ]
-    windows = [layer.attention.window for layer in model.layers]
-    assert [layer.attention.window for layer in found.layers] == windows
+    windows = [layer.attention.sliding_window for layer in model.layers]
+    assert [layer.attention.sliding_window for layer in found.layers] == windows
 
 
 @pytest.mark.parametrize("choices", [SHARDING, PIPELINES], ids=["sharding", "pipelines"])
