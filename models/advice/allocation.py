@@ -18,14 +18,10 @@ from itertools import islice
 
 import numpy as np
 
-from models.advice.fewer_chips import (
-    FEW_DEVICES,
-    FastestAnswer,
-    clusters_with_devices,
-    factorizations_by_devices,
-    fastest_space,
-    promise_score,
-)
+from models.advice.chip_counts import clusters_with_devices
+from models.advice.factorizations import factorizations_by_devices
+from models.advice.fewer_chips import FastestAnswer, fastest_space
+from models.advice.promising_counts import FEW_DEVICES, promise_score
 from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.space import Space
@@ -106,7 +102,7 @@ class Allocation:
 @dataclass(frozen=True, slots=True)
 class _Arrangement:
     """Groups of `chips_per_group` that have `devices` in all. `promise` ranks them
-    (models.advice.fewer_chips.promise_score)."""
+    (models.advice.promising_counts.promise_score)."""
 
     chips_per_group: int
     devices: int

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.advice.fewer_chips import clusters_with_devices, factorizations_by_devices
+from models.advice.chip_counts import clusters_with_devices
+from models.advice.factorizations import factorizations_by_devices
 from models.errors import Invalid, TooLarge
 from models.layouts.space import Space
 from models.search.enumeration import finds_any, search_on

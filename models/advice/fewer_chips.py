@@ -10,19 +10,22 @@ which number is the fastest. The answer is the fastest of those that were tried.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
+from models.advice.factorizations import factorizations_by_devices
+from models.advice.promising_counts import (
+    FEW_DEVICES,
+    most_promising_first,
+    promising_spaces,
+    spaces_to_try,
+    whole_domains,
+)
 from models.advice.reason import Reason
-from models.columns import Array
-from models.errors import Infeasible, Invalid, TooLarge
-from models.layouts.factors import divisors
-from models.layouts.rules import RULES_BY_NAME
-from models.layouts.space import Space, default_layouts
+from models.errors import Infeasible, TooLarge
+from models.layouts.space import Space
 from models.prediction.term_words import rounded
 from models.search.enumeration import search, search_on
 from models.search.infeasibility import (
@@ -35,21 +38,12 @@ from models.search.infeasibility import (
 from models.search.result import Goal, NothingFaster, SearchAnswer, ShouldContinue
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
-from models.spec.hardware import Cluster
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 _MAX_TRIED = 12  # numbers of chips, where no layout uses all; it bounds the number of searches
 _MAX_TRIED_FASTER = 6  # numbers that may be faster, where some layout uses all
-# Numbers of chips that are tried of more than FEW_DEVICES up to _SEVERAL_DEVICES, where any is
-# promising. With fewer, 224 of 250 GB200 were missed; beyond _SEVERAL_DEVICES they took up to twice
-# as long (docs/lab/number-of-chips.md).
-_LEAST_TRIED = 6
-_SEVERAL_DEVICES = 512
-FEW_DEVICES = 64
-"""The largest number of devices for which searches are short. Up to it every smaller number is
-tried, if any is promising: records of divisibility alone missed the fastest by up to 14%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,14 +168,14 @@ def _search_fewer(
     problem = space.problem
     factorizations = factorizations_by_devices(problem, space.constraints)
     if error := in_the_way(space):
-        fewer = next(_promising_spaces(space, factorizations), None)
+        fewer = next(promising_spaces(space, factorizations), None)
         if fewer is None:
             raise error
         raise error.with_detail(f"{fewer.problem.cluster.num_chips} of the chips have one")
     rule, message = blame(problem)
-    tried = _spaces_to_try(space, factorizations, _MAX_TRIED)
+    tried = spaces_to_try(space, factorizations, _MAX_TRIED)
     best, failure, tried_all = fastest_space(
-        _most_promising_first(tried, factorizations), profile, goal, should_continue
+        most_promising_first(tried, factorizations), profile, goal, should_continue
     )
     if best is None:
         conflict = _contradiction_on_fewer(problem, space.constraints, message)
@@ -204,7 +198,7 @@ def _contradiction_on_fewer(
         return None
     free = Constraints()
     factorizations = factorizations_by_devices(problem, free)
-    unconstrained = next(_promising_spaces(Space(problem, free), factorizations), None)
+    unconstrained = next(promising_spaces(Space(problem, free), factorizations), None)
     if unconstrained is None:
         return None
     error = contradiction(unconstrained.problem, constraints)
@@ -230,15 +224,15 @@ def fastest_on_fewer(
         count: ways for count, ways in factorizations.items() if devices <= 2 * count < 2 * devices
     }
     most = _MAX_TRIED_FASTER if devices > FEW_DEVICES else _MAX_TRIED
-    better_divided = _spaces_to_try(
+    better_divided = spaces_to_try(
         space, upper_half, most, more_than=factorizations.get(devices, 0)
     )
-    whole_domains = [space.on_cluster(cluster) for cluster in _whole_domains(space.problem)]
+    of_whole_domains = [space.on_cluster(cluster) for cluster in whole_domains(space.problem)]
     by_devices = {
-        tried.problem.cluster.num_devices: tried for tried in (*whole_domains, *better_divided)
+        tried.problem.cluster.num_devices: tried for tried in (*of_whole_domains, *better_divided)
     }
     best, _, tried_all = fastest_space(
-        _most_promising_first(by_devices.values(), factorizations),
+        most_promising_first(by_devices.values(), factorizations),
         profile,
         Goal(faster_than=seconds),
         should_continue,
@@ -273,186 +267,3 @@ def fastest_space(
             failure = failure or error
         in_time = should_continue()
     return best, failure, in_time
-
-
-# -- which numbers of chips are tried
-# --------------------------------------------------------------------------------------------------
-
-
-def _most_promising_first(
-    spaces: Iterable[Space], factorizations: Mapping[int, int]
-) -> list[Space]:
-    """Return the spaces in an order in which the fastest probably comes first, because the others
-    are then searched quickly."""
-
-    def promise_of_space(space: Space) -> float:
-        devices = space.problem.cluster.num_devices
-        return promise_score(devices, factorizations.get(devices, 0))
-
-    return sorted(spaces, key=promise_of_space, reverse=True)
-
-
-def promise_score(devices: int, ways: int) -> float:
-    """Return a score by which numbers of devices are tried. Many devices help, and so do many ways
-    to divide them, but ever less."""
-    return devices * math.log1p(ways)
-
-
-def _promising_spaces(
-    whole: Space, factorizations: Mapping[int, int], *, more_than: int = 0
-) -> Iterator[Space]:
-    """Yield spaces on fewer chips that have layouts, from the largest number down. A number must be
-    divisible in more ways than all larger ones and than `more_than`. Of few devices every number
-    with layouts is yielded, if any is divisible in more ways than `more_than`."""
-    cluster = whole.problem.cluster
-    most_ways = max(factorizations.values(), default=0)
-    takes_every = cluster.num_devices <= FEW_DEVICES and most_ways > more_than
-    for count in sorted(factorizations, reverse=True):
-        if count % cluster.chip.devices_per_chip:
-            continue
-        if not takes_every and factorizations[count] <= more_than:
-            continue
-        for smaller in _clusters_within(cluster, np.array([count])):
-            space = whole.on_cluster(smaller)
-            if space.has_legal():
-                more_than = factorizations[count]
-                yield space
-
-
-def _spaces_to_try(
-    whole: Space, factorizations: Mapping[int, int], most: int, *, more_than: int = 0
-) -> list[Space]:
-    """Return the first promising spaces. Where these are too few, but not none, and there are not
-    too many devices, add the most promising of the other numbers: 224 are fewer than 240 and divide
-    in fewer ways, but may divide into the stages that suit a model."""
-    cluster = whole.problem.cluster
-    spaces = list(islice(_promising_spaces(whole, factorizations, more_than=more_than), most))
-    is_of_several = FEW_DEVICES < cluster.num_devices <= _SEVERAL_DEVICES
-    if not (is_of_several and 0 < len(spaces) < _LEAST_TRIED):
-        return spaces
-    known = {cluster.num_devices} | {space.problem.cluster.num_devices for space in spaces}
-    others = sorted(
-        factorizations.keys() - known,
-        key=lambda count: promise_score(count, factorizations[count]),
-        reverse=True,
-    )
-    for smaller in _clusters_within(cluster, np.array(others, dtype=np.int64)):
-        space = whole.on_cluster(smaller)
-        if space.has_legal():
-            spaces.append(space)
-        if len(spaces) == _LEAST_TRIED:
-            break
-    return spaces
-
-
-def _whole_domains(problem: Problem) -> list[Cluster]:
-    """Return clusters of whole scale-up domains, where some chips stand outside them. Where experts
-    divide a domain by powers of two only, return also as many domains with the largest power of two
-    in each: 64 chips of 72."""
-    cluster = problem.cluster
-    if not cluster.dims or cluster.dims[0].kind == "ring":
-        return []
-    domain = max(cluster.dims[0].domain, 1)
-    domains, outside = divmod(cluster.num_devices, domain)
-    devices_per_domain = [domain] if outside else []
-    if cluster.chips_per_domain is None and _experts_want_power_of_two(problem, domain):
-        devices_per_domain.append(1 << (domain.bit_length() - 1))
-    counts = {domains * devices for devices in devices_per_domain} - {0, cluster.num_devices}
-    return list(_clusters_within(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
-
-
-def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
-    """Say whether there are experts, and each kind divides a domain by powers of two only."""
-    common = {
-        math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe
-    }
-    return bool(common) and all(ranks & (ranks - 1) == 0 for ranks in common)
-
-
-# -- clusters of fewer chips
-# --------------------------------------------------------------------------------------------------
-
-
-def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """Yield the cluster with each of these numbers of devices that its chips and slices allow.
-    Slices of a given shape stay whole."""
-    per_chip = cluster.chip.devices_per_chip
-    slice_chips = math.prod(cluster.torus_shape or ())
-    for count in counts[counts % (per_chip * slice_chips) == 0].tolist():
-        try:
-            resized = replace(
-                cluster.with_num_chips(count // per_chip), torus_shape=cluster.torus_shape
-            )
-            _ = resized.dims  # raises Invalid where no slice has so many chips
-        except Invalid:
-            continue
-        yield resized
-
-
-def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """Yield the clusters of clusters_with_devices that are a part of this cluster: they stand in no
-    more scale-up domains than it does."""
-    domains = _domain_count(cluster)
-    for resized in clusters_with_devices(cluster, counts):
-        if _domain_count(resized) <= domains:
-            yield resized
-
-
-def _domain_count(cluster: Cluster) -> int:
-    """Return the number of scale-up domains that the chips stand in, whole or not; 0 for a
-    torus."""
-    return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)
-
-
-def problem_with_chips(problem: Problem, chips: int) -> Problem:
-    """Return the problem on so many of its chips, which they must allow."""
-    devices = chips * problem.cluster.chip.devices_per_chip
-    (cluster,) = clusters_with_devices(problem.cluster, np.array([devices]))
-    return replace(problem, cluster=cluster)
-
-
-# -- in how many ways devices can be divided
-# --------------------------------------------------------------------------------------------------
-
-
-def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dict[int, int]:
-    """Return the numbers of devices that are products of degrees which each axis may have by
-    itself, each with its number of such products. They are in ascending order, up to the cluster's
-    devices."""
-    most = problem.cluster.num_devices
-    allowed = constraints.allowed
-    counts = np.ones(1, dtype=np.int64)
-    ways = np.ones(1, dtype=np.int64)
-    for axis, degrees in _degrees_by_axis(problem).items():
-        if axis in allowed:
-            degrees = degrees[np.isin(degrees, allowed[axis])]
-        products = np.multiply.outer(counts, degrees)
-        fits = products <= most
-        ways_of_products = np.broadcast_to(ways[:, None], fits.shape)[fits]
-        ways_of_each = np.bincount(products[fits], ways_of_products).astype(np.int64)
-        counts = np.flatnonzero(ways_of_each)
-        ways = ways_of_each[counts]
-    return dict(zip(counts.tolist(), ways.tolist(), strict=True))
-
-
-def _degrees_by_axis(problem: Problem) -> dict[str, Array]:
-    """Return the degrees that each axis may have by itself, in ascending order."""
-    stack = problem.stack
-    layers = problem.architecture.num_layers
-    tp = np.arange(1, stack.max_tp + 1)
-    for rule in ("tensor_divides_heads", "tensor_divides_widths", "whole_blocks"):
-        tp = tp[_obeys_rule(problem, rule, "tp", tp)]
-    cp = np.arange(1, stack.max_cp + 1)
-    for rule in ("sequence_divides", "context_divides_heads"):
-        cp = cp[_obeys_rule(problem, rule, "cp", cp)]
-    pp = np.arange(1, layers + 1)
-    if stack.partition == "even":
-        pp = pp[layers % pp == 0]
-    return {"tp": tp, "cp": cp, "pp": pp, "dp": np.array(divisors(problem.workload.global_batch))}
-
-
-def _obeys_rule(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
-    """Return a mask of the degrees of one axis that obey a rule where all other axes are 1; shape
-    (n,)."""
-    rows = default_layouts(len(degrees)).with_columns(**{axis: degrees})
-    return np.asarray(RULES_BY_NAME[rule].test(problem, rows), dtype=bool)

@@ -22,17 +22,16 @@ from functools import partial
 
 import numpy as np
 
-from models.advice.fewer_chips import clusters_with_devices, search_all_and_fewer
+from models.advice.chip_counts import attempts, clusters_with_devices
+from models.advice.fewer_chips import search_all_and_fewer
 from models.advice.objective import SUPERLATIVES, Minimized, Objective, max_step_time_s
 from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
-from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.space import Space
 from models.prediction.prediction import predict_layouts
 from models.search.enumeration import search
 from models.search.result import Goal, NothingFaster, ShouldContinue, run_to_completion
-from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
 from models.spec.problem import Problem
@@ -112,10 +111,8 @@ def fewest_chips(
         exact=False,
         minimize=objective.minimize,
     )
-    searched_all = True
-    for cluster in clusters:
-        if not should_continue():
-            return none
+
+    def is_enough(cluster: Cluster) -> bool:
         sized = replace(problem, cluster=cluster)
         search_fast = partial(
             _search_fast_enough,
@@ -126,15 +123,13 @@ def fewest_chips(
             oom_gib=oom_gib,
             numbers=numbers,
         )
-        try:
-            is_enough = solve_avoiding_oom(oom_gib, sized, constraints, search_fast)
-        except (NothingFaster, NoLegalLayout, Infeasible):
-            continue
-        except TooLarge:
-            searched_all = False
-            continue
-        if is_enough:
-            return replace(none, num_chips=cluster.num_chips, exact=searched_all)
+        return solve_avoiding_oom(oom_gib, sized, constraints, search_fast)
+
+    searched_all = True
+    for attempt in attempts(clusters, is_enough, should_continue):
+        searched_all &= not attempt.too_large
+        if attempt.solution:
+            return replace(none, num_chips=attempt.cluster.num_chips, exact=searched_all)
     return replace(none, exact=searched_all and should_continue())
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.advice.fewer_chips import clusters_with_devices, search_all_or_fewer
-from models.errors import Infeasible, TooLarge
+from models.advice.chip_counts import attempts, clusters_with_devices
+from models.advice.fewer_chips import search_all_or_fewer
+from models.errors import Infeasible
 from models.layouts.space import Space
-from models.search.result import Goal, NothingFaster, ShouldContinue
+from models.search.result import Goal, ShouldContinue
 from models.spec.constraints import Constraints
+from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
@@ -31,26 +33,25 @@ def add_enough_chips(
     """Return the error with a number of chips that holds the model. Two, four, eight … times as
     many are tried. The first that fits is named, or the part of it that a layout uses."""
     cluster = problem.cluster
-    largest_refused = 1
-    for larger in clusters_with_devices(
-        cluster, cluster.num_devices << np.arange(1, _DOUBLINGS + 1)
-    ):
-        if not should_continue():
-            return error
-        times = larger.num_chips // cluster.num_chips
+    multiples = cluster.num_devices << np.arange(1, _DOUBLINGS + 1)
+
+    def chips_used(larger: Cluster) -> int:
         whole = Space(replace(problem, cluster=larger), constraints)
-        try:
-            space, *_ = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
-        except TooLarge:
+        space, *_ = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
+        return space.problem.cluster.num_chips
+
+    largest_refused = 1
+    for attempt in attempts(clusters_with_devices(cluster, multiples), chips_used, should_continue):
+        larger = attempt.cluster.num_chips
+        times = larger // cluster.num_chips
+        if attempt.too_large:
             return error
-        except (NothingFaster, Infeasible):
-            if should_continue():  # otherwise the search may have ended for want of time
-                largest_refused = times
-            continue
-        chips = space.problem.cluster.num_chips
-        of = "" if chips == larger.num_chips else f"{chips} of "
-        enough = f"{of}{larger.num_chips} chips, {times} times as many, have a layout that fits"
-        return error.with_detail(enough, enough_chips=chips)
-    if largest_refused == 1:
+        if attempt.solution is not None:
+            of = "" if attempt.solution == larger else f"{attempt.solution} of "
+            enough = f"{of}{larger} chips, {times} times as many, have a layout that fits"
+            return error.with_detail(enough, enough_chips=attempt.solution)
+        if should_continue():  # Otherwise the search may have ended for want of time.
+            largest_refused = times
+    if largest_refused == 1 or not should_continue():
         return error
     return error.with_detail(f"{largest_refused} times as many chips would not help")

@@ -9,9 +9,9 @@ from typing import Any
 
 from models.advice.allocation import Allocation, allocate
 from models.advice.candidate import Candidate
+from models.advice.chip_counts import problem_with_chips
 from models.advice.choice import Choice
 from models.advice.cluster_choice import no_cluster_fits, rank_clusters, with_recommendation
-from models.advice.fewer_chips import problem_with_chips
 from models.advice.fewest_chips import FewestChips, fewest_chips
 from models.advice.objective import Objective
 from models.advice.reason import Reason, reasons_of

@@ -1,0 +1,71 @@
+"""One question on several numbers of chips: the clusters, and what a search finds on each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from models.columns import Array
+from models.errors import Infeasible, Invalid, TooLarge
+from models.search.result import NothingFaster, ShouldContinue
+from models.search.tables import NoLegalLayout
+from models.spec.hardware import Cluster
+from models.spec.problem import Problem
+
+Solution = TypeVar("Solution")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[Solution]):
+    """Holds what a search on one cluster found: a solution, or None where no layout is legal, fits
+    and is fast enough. A cluster with too many layouts to search is `too_large`."""
+
+    cluster: Cluster
+    solution: Solution | None = None
+    too_large: bool = False
+
+
+def attempts(
+    clusters: Iterable[Cluster],
+    solve: Callable[[Cluster], Solution],
+    should_continue: ShouldContinue,
+) -> Iterator[Attempt[Solution]]:
+    """Yield an attempt on one cluster after the other, for as long as there is time."""
+    for cluster in clusters:
+        if not should_continue():
+            return
+        try:
+            solution = solve(cluster)
+        except TooLarge:
+            yield Attempt(cluster, too_large=True)
+        except (NothingFaster, NoLegalLayout, Infeasible):
+            yield Attempt(cluster)
+        else:
+            yield Attempt(cluster, solution)
+
+
+def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+    """Yield the cluster with each of these numbers of devices that its chips and slices allow.
+    Slices of a given shape stay whole."""
+    per_chip = cluster.chip.devices_per_chip
+    slice_chips = math.prod(cluster.torus_shape or ())
+    for count in counts[counts % (per_chip * slice_chips) == 0].tolist():
+        try:
+            resized = replace(
+                cluster.with_num_chips(count // per_chip), torus_shape=cluster.torus_shape
+            )
+            _ = resized.dims  # raises Invalid where no slice has so many chips
+        except Invalid:
+            continue
+        yield resized
+
+
+def problem_with_chips(problem: Problem, chips: int) -> Problem:
+    """Return the problem on so many of its chips, which they must allow."""
+    devices = chips * problem.cluster.chip.devices_per_chip
+    (cluster,) = clusters_with_devices(problem.cluster, np.array([devices]))
+    return replace(problem, cluster=cluster)

@@ -1,0 +1,127 @@
+"""The numbers of chips that are worth a try, where not all chips may be used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+import numpy as np
+
+from models.advice.chip_counts import clusters_with_devices
+from models.columns import Array
+from models.layouts.space import Space
+from models.spec.hardware import Cluster
+from models.spec.problem import Problem
+
+# Numbers of chips that are tried of more than FEW_DEVICES up to _SEVERAL_DEVICES, where any is
+# promising. With fewer, 224 of 250 GB200 were missed; beyond _SEVERAL_DEVICES they took up to twice
+# as long (docs/lab/number-of-chips.md).
+_LEAST_TRIED = 6
+_SEVERAL_DEVICES = 512
+FEW_DEVICES = 64
+"""The largest number of devices for which searches are short. Up to it every smaller number is
+tried, if any is promising: records of divisibility alone missed the fastest by up to 14%."""
+
+
+def most_promising_first(spaces: Iterable[Space], factorizations: Mapping[int, int]) -> list[Space]:
+    """Return the spaces in an order in which the fastest probably comes first, because the others
+    are then searched quickly."""
+
+    def promise_of_space(space: Space) -> float:
+        devices = space.problem.cluster.num_devices
+        return promise_score(devices, factorizations.get(devices, 0))
+
+    return sorted(spaces, key=promise_of_space, reverse=True)
+
+
+def promise_score(devices: int, ways: int) -> float:
+    """Return a score by which numbers of devices are tried. Many devices help, and so do many ways
+    to divide them, but ever less."""
+    return devices * math.log1p(ways)
+
+
+def promising_spaces(
+    whole: Space, factorizations: Mapping[int, int], *, more_than: int = 0
+) -> Iterator[Space]:
+    """Yield spaces on fewer chips that have layouts, from the largest number down. A number must be
+    divisible in more ways than all larger ones and than `more_than`. Of few devices every number
+    with layouts is yielded, if any is divisible in more ways than `more_than`."""
+    cluster = whole.problem.cluster
+    most_ways = max(factorizations.values(), default=0)
+    takes_every = cluster.num_devices <= FEW_DEVICES and most_ways > more_than
+    for count in sorted(factorizations, reverse=True):
+        if count % cluster.chip.devices_per_chip:
+            continue
+        if not takes_every and factorizations[count] <= more_than:
+            continue
+        for smaller in _clusters_within(cluster, np.array([count])):
+            space = whole.on_cluster(smaller)
+            if space.has_legal():
+                more_than = factorizations[count]
+                yield space
+
+
+def spaces_to_try(
+    whole: Space, factorizations: Mapping[int, int], most: int, *, more_than: int = 0
+) -> list[Space]:
+    """Return the first promising spaces. Where these are too few, but not none, and there are not
+    too many devices, add the most promising of the other numbers: 224 are fewer than 240 and divide
+    in fewer ways, but may divide into the stages that suit a model."""
+    cluster = whole.problem.cluster
+    spaces = list(islice(promising_spaces(whole, factorizations, more_than=more_than), most))
+    is_of_several = FEW_DEVICES < cluster.num_devices <= _SEVERAL_DEVICES
+    if not (is_of_several and 0 < len(spaces) < _LEAST_TRIED):
+        return spaces
+    known = {cluster.num_devices} | {space.problem.cluster.num_devices for space in spaces}
+    others = sorted(
+        factorizations.keys() - known,
+        key=lambda count: promise_score(count, factorizations[count]),
+        reverse=True,
+    )
+    for smaller in _clusters_within(cluster, np.array(others, dtype=np.int64)):
+        space = whole.on_cluster(smaller)
+        if space.has_legal():
+            spaces.append(space)
+        if len(spaces) == _LEAST_TRIED:
+            break
+    return spaces
+
+
+def whole_domains(problem: Problem) -> list[Cluster]:
+    """Return clusters of whole scale-up domains, where some chips stand outside them. Where experts
+    divide a domain by powers of two only, return also as many domains with the largest power of two
+    in each: 64 chips of 72."""
+    cluster = problem.cluster
+    if not cluster.dims or cluster.dims[0].kind == "ring":
+        return []
+    domain = max(cluster.dims[0].domain, 1)
+    domains, outside = divmod(cluster.num_devices, domain)
+    devices_per_domain = [domain] if outside else []
+    if cluster.chips_per_domain is None and _experts_want_power_of_two(problem, domain):
+        devices_per_domain.append(1 << (domain.bit_length() - 1))
+    counts = {domains * devices for devices in devices_per_domain} - {0, cluster.num_devices}
+    return list(_clusters_within(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
+
+
+def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
+    """Say whether there are experts, and each kind divides a domain by powers of two only."""
+    common = {
+        math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe
+    }
+    return bool(common) and all(ranks & (ranks - 1) == 0 for ranks in common)
+
+
+def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+    """Yield the clusters of clusters_with_devices that are a part of this cluster: they stand in no
+    more scale-up domains than it does."""
+    domains = _domain_count(cluster)
+    for resized in clusters_with_devices(cluster, counts):
+        if _domain_count(resized) <= domains:
+            yield resized
+
+
+def _domain_count(cluster: Cluster) -> int:
+    """Return the number of scale-up domains that the chips stand in, whole or not; 0 for a
+    torus."""
+    return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)
