@@ -12,6 +12,7 @@ from models.spec.architecture import MAX_LAYERS
 from models.spec.encoder import Encoder, Projector
 from models.spec.layer import Layer
 from service.json_pointers import prefix_errors
+from service.schemas.common_fields import common_fields
 from service.schemas.layer import LayerGroup
 from service.schemas.wire import Size, Wire
 
@@ -62,21 +63,15 @@ class EncoderFields(ImageFields):
         if len(layers) > MAX_LAYERS:
             rule = f"makes {len(layers)} layers; an encoder has at most {MAX_LAYERS}"
             raise Invalid("layers", None, rule)
-        return Encoder(
-            hidden_size=self.hidden_size,
-            layers=tuple(layers),
-            tokens_per_sequence=self.tokens_per_sequence,
-            tokens_per_image=self.tokens_per_image or self.tokens_per_sequence,
-            patches_per_token=self.patches_per_token,
-            patch_elements=self.patch_elements,
-            other_parameters=self.other_parameters,
-            projector=Projector(
+        differing = {
+            "layers": tuple(layers),
+            "tokens_per_image": self.tokens_per_image or self.tokens_per_sequence,
+            "projector": Projector(
                 matrices=tuple((n_in, n_out) for n_in, n_out in self.projector),
                 vectors=self.projector_vectors,
             ),
-            trained=self.trained,
-            projector_trained=self.projector_trained,
-        )
+        }
+        return Encoder(**common_fields(self, EncoderFields, Encoder) | differing)
 
     def _layer(self, group: LayerGroup) -> Layer:
         layer = group.build(self.hidden_size, 1)

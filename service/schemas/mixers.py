@@ -11,6 +11,7 @@ from models.errors import Invalid
 from models.spec.attention import Attention, Compression, Indexer
 from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2, ShortConvolution
 from service.json_pointers import TAG_PREFIX
+from service.schemas.common_fields import common_fields
 from service.schemas.wire import Size, Wire
 
 Heads = Annotated[int, Field(ge=1, le=65536)]
@@ -102,24 +103,15 @@ class AttentionFields(Wire):
     def build(self, hidden_size: int) -> Attention:
         """Raises Invalid where fields contradict each other."""
         self._require_consistent()
-        return Attention(
+        differing = {
             **self._heads(hidden_size),
-            sliding_window=self.sliding_window,
-            chunked_attention=self.chunked_attention,
-            attention_bias=self.attention_bias,
-            attention_output_bias=self._output_bias,
-            qk_norm=self.qk_norm,
-            qk_norm_all_heads=self.qk_norm_all_heads,
-            kv_norm=self.kv_norm,
-            values_are_keys=self.values_are_keys,
-            sinks=self.sinks,
-            output_gate=self.output_gate is not None,
-            gate_per_head=self.output_gate == "head",
-            o_groups=self.o_groups,
-            o_lora_rank=self.o_lora_rank,
-            compression=Compression(**dict(self.compression)) if self.compression else None,
-            indexer=Indexer(**dict(self.indexer)) if self.indexer else None,
-        )
+            "attention_output_bias": self._output_bias,
+            "output_gate": self.output_gate is not None,
+            "gate_per_head": self.output_gate == "head",
+            "compression": Compression(**dict(self.compression)) if self.compression else None,
+            "indexer": Indexer(**dict(self.indexer)) if self.indexer else None,
+        }
+        return Attention(**common_fields(self, AttentionFields, Attention) | differing)
 
     @property
     def _output_bias(self) -> bool:
@@ -202,14 +194,10 @@ class Mamba2Fields(Wire):
     def build(self) -> Mamba2:
         _require_divisor("num_groups", self.num_groups, self.num_heads)
         return Mamba2(
-            num_heads=self.num_heads,
+            **common_fields(self, Mamba2Fields, Mamba2),
             num_key_heads=self.num_groups,
             key_head_dim=self.state_size,
             value_head_dim=self.head_dim,
-            conv_kernel=self.conv_kernel,
-            conv_bias=self.conv_bias,
-            bias=self.bias,
-            norm=self.norm,
         )
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from models.errors import Invalid
 from models.spec.feed_forward import Mlp, Moe
+from service.schemas.common_fields import common_fields
 from service.schemas.wire import Size, Wire
 
 Experts = Annotated[int, Field(ge=1, le=65536)]
@@ -99,24 +100,13 @@ class LayerMoeFields(ExpertFields):
         shared = self._shared_size
         self._require_consistent(shared)
         groups = self.num_groups
-        return Moe(
-            num_experts=self.num_experts,
-            experts_per_token=self.experts_per_token,
-            intermediate_size=self.moe_intermediate_size,
-            shared_expert_intermediate_size=shared,
-            gated=self.gated,
-            bias=self.bias,
-            router_bias=self.bias if self.router_bias is None else self.router_bias,
-            shared_gate=self.shared_gate,
-            selection_bias=self.selection_bias,
-            selection_bias_is_parameter=self.selection_bias_is_parameter,
-            router_scales=self.router_scales,
-            num_groups=groups,
-            groups_per_token=groups if self.groups_per_token is None else self.groups_per_token,
-            latent_size=self.latent_size,
-            latent_norm=self.latent_norm,
-            zero_experts=self.zero_experts,
-        )
+        differing = {
+            "intermediate_size": self.moe_intermediate_size,
+            "shared_expert_intermediate_size": shared,
+            "router_bias": self.bias if self.router_bias is None else self.router_bias,
+            "groups_per_token": groups if self.groups_per_token is None else self.groups_per_token,
+        }
+        return Moe(**common_fields(self, LayerMoeFields, Moe) | differing)
 
     @property
     def _shared_size(self) -> int:
