@@ -1,9 +1,8 @@
 """The test of layouts against memory. This one test serves predictions and the search, which runs
 it for every layout that it opens.
 
-Where layouts must fit with a probability, a layout must have room for its predicted memory times a
-safety factor (models.cost.memory_uncertainty). Where the prediction itself must fit, that factor is
-1.
+Where layouts must fit with a probability, the predicted memory times a safety factor has to fit
+(models.cost.memory_uncertainty). Where the prediction itself has to fit, that factor is 1.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
-from models.cost.step import ACTIVATIONS, FRAGMENTATION, LOGITS, MEMORY, RUNTIME
+from models.cost.memory_terms import ACTIVATIONS, FRAGMENTATION, LOGITS, MEMORY, RUNTIME
 
 _LEAST_BYTES = 1.0
 """A divisor for shares of memory, so that a layout that reserves nothing has shares of zero."""
@@ -82,7 +81,7 @@ def memory_spreads(spread: MemorySpread, memory: Array) -> Array:
 @compiled
 def _fill_fits(margin: Margin, memory: Array, on_host: Array, found: Array) -> None:
     for i in range(len(memory)):
-        found[i] = has_room(margin, memory[i], on_host[i])
+        found[i] = fits_memory(margin, memory[i], on_host[i])
 
 
 @compiled
@@ -92,9 +91,8 @@ def _fill_spreads(spread: MemorySpread, memory: Array, spreads: Array) -> None:
 
 
 @inlined
-def has_room(margin: Margin, memory: Array, on_host: float) -> bool:
-    """Say whether a device and its host have room for memory of these terms, and for so many bytes
-    on the host."""
+def fits_memory(margin: Margin, memory: Array, on_host: float) -> bool:
+    """Say whether memory of these terms fits on a device, and so many bytes on its host."""
     reserved = allocated_bytes(memory) + memory[FRAGMENTATION]
     needed = reserved + memory[RUNTIME]
     if needed > margin.capacity:
@@ -116,7 +114,8 @@ def allocated_bytes(memory: Array) -> float:
 
 @inlined
 def safety_factor(margin: Margin, memory: Array) -> float:
-    """Return how many times its predicted reserved memory a layout must have room for."""
+    """Return the factor by which the reserved memory of a layout may exceed its prediction, with
+    the probability asked."""
     if margin.deviations == 0:
         return 1.0
     return math.exp(margin.deviations * memory_spread(margin.spread, memory))

@@ -8,7 +8,9 @@ from models.columns import Array
 from models.cost.facts import coefficient_records
 from models.cost.least_links import NO_LINKS
 from models.cost.predictions import LayoutRows
-from models.cost.step import buffers_for, empty_costs, exposed_sends, predict_rows
+from models.cost.stages import buffers_for
+from models.cost.step import empty_costs, predict_rows
+from models.cost.time_terms import exposed_sends
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients

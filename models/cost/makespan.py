@@ -59,7 +59,7 @@ PASSES = record_type(StagePasses)
 def turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage: Array) -> int:
     """Write the stages at which the paths of a pipeline can turn, and return their number. They are
     the `stretch_ends` where a stretch of equal stages begins or ends. With n more stages than
-    micro-batches, they are also the stages n before and n after a corner."""
+    micro-batches, they are also the stages n before and n after one of those."""
     few = pp - micro_batches
     count = 0
     for stretch_end in stretch_ends:

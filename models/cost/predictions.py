@@ -14,16 +14,12 @@ from models.compilation.compiled import compiled
 from models.cost.facts import ProblemRecords, coefficient_records, policy_numbers, question
 from models.cost.fit import NO_SPREAD, Margin, fits
 from models.cost.least_links import NO_LINKS
+from models.cost.memory_terms import MEMORY
 from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
 from models.cost.stage_partition import splits
-from models.cost.step import (
-    MEMORY,
-    TIME,
-    Costs,
-    buffers_for,
-    empty_costs,
-    predict_rows,
-)
+from models.cost.stages import buffers_for
+from models.cost.step import Costs, empty_costs, predict_rows
+from models.cost.time_terms import TIME
 from models.spec.flops import AttentionCount, model_flops
 from models.spec.layout import Layouts
 from models.spec.problem import Problem

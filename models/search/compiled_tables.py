@@ -11,7 +11,7 @@ from models.cost.facts import ProblemRecords, record_type
 from models.cost.fit import Margin
 from models.cost.least_links import LeastLinks
 from models.cost.rows import ROW, StageTables
-from models.cost.step import Buffers
+from models.cost.stages import Buffers
 from models.search.least_passes import LeastPasses
 from models.search.placements import Places
 

@@ -9,7 +9,8 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.rows import Row
-from models.cost.step import repeated_pieces, reset, set_kept, set_mesh
+from models.cost.stages import reset, set_kept
+from models.cost.step import repeated_pieces, set_mesh
 from models.search.compiled_tables import CompiledTables
 from models.search.limits import Limits
 from models.search.mesh_policies import bound_schedules, set_variant

@@ -16,7 +16,7 @@ from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.pipeline import ends_together, in_flight, weighed
 from models.cost.rows import Row, StageTables
-from models.cost.step import Workspace
+from models.cost.stages import Workspace
 from models.spec.layout import (
     AFAB,
     DUALPIPE,

@@ -11,19 +11,12 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
-from models.cost.fit import has_room
+from models.cost.fit import fits_memory
+from models.cost.memory_terms import write_memory_terms
 from models.cost.rows import Row
-from models.cost.step import (
-    expose_parts,
-    fill_stages,
-    repeated_pieces,
-    reset,
-    same_regime,
-    set_kept,
-    set_mesh,
-    write_memory_terms,
-    write_time_terms,
-)
+from models.cost.stages import expose_parts, fill_stages, reset, set_kept
+from models.cost.step import repeated_pieces, same_regime, set_mesh
+from models.cost.time_terms import write_time_terms
 from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, SearchCounts
 from models.search.least_passes import least_seconds, seconds_of
 from models.search.limits import Limits, hold
@@ -322,7 +315,7 @@ def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
 def is_enough(t: CompiledTables, row: Row) -> bool:
     """Say whether there is enough memory for a layout."""
     on_host = set_memory(t, row)
-    return has_room(t.margin, t.scratch.memory, on_host)
+    return fits_memory(t.margin, t.scratch.memory, on_host)
 
 
 @inlined

@@ -10,8 +10,10 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.fit import Margin, allocated_bytes, safety_factor
+from models.cost.memory_terms import FRAGMENTATION, RUNTIME
 from models.cost.rows import ROW
-from models.cost.step import FRAGMENTATION, RUNTIME, repeated_pieces, reset, set_kept, set_mesh
+from models.cost.stages import reset, set_kept
+from models.cost.step import repeated_pieces, set_mesh
 from models.search.compiled_tables import CompiledTables, Meshes
 from models.search.mesh_policies import layer_counts, set_memory, set_schedule, set_variant
 from models.search.partial_sums import least_memory

@@ -5,7 +5,8 @@ from __future__ import annotations
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.least_links import ANY_FILLING, UNPLACED
-from models.cost.step import repeated_pieces, reset, set_mesh
+from models.cost.stages import reset
+from models.cost.step import repeated_pieces, set_mesh
 from models.layouts.groups import set_groups
 from models.search.compiled_tables import CompiledTables, Found, Meshes, SearchCounts
 from models.search.limits import Limits

@@ -1,10 +1,11 @@
 """Lower bounds of step time and memory: sums of which a part is left out, for all layouts that grow
 from a row.
 
-A partial sum is the step time that the same functions give (models.cost.step) where something costs
-nothing or is not told apart: traffic over links that are not decided yet, and the split of layers
-over stages. It never exceeds the whole, since the slowest stage is no faster than the mean of all,
-no term of a step is negative, and no step gets shorter on slower links (tests/models/search).
+A partial sum is the step time that the same functions give (models.cost.time_terms) where something
+costs nothing or is not told apart: traffic over links that are not decided yet, and the split of
+layers over stages. It never exceeds the whole, since the slowest stage is no faster than the mean
+of all, no term of a step is negative, and no step gets shorter on slower links
+(tests/models/search).
 """
 
 from __future__ import annotations
@@ -14,16 +15,11 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.facts import CoefficientRecord, Facts
+from models.cost.memory_terms import gradient_bytes, state_bytes
 from models.cost.overlap import hide_once, waiting_for_slow_node
 from models.cost.rows import Row
-from models.cost.step import (
-    Workspace,
-    exposed_sends,
-    gradient_bytes,
-    over_shards,
-    state_bytes,
-    update_seconds,
-)
+from models.cost.stages import Workspace
+from models.cost.time_terms import exposed_sends, over_shards, update_seconds
 from models.spec.hardware import GIB
 from models.spec.layout import DUALPIPE
 

@@ -20,11 +20,13 @@ from models.cost.least_links import (
     LeastLinks,
     fill_least,
 )
+from models.cost.memory_terms import MEMORY
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import Predictions, StepCosts, predict
 from models.cost.rows import ROW, StageTables
 from models.cost.stage_partition import layers_of, partitions
-from models.cost.step import MEMORY, TIME, Buffers, buffers_for
+from models.cost.stages import Buffers, buffers_for
+from models.cost.time_terms import TIME
 from models.errors import Invalid, TooLarge
 from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.factors import divisors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -121,11 +122,9 @@ class Attention:
     """Keys that are values too are normalised with a weight of `head_dim`."""
     sinks: bool = False
     """Every head has a learned logit that attention may go to instead of a key (gpt-oss)."""
-    output_gate: bool = False
-    """The output of each head is multiplied, element by element, with a gate that is projected from
-    the input (Qwen3-Next)."""
-    gate_per_head: bool = False
-    """The output gate has one element for each head instead of one for each element (Step-3.5)."""
+    output_gate: Literal["element", "head"] | None = None
+    """The output of each head is multiplied with a gate that is projected from the input. The gate
+    has a number for each element (Qwen3-Next) or one for each head (Step-3.5)."""
     values_are_keys: bool = False
     """One projection gives keys and values (DeepSeek-V4, and the full layers of Gemma 4)."""
     o_groups: int = 1
@@ -158,9 +157,8 @@ class Attention:
     @property
     def gate_size(self) -> int:
         """Elements of the gate of a token's output."""
-        if not self.output_gate:
-            return 0
-        return self.num_attention_heads * (1 if self.gate_per_head else self.v_head_dim)
+        per_head = {None: 0, "head": 1, "element": self.v_head_dim}[self.output_gate]
+        return self.num_attention_heads * per_head
 
     def projections(self, hidden_size: int) -> list[Projection]:
         found = [*self._queries(hidden_size), *self._keys_and_values(hidden_size)]

@@ -146,7 +146,6 @@ def _layer(layer: Layer) -> Words:
 
 def _attention(attention: Attention) -> Words:
     usual_bias = attention.attention_bias and not attention.is_mla
-    gate = "head" if attention.gate_per_head else "element"
     compression, indexer = attention.compression, attention.indexer
     return _said(
         AttentionFields,
@@ -156,7 +155,6 @@ def _attention(attention: Attention) -> Words:
         if attention.attention_output_bias == usual_bias
         else not usual_bias,
         qk_norm_all_heads=attention.qk_norm and attention.qk_norm_all_heads,
-        output_gate=gate if attention.output_gate else None,
         compression=_said(CompressionFields, compression) if compression else None,
         indexer=_said(IndexerFields, indexer) if indexer else None,
     )

@@ -106,8 +106,6 @@ class AttentionFields(Wire):
         differing = {
             **self._heads(hidden_size),
             "attention_output_bias": self._output_bias,
-            "output_gate": self.output_gate is not None,
-            "gate_per_head": self.output_gate == "head",
             "compression": Compression(**dict(self.compression)) if self.compression else None,
             "indexer": Indexer(**dict(self.indexer)) if self.indexer else None,
         }

@@ -615,7 +615,7 @@ def _newer(rng: np.random.Generator, layer: Layer, hidden: int) -> Layer:
         weighs_heads=chance(rng, 0.5), norm_parameters=256,
     )  # fmt: skip
     if choice == "chosen":
-        return replace(layer, attention=replace(attention, indexer=indexer, output_gate=True))
+        return replace(layer, attention=replace(attention, indexer=indexer, output_gate="element"))
     pooled = replace(
         attention,
         q_lora_rank=attention.q_lora_rank or 384,

@@ -164,7 +164,8 @@ def kimi_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def kimi_heads(cfg: Config, kind: str) -> Attention:
-    return replace(latent(cfg, kind), output_gate=cfg.flag("mla_use_output_gate"))
+    gate = "element" if cfg.flag("mla_use_output_gate") else None
+    return replace(latent(cfg, kind), output_gate=gate)
 
 
 def kimi_layer(part: LayerPart) -> LayerPart:
@@ -193,7 +194,7 @@ def bailing(cfg: Config) -> Config:
 
 
 def bailing_heads(cfg: Config, kind: str) -> Attention:
-    return replace(latent(cfg, kind), output_gate=True, gate_per_head=True)
+    return replace(latent(cfg, kind), output_gate="head")
 
 
 def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:

@@ -8,7 +8,7 @@ or the key of the config that says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from models.errors import Invalid
 from models.spec.attention import Attention
@@ -35,6 +35,8 @@ def heads(
     """Multi-head or grouped-query attention. `bias` is that of queries, keys and values, and of the
     output too unless `output_bias` says otherwise."""
 
+    gate: Literal["element", "head"] = "head" if gate_per_head else "element"
+
     def read(cfg: Config, kind: str) -> Attention:
         num_heads, kv_heads, head_dim = head_counts(cfg)
         qkv_bias = is_on(cfg, bias)
@@ -48,8 +50,7 @@ def heads(
             qk_norm=is_on(cfg, qk_norm),
             qk_norm_all_heads=qk_norm_all_heads,
             sinks=is_on(cfg, sinks),
-            output_gate=is_on(cfg, output_gate),
-            gate_per_head=gate_per_head,
+            output_gate=gate if is_on(cfg, output_gate) else None,
         )
 
     return read

@@ -68,7 +68,7 @@ def _require_usual(format_: str, model: Architecture, attention: Attention) -> N
     if not attention.is_mla and attention.v_head_dim != attention.head_dim:
         known = "values are as wide as keys, except in multi-head latent attention"
         raise UnknownLayers(format_, "model.v_head_dim", attention.v_head_dim, known)
-    if attention.output_gate and (attention.gate_per_head or attention.is_mla):
+    if attention.output_gate and (attention.output_gate == "head" or attention.is_mla):
         known = "a gate of outputs has an element for each of theirs, outside latent attention"
         raise UnknownLayers(format_, "model.output_gate", model.name, known)
     if attention.qk_norm_all_heads:

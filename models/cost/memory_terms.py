@@ -1,0 +1,178 @@
+"""The memory of a step by term: that of the fullest stage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.compilation.compiled import inlined
+from models.cost.facts import CoefficientRecord, Facts
+from models.cost.mesh import Mesh
+from models.cost.overlap import Regime
+from models.cost.pipeline import in_flight
+from models.cost.rows import Row, StageTables
+from models.cost.stages import Stages, Workspace
+from models.cost.time_terms import over_shards
+from models.spec.hardware import GIB
+
+MEMORY = (
+    "parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
+    "context_bytes", "fragmentation_bytes",
+)  # fmt: skip
+PARAMETERS, GRADIENTS, STATES, ACTIVATIONS, LOGITS, RUNTIME, FRAGMENTATION = range(len(MEMORY))
+HOST_GRADIENT_BYTES = 4.0
+"""The size of an element of a gradient that is added up on the host (DeepSpeed
+runtime/zero/stage_1_and_2.py, stage3.py: fp32 partitions; FSDP keeps fp32 shards)."""
+
+
+class Held(NamedTuple):
+    """Bytes of a stage by term. Those of activations are of all micro-batches in flight."""
+
+    parameters: float
+    gradients: float
+    states: float
+    activations: float
+    logits: float
+    host: float
+
+
+@inlined
+def write_memory_terms(
+    f: Facts,
+    row: Row,
+    c: CoefficientRecord,
+    tables: StageTables,
+    w: Workspace,
+    s: Stages,
+    memory: Array,
+) -> tuple[int, float]:
+    """Write bytes by term on the fullest stage. Return its number, and the bytes on the host for a
+    device of the stage that has most there."""
+    fullest = 0
+    most = -np.inf
+    on_host = 0.0
+    for stage in range(tables.different[row.partition]):
+        held = stage_memory(f=f, row=row, c=c, tables=tables, w=w, s=s, stage=stage)
+        allocated = held.parameters + held.gradients + held.states + held.activations + held.logits
+        on_host = max(on_host, held.host)
+        if allocated > most:
+            fullest, most = stage, allocated
+            memory[PARAMETERS] = held.parameters
+            memory[GRADIENTS] = held.gradients
+            memory[STATES] = held.states
+            memory[ACTIVATIONS] = held.activations
+            memory[LOGITS] = held.logits
+    memory[RUNTIME] = c.context_gib * GIB
+    memory[FRAGMENTATION] = most * c.fragmentation
+    return tables.first_alike[row.partition, fullest], on_host
+
+
+@inlined
+def stage_memory(
+    f: Facts,
+    row: Row,
+    c: CoefficientRecord,
+    tables: StageTables,
+    w: Workspace,
+    s: Stages,
+    stage: int,
+) -> Held:
+    mesh, regime = w.mesh[0], w.regime[0]
+    dense, expert = s.trained_dense[stage], s.trained_expert[stage]
+    states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
+    times = c.activation_memory * in_flight(
+        row.schedule,
+        tables.first_alike[row.partition, stage],
+        row.pp,
+        row.virtual_stages,
+        mesh.micro_batches,
+    )
+    flying = s.kept[stage] * times
+    resident = flying
+    # Offloaded activations are on the device only on their way: those of two layers at a time.
+    if row.offload_activations:
+        resident = min(2 * regime.largest_kept * c.activation_memory, flying)
+    resident += s.kept_of_images[stage] * times
+    working, logits = regime.working * c.activation_memory, 0.0
+    has_head = tables.amounts[row.partition, stage, f.kinds + 1] > 0
+    if has_head and mesh.logits * c.logit_memory > working:
+        # Logits are freed before any layer is computed again, so that the larger of both counts.
+        logits, working = mesh.logits * c.logit_memory, 0.0
+    return Held(
+        parameters=parameter_bytes(f, row, mesh, s, stage),
+        gradients=gradient_bytes(f, row, mesh, regime, dense, expert),
+        states=0.0 if row.offload_optimizer else states,
+        activations=resident + working,
+        logits=logits + (mesh.kept_logits if has_head else 0.0),
+        host=offloaded_bytes(f, row, mesh, s, stage, states)
+        + (flying if row.offload_activations else 0.0),
+    )
+
+
+@inlined
+def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, states: float) -> float:
+    """Return the bytes that go to the host with the optimizer: its states; gradients in fp32 where
+    they go with them; and parameters where they are on the host beside the fp32 ones. Copies of the
+    whole model that ranks may load before it is sharded are not counted."""
+    if not row.offload_optimizer:
+        return 0.0
+    size = states
+    if f.offloads_gradients and row.zero_stage >= 2:
+        trained = over_shards(mesh, s.trained_dense[stage], s.trained_expert[stage], True)
+        size += HOST_GRADIENT_BYTES * trained
+    if f.parameters_on_host and f.parameter_shards and row.zero_stage == 3:
+        size += f.base_bytes * over_shards(mesh, s.dense[stage], s.expert[stage], True)
+    return f.host_buffers * size
+
+
+@inlined
+def state_bytes(f: Facts, row: Row) -> float:
+    """Return the bytes of a parameter's master copy and moments. FSDP's sharded parameters are the
+    fp32 copy, whatever the parameters in use are."""
+    return f.moment_bytes + (f.sharded_master_bytes if row.zero_stage == 3 else f.master_bytes)
+
+
+@inlined
+def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> float:
+    """Return the bytes of parameters in use.
+
+    FSDP keeps only the sharded master copy (counted with the optimizer) and two gathered layers,
+    unless it does not reshard. Parameters that the host updates come back as shards, unless all are
+    on the host. Where none are gathered, copies of layers in the format of GEMMs may lie beside. A
+    reference model is sharded as the trained one is (TRL models/utils.py, prepare_deepspeed and
+    prepare_fsdp).
+    """
+    dense = s.dense[stage]
+    expert = s.expert[stage]
+    layers = s.of_layers[stage]
+    ends = dense + expert - layers  # The ends are not quantized where layers are.
+    copies = f.reference_copies * f.parameter_bytes
+    if row.zero_stage < 3:
+        of_layers = f.base_bytes * layers + f.parameter_bytes * ends + f.operand_bytes * layers
+        return of_layers + copies * (dense + expert)
+    held = dense + expert
+    if row.reshard:
+        held = min(2 * mesh.largest_unit, held)
+    size = f.parameter_bytes * held
+    on_host = row.offload_optimizer and f.parameters_on_host
+    if (row.offload_optimizer or f.parameter_shards) and not on_host:
+        size += f.base_bytes * over_shards(mesh, dense, expert, True)
+        size += (f.parameter_bytes - f.base_bytes) * ends / mesh.dense_shards
+    return size + copies * over_shards(mesh, dense, expert, True)
+
+
+@inlined
+def gradient_bytes(
+    f: Facts, row: Row, mesh: Mesh, regime: Regime, dense: float, expert: float
+) -> float:
+    """Return the bytes of accumulated gradients, unless these are on the host, and of the gradients
+    of the layer that is being reduced."""
+    sharded = row.zero_stage >= 2 and not regime.once
+    size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
+    if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:
+        size = 0.0
+    if sharded and f.trains_layers:
+        size += f.gradient_reduction_bytes * mesh.largest_unit
+    return size
