@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.advice.slips import slips
+from models.advice.implausible_values import implausible_values
 from models.errors import Invalid
 from models.layouts.rules import BATCH_FIELD, RULES, Rule, first_broken, nearest_batches
 from models.prediction.prediction import predict_layouts
@@ -176,7 +176,7 @@ def _explain(
         out_of_memory=failed,
         warnings=[
             *(() if resolved.launch_read is None else resolved.launch_read.warnings),
-            *slips(problem, fastest_s),
+            *implausible_values(problem, fastest_s),
             *oom_warnings(predicted, failed),
         ],
         launch=launch_block(

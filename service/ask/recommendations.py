@@ -13,10 +13,10 @@ from models.advice.chip_counts import problem_with_chips
 from models.advice.choice import Choice
 from models.advice.cluster_choice import no_cluster_fits, rank_clusters, with_recommendation
 from models.advice.fewest_chips import FewestChips, fewest_chips
+from models.advice.implausible_values import implausible_values
 from models.advice.objective import Objective
 from models.advice.reason import Reason, reasons_of
 from models.advice.recommendation import Recommendation, recommend
-from models.advice.slips import slips
 from models.advice.thresholds import Threshold, thresholds
 from models.errors import Infeasible
 from models.spec.constraints import Constraints
@@ -442,7 +442,7 @@ def _reasons(
     needed_gib = fastest.needed_gib
     micro_batches = asked.constraints.allowed.get("micro_batch", ())
     reasons = [
-        *reasons_of("slip", slips(found.problem, fastest.step_time_s, micro_batches)),
+        *reasons_of("slip", implausible_values(found.problem, fastest.step_time_s, micro_batches)),
         *reasons_of("out_of_memory", oom_warnings(advised, solution.failed)),
         *reasons_of("out_of_memory", left_out_reasons(needed_gib, solution.failed)),
         *cluster_reasons(target.choices, target.fewest_chips_reasons, asked.objective),

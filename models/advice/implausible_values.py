@@ -1,5 +1,6 @@
-"""Slips are values that a question can have and that almost surely were not meant: a batch given in
-tokens, a sequence one short of a power of two. They are answered all the same, and told first."""
+"""Implausible values are legal in a question, and almost surely were not meant: a batch given in
+tokens, a sequence one short of a power of two. The question is answered all the same, and the
+answer names them first."""
 
 from __future__ import annotations
 
@@ -16,13 +17,16 @@ _ROUND_LENGTH = 1024  # people choose lengths that are multiples of it
 _LEAST_POWER = 256  # people choose lengths that are powers of two from here on
 
 
-def slips(problem: Problem, step_time_s: float, micro_batches: Sequence[int] = ()) -> list[str]:
-    """Return a sentence for every slip of a question whose step takes so long: the field, its
-    value, and what was probably meant. `micro_batches` are those that constraints allow."""
-    batch_slips = [*_batch_in_tokens(problem)]
+def implausible_values(
+    problem: Problem, step_time_s: float, micro_batches: Sequence[int] = ()
+) -> list[str]:
+    """Return a sentence for every implausible value of a question whose step takes so long: the
+    field, its value, and what was probably meant. `micro_batches` are those that constraints
+    allow."""
+    in_tokens = [*_batch_in_tokens(problem)]
     return [
-        *batch_slips,
-        *([] if batch_slips else _step_of_hours(problem, step_time_s)),
+        *in_tokens,
+        *([] if in_tokens else _step_of_hours(problem, step_time_s)),
         *_budget_below_a_step(problem),
         *_length_beside_a_round_one(problem),
         *_micro_batches_that_do_not_divide(problem, micro_batches),
@@ -71,8 +75,8 @@ def _budget_below_a_step(problem: Problem) -> Iterator[str]:
 
 
 def _length_beside_a_round_one(problem: Problem) -> Iterator[str]:
-    """Yield a slip where the length is one beside a round one. Inputs and targets are shifted by a
-    token, and frameworks are told the full length."""
+    """Yield a sentence where the length is one beside a round one. Inputs and targets are shifted
+    by a token, and frameworks are told the full length."""
     seq_len = problem.workload.seq_len
     for step, how in ((1, "one short of"), (-1, "one more than")):
         meant = seq_len + step
