@@ -164,8 +164,10 @@ def kimi_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def kimi_heads(cfg: Config, kind: str) -> Attention:
-    gate = "element" if cfg.flag("mla_use_output_gate") else None
-    return replace(latent(cfg, kind), output_gate=gate)
+    attention = latent(cfg, kind)
+    return (
+        replace(attention, output_gate="element") if cfg.flag("mla_use_output_gate") else attention
+    )
 
 
 def kimi_layer(part: LayerPart) -> LayerPart:
