@@ -75,9 +75,7 @@ def mesh_of(layout: Mapping[str, Any], num_chips: int, domain: int | None) -> Me
     switched domain, as on a torus, there are axes and no nodes."""
     axes = tuple(_axes(layout, domain or num_chips))
     if domain is None:
-        return Mesh(
-            axes=axes, domain=num_chips, num_chips=num_chips, columns=1, rows=(), hidden_rows=0
-        )
+        return Mesh(axes, num_chips, num_chips, 1, (), 0)
     nodes = [
         NodeDrawn(first // domain, tuple(_chips(axes, first, min(first + domain, num_chips))))
         for first in range(0, num_chips, domain)
@@ -101,14 +99,7 @@ def _axes(layout: Mapping[str, Any], domain: int) -> Iterator[Axis]:
         if degree > 1:
             # A group that fits into a domain stays in it where groups do not straddle two.
             inside = reach <= domain and domain % reach == 0
-            yield Axis(
-                name=name,
-                words=AXIS_WORDS[name],
-                degree=degree,
-                stride=stride,
-                reach=reach,
-                within_domain=inside,
-            )
+            yield Axis(name, AXIS_WORDS[name], degree, stride, reach, inside)
         stride = reach
 
 
