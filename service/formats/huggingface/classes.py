@@ -1,8 +1,8 @@
-"""What a key means where a config leaves it out: the default of the config class.
+"""Defaults of the config classes, which hold where a config leaves a key out.
 
-`classes.json` has the defaults of the classes in transformers, which
-`python -m tests.launchers.model_code` writes, and `remote_classes.json` those of classes that are
-published beside weights.
+`classes.json` has the defaults of the classes in transformers, which `python -m
+tests.launchers.model_code` writes, and `remote_classes.json` those of classes that are published
+beside weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNTIED = ("qwen2_5_omni_text", "qwen3_vl_moe_text")
 
 
 def class_defaults(model_type: str) -> Mapping[str, object]:
-    """What transformers takes for the keys that are not written."""
+    """Returns what transformers takes for keys that a config does not have."""
     remote = data("remote_classes")
     if model_type in remote["defaults"]:
         own: Mapping[str, object] = remote["defaults"][model_type]

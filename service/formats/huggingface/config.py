@@ -33,7 +33,7 @@ class Config:
     model_type: str
     absent: Mapping[str, object] = field(default_factory=dict)
     name: str = ""
-    """Of the architecture."""
+    """The name of the architecture."""
     path: str = ""
     """Leads from the whole config to this object, with a dot at its end."""
     respelled: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,8 @@ class Config:
         return self._whole(key, default, 0, most)
 
     def null(self, key: str) -> bool:
-        """Whether the key is null, as written or because that is what its absence means."""
+        """Returns True where the config has null for the key, or lacks it and null is its
+        default."""
         is_known = self.is_written(key) or self._name_in(self.absent, key) is not None
         return is_known and self.get(key) is None
 

@@ -1,5 +1,4 @@
-"""What a config says of a model that changes neither time nor memory, and that a framework must
-know all the same."""
+"""Reads details of a model that change neither time nor memory, but that a framework must know."""
 
 from __future__ import annotations
 

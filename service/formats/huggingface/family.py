@@ -37,7 +37,8 @@ _EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "m
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """How attention and MLP stand on the residual stream; `Layer` explains the terms."""
+    """Norms say where normalisation stands relative to attention, MLP and residual stream, in the
+    terms of `Layer`."""
 
     num: int = 2
     weight: bool = True
@@ -57,7 +58,7 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What the configs of a family mean."""
+    """A family says what the keys of its configs mean."""
 
     keys: Mapping[str, str] = field(default_factory=dict)
     """From a common key to the one that this family uses."""
@@ -80,7 +81,6 @@ class Family:
     more_positions: int = 0
     """Embeddings of positions beyond that number."""
     has_positions: Callable[[Config], bool] = lambda cfg: True
-    """Whether attention has positions."""
     described: tuple[str, ...] = ()
     """Keys for which configs of other families are refused, and which this family has."""
 

@@ -1,5 +1,4 @@
-"""What configs of families with recurrences, or with attention over chosen or pooled keys, say in a
-way of their own."""
+"""Reads families with recurrences, or with attention over chosen or pooled keys."""
 
 from __future__ import annotations
 

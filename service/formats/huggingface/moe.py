@@ -1,4 +1,4 @@
-"""What configs of families with experts say in a way of their own."""
+"""Reads families with experts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What configs of families say in a way of their own whose layers of one kind of attention have
-other heads than those of another."""
+"""Reads families whose attention layers of one kind have other heads than those of another."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong with a text, in the words of the parser where it has some."""
+    """Returns what is wrong with a text, in the words of the parser where it has some."""
     if isinstance(error, yaml.reader.ReaderError):
         return f"character {error.position + 1} is none of a text: take it out"
     return str(getattr(error, "problem", None) or error or type(error).__name__)
@@ -106,7 +106,6 @@ def _twice(name: str) -> Invalid:
 
 
 def _items(value: Any) -> Collection[Any]:
-    """What is in an object or a list."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -141,7 +140,7 @@ class _Measuring:
         self.open: set[int] = set()
 
     def size(self, node: yaml.Node) -> tuple[int, int]:
-        """How many values a node has in it, and how deep they nest."""
+        """Returns the number of values in a node, and how deep they nest."""
         if id(node) in self.sizes:
             return self.sizes[id(node)]
         if id(node) in self.open:
@@ -180,8 +179,8 @@ def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
-    """Whether two nodes stand for one value. Aliases may make trees of them that are endless to
-    walk through, so that no more than a document of settings has is looked at."""
+    """Returns True where two nodes stand for one value. Aliases may make trees that are endless to
+    walk through, so at most as many nodes as a document of settings has are compared."""
     pairs = [(first, second)]
     for one, other in islice(_taken_out(pairs), _MOST_VALUES):
         if type(one) is not type(other) or one.tag != other.tag:

@@ -1,4 +1,4 @@
-"""How the devices of a cluster stand in machines, and what to ask Slurm for them."""
+"""The division of a cluster into machines, and what to ask Slurm for to get them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Machines:
     nodes: int
     devices_per_node: int
     segment: int
-    """How many machines share scale-up links; 1 where these end at the machine."""
+    """The number of machines that share scale-up links; 1 where the links end at the machine."""
     is_whole: bool = True
     """All devices of each machine are of the job."""
     names: tuple[str, ...] = ()
-    """Of the machines, in the order of ranks, where they are known."""
+    """The names of the machines in the order of ranks, where they are known."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machines:

@@ -1,4 +1,4 @@
-"""Which format a text of launch settings is in, told by the names of its settings."""
+"""Recognises the format of a launch text by the names of its settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _MAIN_KEYS = {
     ),
     "deepspeed": ("train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "enabled"),
 }  # fmt: skip
-"""Of a document, beside those of knobs, of switches and of what changes nothing."""
+"""The keys by which a document is recognised, beside those of knobs, of switches and of settings
+that change nothing."""
 TRAINER_TABLES = (
     "transformers", "axolotl", "llama_factory", "llama_factory_v1", "ms_swift", "megatron_swift",
 )  # fmt: skip

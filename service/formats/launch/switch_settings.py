@@ -63,7 +63,7 @@ def _unspoiled(value: Any, name: str, stack_id: str) -> Any:
 
 
 def _holds(condition: Condition, layout: Mapping[str, Any]) -> bool:
-    """Whether the condition of a switch may hold in a layout as requests write it."""
+    """Returns True where the condition of a switch may hold in a layout as requests write it."""
     if condition in ("tp", "cp", "ep", "pp"):
         return layout.get(condition, 1) > 1
     if condition in ("zero_1_2", "zero_3"):

@@ -40,7 +40,7 @@ _HUAWEI = re.compile(
     r"\bAscend[ -]?(?P<family>(?:310|910|950)(?:_?93\d{0,2}|B\d?|[A-Z]{1,4})?)(?P<rest>)(?![\w-])",
     re.IGNORECASE,
 )
-"""As npu-smi, torch_npu and CANN print it: 910B2, Ascend910_9392."""
+"""Ascend chips as npu-smi, torch_npu and CANN print them: 910B2, Ascend910_9392."""
 _PATTERNS = (_NVIDIA, _BARE_NVIDIA, _AMD, _TPU, _INTEL, _HUAWEI, _AWS)
 _FAMILIES = {
     "v5": "v5p", "v5lite": "v5e", "v6lite": "v6e", "7x": "v7x", "v7": "v7x",

@@ -27,30 +27,31 @@ _RANK = re.compile(
     r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)"
     r"|\[[^\]\s<]{0,80}\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:"
 )
-"""As torchrun, kubectl, srun and mpirun put it before a line."""
+"""The rank that torchrun, kubectl, srun or mpirun puts before a line."""
 _TIME_OF_DAY = r"[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])"
 _YEAR_FIRST = re.compile(rf"\b(\d{{4}})([-/]?)(\d\d)\2(\d\d){_TIME_OF_DAY}")
 _MONTH_FIRST = re.compile(rf"\b(\d\d)/(\d\d)/(\d{{4}}){_TIME_OF_DAY}")
-"""As the examples of transformers and LLaMA-Factory have it (datefmt="%m/%d/%Y %H:%M:%S")."""
+"""Dates as the examples of transformers and LLaMA-Factory print them (datefmt="%m/%d/%Y
+%H:%M:%S")."""
 _BINARY_CHARACTERS = frozenset(
     "\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd"
 )
 MAX_LINE_CHARACTERS = 1 << 16
-"""What is read of a line. Dozens of patterns are sought in all of a log, and a line of megabytes
-has nothing more for them: the longest lines of real logs, dumps of a configuration, have a tenth of
-this."""
+"""Characters of a line that are read. Dozens of patterns are sought in all of a log, and a line of
+megabytes has nothing more for them: the longest lines of real logs, dumps of a configuration, have
+a tenth of this."""
 _SAMPLE_CHARACTERS = 1 << 20
 _TERMINAL_COLUMNS = range(40, 401)
 _TRIMMED_SPACES = 8
 """At most so many spaces at the end of a terminal's line are lost when it is copied."""
 _MOST_PIECES = 40
-"""Of a line that a terminal wrapped."""
+"""Pieces into which a terminal wraps a line, at most."""
 _RECORD_START = re.compile(
     r"\s{0,20}(?:\[|\d{1,6}:\s|[\d/-]{8,10}[ T]\d\d:|iteration\s|(?:validate )?step:\s"
     r"|completed step|samples/sec|-{4}|Traceback|[A-Za-z_]\w{0,99} \.{1,60} "
     r"|[A-Za-z_.]{1,60}(?:Error|Exception):)"
 )
-"""How a line begins that a terminal did not wrap."""
+"""The start of a line that no terminal has wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +222,8 @@ def parse_timestamp(text: str) -> datetime | None:
 
 
 def is_finite(text: str | None) -> bool:
-    """Whether a printed loss is neither NaN nor infinite. A loss that is not printed counts as
-    finite."""
+    """Returns True where a printed loss is neither NaN nor infinite. A loss that is not printed
+    counts as finite."""
     return text is None or math.isfinite(float(text))
 
 
@@ -233,7 +234,7 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Whether a number is not cut off: it has decimals, or something follows it."""
+    """Returns True where a number is not cut off: it has decimals, or something follows it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 

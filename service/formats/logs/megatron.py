@@ -49,7 +49,7 @@ _DUMP_START, _DUMP_END = "-- arguments --", "-- end of arguments --"
 _ARGUMENT = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
 _MAX_ARGUMENTS = 4000
 _NEOX_ORIGIN = re.compile(r"\.{1,60}(?:default|updated)$")
-"""How GPT-NeoX ends a line, which says whether the value is its default."""
+"""The end of a line of GPT-NeoX, which says whether the value is its default."""
 _VOCABULARY = "padded vocab (size:"
 _PADDED = re.compile(r"new size:\s{0,20}(\d{1,12})")
 

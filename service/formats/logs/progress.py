@@ -31,7 +31,7 @@ class Bar:
     total: int
     elapsed_s: float
     seconds: float
-    """Of an iteration: a mean in which the last ones weigh most."""
+    """Seconds of an iteration: a mean in which the last ones weigh most."""
 
 
 def bars_in(text: str) -> Iterator[Bar]:

@@ -38,7 +38,7 @@ def speed_regimes(values: Sequence[float]) -> list[slice]:
 
 
 def _later_regime_starts(points: Array) -> Iterator[int]:
-    """Where each regime but the first starts."""
+    """Yields the index at which each regime but the first starts."""
     regime: Array | None = None
     for start, end in pairwise(_segment_bounds(points)):
         segment = points[start:end]

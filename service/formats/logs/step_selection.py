@@ -34,7 +34,7 @@ _DEVIATIONS = 5 * 1.4826
 class Selection:
     used: tuple[Step, ...]
     left_out: Mapping[str, int]
-    """How many steps each reason left out."""
+    """The number of steps left out for each reason."""
     batch: int | None
     """Sequences of the steps used, where they are printed."""
 
@@ -101,7 +101,7 @@ def _normal_times(times: Sequence[float]) -> Iterator[_NormalTimes]:
 def _own_verdicts(
     attempt: Sequence[Step], restarted: bool, batch: int | None
 ) -> Iterator[Reason | None]:
-    """What each step says by itself, without a look at the others."""
+    """Yields for each step the reason to leave it out that it shows by itself, or None."""
     for index, step in enumerate(attempt):
         if not step.is_believable:
             yield "not_finite"

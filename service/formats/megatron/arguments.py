@@ -294,7 +294,7 @@ def _virtual_stages(given: Arguments, layers: int, pp: int) -> int:
 
 
 def _balanced(given: Arguments, layers: int, stages: int) -> bool:
-    """Whether stages have different numbers of layers, to even out what else they do."""
+    """Returns True where stages have different numbers of layers, to even out what else they do."""
     pattern = pattern_of(given)
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1

@@ -75,7 +75,7 @@ def takes_value(flag: str) -> bool:
 
 
 def switches_off(flag: str) -> bool:
-    """Whether a flag without a value sets its argument to False."""
+    """Returns True where a flag without a value sets its argument to False."""
     return flag in table().facts["off"]
 
 

@@ -1,4 +1,4 @@
-"""Which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or
+"""Reads which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or
 ([1]+[0])*12.
 
 The expression is rewritten until one list is left. Nothing is evaluated, since it comes from

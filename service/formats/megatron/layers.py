@@ -24,7 +24,7 @@ _MAMBA_EXPANDS = 2
 
 
 def has_layers_of_kinds(given: Arguments) -> bool:
-    """Whether layers are of several kinds, or of one that a shape has no words for."""
+    """Returns True where layers are of several kinds, or of one that a shape has no words for."""
     named = (*PATTERNS, _VARIANT, "moe_latent_size")
     return any(given.word(name) for name in named) or given.truth("attention_output_gate")
 

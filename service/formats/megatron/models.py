@@ -93,7 +93,7 @@ def _is_gated(given: Arguments) -> bool:
 
 
 def _has_head_norms(given: Arguments) -> bool:
-    """Whether queries and keys are normalised; in latent attention their latents are."""
+    """Returns True where queries and keys are normalised, or in latent attention their latents."""
     return given.truth("qk_layernorm") and not given.truth("multi_latent_attention")
 
 
@@ -210,7 +210,7 @@ def _window_size(given: Arguments) -> int | None:
 
 
 def _windowed(given: Arguments, layers: int) -> list[bool]:
-    """Whether each layer has the window."""
+    """Returns for each layer whether its attention has the window."""
     if given.word("window_attn_skip_freq") is None:
         return [True] * layers
     return _layer_pattern(

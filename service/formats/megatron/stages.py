@@ -1,4 +1,4 @@
-"""Which layers each stage of a pipeline has, by Megatron's arguments
+"""Reads which layers each stage of a pipeline has from Megatron's arguments
 (megatron/core/transformer/transformer_block.py, get_num_layers_to_build, and
 pipeline_parallel_layer_layout.py).
 
@@ -160,14 +160,15 @@ def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> 
 
 
 def has_early_prediction(given: Arguments) -> bool:
-    """Whether multi-token prediction stands before the last chunk, as cost models do not have
-    it."""
+    """Returns True where multi-token prediction stands before the last chunk, which the cost model
+    does not describe."""
     early, _, _ = (given.word("pipeline_model_parallel_layout") or "").rpartition("|")
     return "m" in early
 
 
 def has_empty_chunks(given: Arguments) -> bool:
-    """Whether chunks other than the first and the last have no layer, as rules do not have it."""
+    """Returns True where chunks other than the first and the last have no layer, which no rule of
+    layouts allows."""
     try:
         return not all("t" in chunk for chunk in _chunks(given)[1:-1])
     except Invalid:  # of which there is no layout

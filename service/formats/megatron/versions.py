@@ -30,12 +30,12 @@ _WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)
 
 
 def is_of_gpt_neox(arguments: Mapping[str, str]) -> bool:
-    """Whether the dump is of GPT-NeoX, whose arguments have meanings of their own."""
+    """Returns True where GPT-NeoX made the dump: its arguments have meanings of their own."""
     return _NEOX_ARGUMENT in arguments
 
 
 def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
-    """Whether DeepSpeed shards the optimizer, so that `zero_stage` says how far."""
+    """Returns True where DeepSpeed shards the optimizer, so that `zero_stage` says how far."""
     if "deepspeed" in arguments:
         return arguments["deepspeed"].strip() == "True"
     return "zero_stage" in arguments

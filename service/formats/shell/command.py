@@ -48,26 +48,26 @@ class Command:
     before: tuple[str, ...] = ()
     """The words in front of the program: launchers, containers and their options."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What is exported, or set in front of the command."""
+    """Variables that are exported, or set in front of the command."""
     nnodes: int | None = None
     nproc_per_node: int | None = None
     """Ranks on a node."""
     num_ranks: int | None = None
     """All ranks, where their number is said or follows."""
     chip: str | None = None
-    """What the scheduler calls the GPUs that are asked for, such as h100."""
+    """The scheduler's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
     """The feature that the scheduler must find on every node, which may name a chip."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Options of #SBATCH lines, without dashes."""
     files: LaunchFiles = NO_FILES
-    """What was sent beside the text, and what its script writes."""
+    """The files that were sent beside the text, and those that its script writes."""
     notes: tuple[str, ...] = ()
     """Sentences about values that were taken in the place of others."""
     in_branches: tuple[str, ...] = ()
     """Assignments that may have made it another command, and may or may not have run."""
     replaced_in_branches: tuple[str, ...] = ()
-    """Those of them that would take the place of a value that the text gives otherwise."""
+    """Assignments in branches that would replace a value that the text gives otherwise."""
     defaults: tuple[str, ...] = ()
     """Variables that nothing sets, with the values that the text has for them then: TP=4."""
 

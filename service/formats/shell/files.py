@@ -27,12 +27,12 @@ class NotSent(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
-    """What is sent beside the text of a launch: its files by name, and its environment."""
+    """The files that were sent beside the text of a launch, by name, and its environment."""
 
     texts: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     header: Header | None = None
-    """What the object asks its scheduler for that the text was part of, if it was."""
+    """The requests to the scheduler of the object that had the text in it, if there was one."""
 
     def text(self, name: str, setting: str | None = None) -> str:
         """Returns the text of the file that a command calls `name`; `setting` is how it does so.

@@ -1,4 +1,5 @@
-"""What a job asks its scheduler for: #SBATCH and #PBS lines, or the object that describes it."""
+"""Reads what a job asks its scheduler for: #SBATCH and #PBS lines, or the object that describes
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _PBS = "#PBS"
 _HETEROGENEOUS = "hetjob"
 _SELECTED = re.compile(r"(?:select|nodes)=(\S{1,400})", re.ASCII)
 _OF_CHUNK = {"ngpus": "gpus-per-node", "gpus": "gpus-per-node", "mpiprocs": "ntasks-per-node"}
-"""What PBS asks for on a node, in the words of Slurm."""
+"""The option of Slurm for what PBS asks for on a node."""
 _CHIPS_OF_CHUNK = ("gpu_type", "gpu_model", "accelerator_model")
 _SAID_BY_SCHEDULER = {
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -27,7 +28,7 @@ _SHORT_NAMES = {"nodes": "N"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a job asks for, in Slurm's options without dashes in front, whoever the scheduler is."""
+    """The options of a job in Slurm's words, without dashes in front, whoever the scheduler is."""
 
     name: str = SBATCH
     options: Mapping[str, str] = field(default_factory=dict)

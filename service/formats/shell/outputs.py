@@ -1,4 +1,4 @@
-"""What commands in $( ) print, of the few that can be told without running them."""
+"""Returns what commands in $( ) print, for the few that can be told without running them."""
 
 from __future__ import annotations
 

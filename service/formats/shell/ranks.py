@@ -1,4 +1,4 @@
-"""How many nodes, GPUs and ranks a command has, by the options of its launchers and of Slurm."""
+"""Counts the nodes, GPUs and ranks of a command, by the options of its launchers and of Slurm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _RANKS = ("num_processes", "ntasks", "np", "n")
 _OF_AGENT = ("nproc_per_node", "num_gpus")
 _OF_MPI = ("N", "npernode", "ppn")
-"""What launchers call the number of nodes, of ranks, and of ranks on a node."""
+"""Options of launchers for the number of nodes, of ranks, and of ranks on a node."""
 _WHOLE = re.compile(r"\d{1,7}", re.ASCII)
 _GPUS = re.compile(r"(?:(?P<chip>[A-Za-z][\w.-]{0,60}):)?(?P<count>\d{1,7})", re.ASCII)
 _GRES = re.compile(
@@ -36,7 +36,7 @@ class Ranks:
     per_node: int | None = None
     total: int | None = None
     chip: str | None = None
-    """What Slurm calls the GPUs that are asked for, such as h100."""
+    """Slurm's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
     """The feature that --constraint asks of every node, which may name a chip."""
 

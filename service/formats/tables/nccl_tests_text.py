@@ -65,12 +65,13 @@ class _Group:
 @dataclass(frozen=True, slots=True)
 class _Columns:
     leading: tuple[str, ...]
-    """Those between the type and the first time: redop and root, if any."""
+    """The columns between the type and the first time: redop and root, if any."""
     groups: tuple[_Group, ...]
 
     @classmethod
     def of(cls, names: list[str]) -> _Columns | None:
-        """Those of a header, from the one after `type` on; None where it has no times."""
+        """Returns the columns of a header, from the one after `type` on; None where it has no
+        times."""
         if "cputime" in names:
             raise cpu_time_refused()
         # Rows may end with a time of day whether or not the header names it.
@@ -98,7 +99,7 @@ _USUAL_COLUMNS = _Columns(
         _Group(time=4, end=8, algbw=5, busbw=6, check=(7, "#wrong")),
     ),
 )
-"""Those of every release from 2.12 on."""
+"""The columns of every release from 2.12 on."""
 
 
 def read_text(text: str) -> Output:
@@ -185,7 +186,7 @@ def _wrong_result(measured: list[str], group: _Group, dtype: str) -> str | None:
 class _Fields:
     redop: str | None
     groups: tuple[_Group, ...]
-    """Those that the row has."""
+    """The groups of columns that the row has."""
     measured: list[str]
 
 
@@ -212,8 +213,8 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
 
 
 def _has_own_bandwidth(size: float, placement: Placement) -> bool:
-    """Whether the bandwidth is that of the size and the time, as far as its digits tell. It is what
-    shows that columns without a header are the usual ones."""
+    """Returns True where the bandwidth follows from the size and the time, as far as its digits
+    tell. This shows that columns without a header are the usual ones."""
     if not placement.algbw:
         return True
     own = size / placement.seconds / 1e9

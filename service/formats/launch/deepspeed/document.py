@@ -1,4 +1,4 @@
-"""What a DeepSpeed document says, with the defaults of deepspeed 0.19.8."""
+"""Reads a DeepSpeed document, with the defaults of deepspeed 0.19.8."""
 
 from __future__ import annotations
 
@@ -196,8 +196,8 @@ def _reserve_parameters(settings: Settings, device: str, *, is_alone: bool) -> N
 
 
 def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:
-    """Whether every layer is computed again. A pipeline has a number of layers between checkpoints
-    too."""
+    """Returns the recompute of the layout. A pipeline recomputes by a number of layers between
+    checkpoints, other models every layer or none."""
     interval = settings.whole("pipeline.activation_checkpoint_interval", least=0) or 0
     names = ("activation_checkpointing", "activation_checkpointing.partition_activations")
     has_block = not has_trainer and any(name in settings for name in names)

@@ -120,7 +120,7 @@ def _plain(architecture: Architecture) -> Architecture | None:
 
 
 def takes_muon(values: Mapping[str, Any]) -> bool:
-    """Whether MaxText has Muon for a model."""
+    """Returns True where MaxText has Muon for the decoder block of the model."""
     of_file = model_file(values.get("model_name", "")).get("decoder_block", "llama2")
     return values.get("decoder_block", of_file) in _WITH_MUON
 

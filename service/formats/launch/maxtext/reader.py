@@ -154,7 +154,7 @@ class _Reader:
         )
 
     def _unwritten(self) -> dict[str, str]:
-        """Where lengths and batches come from that nobody wrote."""
+        """Returns the source of each length and batch that nobody wrote."""
         fields = {
             "workload.seq_len": "max_target_length",
             "workload.global_batch": "per_device_batch_size",

@@ -147,13 +147,14 @@ def says(problem: Problem) -> Collection[str]:
 
 
 def uses_fsdp(job: Job) -> bool:
-    """Whether Megatron-FSDP shards, and not the distributed optimizer."""
+    """Returns True where Megatron-FSDP shards in place of the distributed optimizer."""
     return job.layout.zero_stage > 1
 
 
 def offloads_layers(job: Job) -> bool:
-    """Whether whole layers are offloaded, which goes with neither pipeline, recompute nor a pattern
-    of layers, and leaves at least one layer on the device (transformer_config.py)."""
+    """Returns True where whole layers are offloaded. Megatron allows this with neither pipeline,
+    recompute nor a pattern of layers, and leaves at least one layer on the device
+    (transformer_config.py)."""
     layout = job.layout
     goes_alone = layout.pp == 1 and layout.recompute == "none"
     model = job.problem.architecture
@@ -213,7 +214,8 @@ def _stages(job: Job) -> dict[str, Any]:
 
 
 def _is_pipeline_inside(format_: str, job: Job) -> bool:
-    """Whether ranks are in the one other order that Megatron has than its usual one."""
+    """Returns True where ranks stand with the pipeline inside data parallelism, and False for the
+    usual order. Raises Inexpressible for others, which Megatron does not have."""
     layout = job.layout
 
     def active(order: tuple[str, ...]) -> list[str]:
@@ -329,7 +331,7 @@ def environment(job: Job) -> dict[str, str]:
 
 
 def _overlaps_experts(job: Job) -> bool:
-    """Whether the all-to-alls of experts run beside another micro-batch."""
+    """Returns True where the all-to-alls of experts overlap with another micro-batch."""
     problem = job.problem
     return problem.stack.overlap_expert and any(
         switch.field == "overlap_expert" and applies(switch, problem, job.layout)

@@ -129,7 +129,8 @@ def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[st
 
 
 def shared_indexers(model: Architecture) -> list[bool]:
-    """Whether each layer reads the keys that an indexer before it has chosen."""
+    """Returns for each layer whether it reuses the keys that the indexer of an earlier layer
+    chose."""
     found = []
     for layer in model.layers:
         indexer = layer.attention.indexer if layer.attention else None

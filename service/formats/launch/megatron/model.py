@@ -48,7 +48,7 @@ def model_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _layers(format_: str, job: Job) -> dict[str, Any]:
-    """How many layers there are, and which of them have delta nets."""
+    """Returns the arguments for the number of layers, and for which of them have delta nets."""
     model = job.problem.architecture
     if has_pattern(model):
         chunks = job.layers_per_chunk
@@ -78,7 +78,7 @@ def _positions(job: Job) -> str:
 
 
 def model_notes(model: Architecture, tp: int) -> Iterator[str]:
-    """What differs between the model and the one that Megatron makes."""
+    """Yields the differences between the model and the one that Megatron makes."""
     if model.vocab_size % tp:
         padded = -(-model.vocab_size // tp) * tp
         yield f"The vocabulary of {model.vocab_size} is padded to {padded}, a multiple of tp({tp})."
@@ -124,7 +124,7 @@ def _dense_width(dense: Mlp | None, moe: Moe | None) -> int:
 
 
 def has_biases(model: Architecture) -> bool:
-    """Whether linear layers have biases, and not those of queries and keys alone."""
+    """Returns True where all linear layers have biases, not only those of queries and keys."""
     networks = any(kind.feed_forward and kind.feed_forward.bias for kind in model.kinds)
     return networks or any(each.output_bias for each in model.attentions)
 

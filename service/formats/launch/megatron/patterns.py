@@ -20,7 +20,7 @@ CHUNK, PREDICTION = "|", "/"
 
 
 def has_pattern(model: Architecture) -> bool:
-    """Whether a model needs a pattern: it is a hybrid, or delta nets stand beside sparse
+    """Returns True where a model needs a pattern: it is a hybrid, or has delta nets beside sparse
     attention."""
     has_nets = any(isinstance(each, DeltaNet) for each in model.recurrences)
     return model.is_hybrid or (has_nets and any(each.is_sparse for each in model.attentions))

@@ -242,7 +242,7 @@ def _stack_of_layout(given: Arguments, layout: Mapping[str, Any]) -> dict[str, A
 
 
 def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) -> bool:
-    """Whether a condition of a switch holds, as far as arguments say."""
+    """Returns True where the arguments say that the condition of a switch holds."""
     is_sparse = given.word("num_experts") is not None
     is_low = any(given.word(name) not in (None, "False") for name in ("fp8", "fp4"))
     known: dict[str, bool] = {

@@ -1,8 +1,8 @@
-"""What Megatron-LM is told: its arguments as they are typed, as it dumps them, or as YAML.
+"""Reads launches of Megatron-LM: arguments as they are typed, as it dumps them, or as YAML.
 
-Arguments as they are typed leave out what Megatron fills in: its defaults, and what follows from
-other arguments. Both are filled in here; what a dump of the run would say is then read by
-`service.formats.megatron.arguments`.
+Typed arguments leave out what Megatron fills in: its defaults, and what follows from other
+arguments. Both are filled in here. `service.formats.megatron.arguments` then reads the result as it
+reads the dump of a run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """What the arguments of Megatron say. Raises Invalid for what its parser refuses."""
+    """Returns what the arguments of Megatron say. Raises Invalid for what its parser refuses."""
     release = known_release(NAME, version)
     source = read_source(text, files)
     source.change(changes)
@@ -82,7 +82,7 @@ def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
 
 
 def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
-    """Where values of a reading come from that nobody wrote."""
+    """Returns the source of each value of a reading that nobody wrote."""
     origins = {}
     if found.num_micro_batches is not None:
         origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
@@ -107,7 +107,7 @@ def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
 
 
 def _sorted_out(given: Arguments, source: Source) -> SortedSettings:
-    """What was given, by what it means for an answer."""
+    """Returns the settings that were given, sorted by what they mean for an answer."""
     settings = source.settings
     needed = _NEEDED_BY.get(given.word("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))

@@ -1,4 +1,4 @@
-"""What Megatron-Core stops at before the first step, beyond the rules of layouts: the rows of
+"""Stops of Megatron-Core before the first step, beyond the rules of layouts: the rows of
 `fields/megatron_refusals.json`.
 
 A condition holds where all of its arguments are as it says, and one of those under `any`. An

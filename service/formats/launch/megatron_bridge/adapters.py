@@ -17,7 +17,7 @@ from service.formats.settings.reservation import Reservation
 from service.formats.shell.faults import PATH
 
 SCHEME = "peft.scheme"
-"""What the field is called here that the options peft and peft_scheme set."""
+"""The field that the options peft and peft_scheme set, as it is named here."""
 _SECTION = "peft."
 _NETWORK = ("linear_fc1", "linear_fc2")
 _LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
@@ -27,7 +27,7 @@ _MIXERS = ("linear_qkv", *_LATENT, "linear_proj", "in_proj", "out_proj")
 _RANK = re.compile(r"[1-9]\d{0,3}", re.ASCII)
 _USUAL_RANK = 32
 _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
-"""Those of the LoRA that recipes make."""
+"""The modules that the LoRA of recipes adapts."""
 
 
 # -- writing
@@ -51,7 +51,7 @@ def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, A
 
 
 def adapters_in_python(format_: str, model: Architecture, lora: Lora) -> str:
-    """The same as an object."""
+    """Returns the adapters as the Python expression of an object."""
     fields = adapter_fields(format_, model, lora)
     arguments = (f"{name.removeprefix(_SECTION)}={value}" for name, value in fields.items())
     return f"LoRA({', '.join(arguments)})"
@@ -91,7 +91,7 @@ def fields_of_scheme(written: str) -> dict[str, str]:
 
 
 def has_adapters(fields: Mapping[str, str]) -> bool:
-    """Whether fields, or the option for a scheme, speak of adapters."""
+    """Returns True where fields, or the option for a scheme, speak of adapters."""
     scheme = fields.get(SCHEME, "").lower()
     return scheme != "none" and any(name.startswith(_SECTION) for name in fields)
 
@@ -134,7 +134,7 @@ def _unsure(name: str, value: str, reason: str) -> Reservation:
 
 
 def _targets(module: str) -> tuple[str, ...]:
-    """What the modules of a name are, in the words of requests."""
+    """Returns the modules that a name stands for, in the words of requests."""
     parts = module.split(".")
     if parts[-1] not in _NETWORK:
         return ("attention",) if parts[-1] in _MIXERS else ()
@@ -144,7 +144,8 @@ def _targets(module: str) -> tuple[str, ...]:
 
 
 def _are_whole(modules: Collection[str]) -> bool:
-    """Whether all modules are known, and each network and each mixer is adapted as a whole."""
+    """Returns True where all modules are known, and each network and each mixer is adapted as a
+    whole."""
     last = {name.rpartition(".")[2] for name in modules}
     has_network = {*_NETWORK} <= last or not last & {*_NETWORK}
     has_inputs = bool(last & {"linear_qkv", "linear_kv_up_proj"})

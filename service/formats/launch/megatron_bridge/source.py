@@ -180,7 +180,7 @@ def _value(name: str, written: str) -> Any:
 
 
 def _is_word(name: str) -> bool:
-    """Whether a field may be the word none, which is not the same as nothing."""
+    """Returns True where a field may be the word none, which differs from having no value."""
     return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
 
 

@@ -213,7 +213,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
-    """Whether a mixed precision that has a name is what the switches ask for."""
+    """Returns True where a named mixed precision is just what the switches ask for."""
     precision = job.problem.workload.precision
     usual = precisions()[_PRECISION_NAMES[precision]]
     in_fp32 = usual.get("grad_reduce_in_fp32") != "False"

@@ -86,7 +86,7 @@ def read(
 
 
 def _is_toml(text: str) -> bool:
-    """Whether a text is a file of settings, and no script that may write one."""
+    """Returns True where a text is a file of settings, and no script that may write one."""
     return _TOML_SECTION.search(text) is not None and not _HEREDOC.search(text)
 
 
@@ -288,7 +288,7 @@ class _Reader:
         config: Mapping[str, Any],
         older: EarlierSettings | None,
     ) -> dict[str, str]:
-        """Where lengths and batches come from that nobody wrote."""
+        """Returns the source of each length and batch that nobody wrote."""
         local = "training.local_batch_size"
         of_pipeline = "parallelism.pipeline_parallel_microbatch_size"
         fields = {

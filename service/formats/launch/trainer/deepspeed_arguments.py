@@ -128,5 +128,6 @@ def _differs(written: Any, value: Any) -> bool:
 
 
 def _is_size_of_bucket(name: str, value: Any) -> bool:
-    """Whether transformers fills in a size of ZeRO's buckets, by the width of the model."""
+    """Returns True where transformers fills in a size of ZeRO's buckets by the width of the
+    model."""
     return value == _AUTO and name.startswith("zero_optimization.") and "device" not in name

@@ -31,7 +31,7 @@ _OFF = (False, "false", "False", None)
 
 
 def read_megatron(launched: Launched, version: str | None, changes: Changes) -> LaunchReading:
-    """What the arguments say. Those that Megatron has too are read as its own."""
+    """Returns what the arguments say. Arguments that Megatron has too are read as its own."""
     table = field_table(_TABLE)
     given = {**table.facts["defaults"], **launched.settings}
     own = {name: value for name, value in given.items() if name not in flag_of_argument()}

@@ -35,7 +35,7 @@ def translate(settings: Settings, asked: Asked) -> Told:
 
 
 def objective_of(settings: Settings) -> str | None:
-    """What `swift rlhf` trains for. The head of a reward model gives one number
+    """Returns the objective of `swift rlhf`. rm trains a reward model, whose head gives one number
     (arguments/rlhf_args.py, _init_rm)."""
     kind = settings.word("rlhf_type")
     return "reward" if kind == "rm" else kind

@@ -1,6 +1,6 @@
-"""What a training computes its loss of: the sequences of a sample, and forwards without gradients
-beside that of training (trl 1.16.0, trainer/*_trainer.py; llamafactory 0.9.5, train/*/trainer.py;
-ms-swift 4.6.0, arguments/rlhf_args.py)."""
+"""Objectives of training: the sequences of a sample, and the forwards without gradients beside the
+trained one (trl 1.16.0, trainer/*_trainer.py; llamafactory 0.9.5, train/*/trainer.py; ms-swift
+4.6.0, arguments/rlhf_args.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Objective:
     """One kind of training."""
 
     sequences: int = 1
-    """Of a sample: a chosen and a rejected answer are two."""
+    """The number of sequences in a sample: a chosen and a rejected answer are two."""
     reference: int = 0
     """Forwards of a frozen reference."""
     own: int = 0

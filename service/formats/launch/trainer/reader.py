@@ -1,5 +1,5 @@
-"""What a launch of the Trainer says: its layout with FSDP, DeepSpeed or Megatron, its workload and
-its model."""
+"""Reads launches of the Trainer: the layout with FSDP, DeepSpeed or Megatron, the workload and the
+model."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def read(
     files: LaunchFiles = NO_FILES,
     otherwise: str = "transformers",
 ) -> LaunchReading:
-    """What a document, a command line or a script says. The number of devices, the length of
-    sequences and the model are in it only where a launcher or a training argument says them. A
-    document by which no tool is known is one of `otherwise`."""
+    """Returns what a document, a command line or a script says. It has the number of devices, the
+    length of sequences and the model only where a launcher or a training argument says them. A
+    document by which no tool is known is read as one of `otherwise`."""
     launched = launched_in(text, files, otherwise)
     if launched.dialect == "megatron_swift":
         return read_megatron(launched, version, changes)
@@ -137,7 +137,7 @@ class _Reader:
     # -- DeepSpeed
 
     def _lacks_document(self, given: Mapping[str, Any]) -> bool:
-        """Whether a script is started for DeepSpeed, and nothing says what the document is that it
+        """Returns True where a script is started for DeepSpeed and nothing says which document it
         takes. The Trainer takes none unless it is told so."""
         is_for_it = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
         lacks = self.launched.is_command and is_for_it and not given.keys() & {*_TRAINER}
@@ -379,7 +379,7 @@ _ORIGINS = {
 
 
 def _defaults_of_tool(told: Told, launched: Launched) -> dict[str, str]:
-    """Where values come from that nobody wrote, by their field."""
+    """Returns the source of each value that nobody wrote, by its field."""
     return {
         field: f"the default of {told.written_as.get(name, name)} in {told.framework}"
         for name, field in _ORIGINS.items()

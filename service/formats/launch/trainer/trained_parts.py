@@ -1,5 +1,5 @@
-"""Which of a model's own parameters are trained, by the names of modules, numbers of layers and
-patterns that tools have for them."""
+"""Reads which of a model's own parameters are trained, from the names of modules, numbers of layers
+and patterns that tools have for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 _EMBEDDINGS = frozenset({"embed_tokens", "wte", "word_embeddings", "tok_embeddings"})
 _HEADS = frozenset({"lm_head", "embed_out", "output"})
 _NORMS = frozenset({"norm", "final_layernorm", "ln_f"})
-"""Of no account: some thousand parameters."""
+"""Norms are left out of account: they have some thousand parameters."""
 _LAYER = re.compile(
     r"(?:^|[.\\])(?:layers|blocks|h)\\?\.(?P<number>[\d\[][\d\[\]\-+*?^]{0,40})(?P<rest>.*)",
     re.ASCII,
@@ -34,7 +34,7 @@ class TrainedParts:
     embedding: bool = False
     head: bool = False
     is_in_part: bool = False
-    """Of some layers not all matrices are trained."""
+    """True where some layers have matrices that are not trained."""
     unknown: list[str] = field(default_factory=list)
     """Names and patterns that say no part of a language model."""
 

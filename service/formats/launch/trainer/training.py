@@ -54,7 +54,7 @@ def read_workload(
 
 
 def checkpoints(settings: Settings) -> bool:
-    """Whether every layer is computed again in backward."""
+    """Returns True where backward recomputes every layer."""
     is_on = settings.truth("gradient_checkpointing")
     return settings.truth("activation_checkpointing") or is_on
 
