@@ -74,8 +74,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFilter:
-    """Which answers a list has: `names` are those of their "model", "chip" and "stack", any of the
-    given, or all where none are."""
+    """A filter of a list of answers. `names` has the values to take of each of "model", "chip" and
+    "stack"; all are taken where it has none."""
 
     names: Mapping[str, Sequence[str]]
     since: datetime | None
