@@ -130,7 +130,7 @@ def violations_of(
             for item in items
         ]
     if isinstance(error, Refused):
-        violations = [violations_of(each, root, limit=limit) for each in error.errors]
+        violations = [violations_of(inner, root, limit=limit) for inner in error.errors]
         return list(chain.from_iterable(violations))[:limit]
     if isinstance(error, Invalid):
         location = [*root, *location_of(error.field)]

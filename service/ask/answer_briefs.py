@@ -94,7 +94,8 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
         for rule in document["broken_rules"]
     ]
     open_ = [
-        f"{one['setting']}: {one['reason']}; {one['cure']}" for one in document["reservations"]
+        f"{reservation['setting']}: {reservation['reason']}; {reservation['cure']}"
+        for reservation in document["reservations"]
     ]
     return broken or open_ or [warning["message"] for warning in document["warnings"]]
 

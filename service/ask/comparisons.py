@@ -200,7 +200,11 @@ def _explain(
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
     # Only a search leaves out what needs too much memory: a layout that was given is compared.
     most_searched_gib = max(
-        (found.needed_gib for name, found in predictions.items() if name not in resolved.completed),
+        (
+            predicted.needed_gib
+            for name, predicted in predictions.items()
+            if name not in resolved.completed
+        ),
         default=math.inf,
     )
     answer.reasons += left_out_reasons(most_searched_gib, failed)

@@ -157,18 +157,18 @@ def _last_reports(
         with _needs_lock:
             _needs.update(new)
         needs |= new
-    found: list[OutOfMemoryRun] = []
+    latest: list[OutOfMemoryRun] = []
     for key, report in last.items():
         need = needs[key]
         if need is None:
             continue
         layout, gib = need
-        found.append(
+        latest.append(
             OutOfMemoryRun(
                 report_id=report.id, measured_at=report.measured_at, layout=layout, needed_gib=gib
             )
         )
-    return found
+    return latest
 
 
 def _predicted_needs(

@@ -117,8 +117,8 @@ def list_response(
 def _all_items(query: Query, page: Callable[[Query], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     cursor: str | None = None
     while True:
-        found = page(query.model_copy(update={"limit": _MOST_ITEMS, "cursor": cursor}))
-        yield from found["items"]
-        cursor = found["next"]
+        page_of_items = page(query.model_copy(update={"limit": _MOST_ITEMS, "cursor": cursor}))
+        yield from page_of_items["items"]
+        cursor = page_of_items["next"]
         if cursor is None:
             return

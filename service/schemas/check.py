@@ -389,7 +389,7 @@ def summary_of(
 ) -> str:
     """The verdict in a sentence, with what decides it."""
     if broken:
-        names = dict.fromkeys(one.name for one in broken)
+        names = dict.fromkeys(rule.name for rule in broken)
         return f"it is not legal: {', '.join(names)}"
     if reservations:
         first = ReservationAnswer.of(reservations[0])

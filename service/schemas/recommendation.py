@@ -262,7 +262,10 @@ class PipeliningAnswer(Document):
     def of(cls, pipelining: Pipelining, positions: Mapping[Layout, int]) -> Self:
         best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
         return cls(
-            **{name: found and positions[found.prediction.layout] for name, found in best.items()},
+            **{
+                name: layout and positions[layout.prediction.layout]
+                for name, layout in best.items()
+            },
             gap=pipelining.gap,
             gap_low=pipelining.gap_low,
             gap_high=pipelining.gap_high,

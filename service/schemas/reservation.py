@@ -36,4 +36,4 @@ class ReservationAnswer(Document):
     def first_of(cls, reservations: Iterable[Reservation]) -> list[Self]:
         """The first of some reservations, as many as an answer has; `launch_read.unread_count`
         counts all."""
-        return [cls.of(one) for one in [*reservations][:_MOST]]
+        return [cls.of(reservation) for reservation in [*reservations][:_MOST]]

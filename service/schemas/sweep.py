@@ -67,7 +67,7 @@ class SweepRequest(Wire):
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
-        lengths = [len(each) for each in self.lists]
+        lengths = [len(combined) for combined in self.lists]
         if math.prod(lengths) > MAX_ITEMS:
             product = " x ".join(str(length) for length in lengths)
             raise Invalid(

@@ -76,10 +76,12 @@ class ProfileQueries:
     def content_hash(self, id_: str, version: int) -> str:
         """The hash of what a version holds, without reading that, which is long."""
         wanted = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
-        found = self._session.scalars(select(ProfileVersionRow.content_hash).where(*wanted)).first()
-        if found is None:
+        digest = self._session.scalars(
+            select(ProfileVersionRow.content_hash).where(*wanted)
+        ).first()
+        if digest is None:
             raise NotFound("profile version", f"{id_}/{version}")
-        return found
+        return digest
 
     def active(self, id_: str) -> ProfileVersionRow:
         """The active version of a profile that all share, which always has one."""

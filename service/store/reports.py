@@ -222,8 +222,8 @@ class ReportQueries:
         """The id of the first report of the same run that this tenant sent in the same words and
         has not withdrawn."""
         asked = {"words_hash": _words_hash(report), "tenant": self._session.info.get(TENANT)}
-        found = first_row(self._session, _IN_SAME_WORDS, asked)
-        return None if found is None else found.id
+        row = first_row(self._session, _IN_SAME_WORDS, asked)
+        return None if row is None else row.id
 
     def _my_valid(self) -> list[ColumnElement[bool]]:
         mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
@@ -296,7 +296,7 @@ class ReportQueries:
             yield ReportBrief(*row)
 
     def last_of_each_source(
-        self, wanted: ReportFilter, each: int, sources: int
+        self, wanted: ReportFilter, per_source: int, sources: int
     ) -> Sequence[ReportRow]:
         """The newest `each` reports of every source, for the `sources` that reported last. All
         reports of a tenant are of one source."""
@@ -309,7 +309,7 @@ class ReportQueries:
             row
             for name in names
             for row in self._session.scalars(
-                query.where(source == name).order_by(ReportRow.id.desc()).limit(each)
+                query.where(source == name).order_by(ReportRow.id.desc()).limit(per_source)
             )
         ]
 

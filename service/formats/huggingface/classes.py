@@ -23,8 +23,8 @@ def class_defaults(model_type: str) -> Mapping[str, object]:
         return own
     defaults = data("classes")["defaults"].get(remote["like"].get(model_type, model_type), {})
     ambiguous = remote["ambiguous"].get(model_type, ())
-    found = {key: value for key, value in defaults.items() if key not in ambiguous}
-    return {**found, "tie_word_embeddings": False} if model_type in UNTIED else found
+    unambiguous = {key: value for key, value in defaults.items() if key not in ambiguous}
+    return {**unambiguous, "tie_word_embeddings": False} if model_type in UNTIED else unambiguous
 
 
 def defaults_without_sizes(model_type: str) -> Mapping[str, object]:

@@ -128,14 +128,16 @@ class Config:
 
     def inners(self, key: str, length: int) -> list[Config]:
         """A list of `length` objects."""
-        found = []
+        inner_configs = []
         for where, value in self._items(key, length):
             if not isinstance(value, Mapping):
                 raise Invalid(where, shown(value), "must be an object")
-            found.append(replace(self, values=value, path=f"{where}.", absent={}, respelled={}))
-        if not found:
+            inner_configs.append(
+                replace(self, values=value, path=f"{where}.", absent={}, respelled={})
+            )
+        if not inner_configs:
             raise self.missing(key)
-        return found
+        return inner_configs
 
     def number(self, key: str, most: float = MAX_SIZE) -> float:
         """A positive number."""

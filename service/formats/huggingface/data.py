@@ -13,5 +13,5 @@ from typing import Any
 def data(name: str) -> Mapping[str, Any]:
     """Returns the content of a JSON file of this folder. Callers share one object and must not
     change it."""
-    found: Mapping[str, Any] = json.loads((files(__package__) / f"{name}.json").read_text())
-    return found
+    content: Mapping[str, Any] = json.loads((files(__package__) / f"{name}.json").read_text())
+    return content

@@ -87,8 +87,8 @@ class Family:
     def read(self, cfg: Config) -> Architecture:
         """The architecture of a config. Raises Invalid or Unsupported."""
         cfg = self.prepare(cfg.respell(self.keys))
-        for one in self.refused:
-            cfg.refuse(one.key, one.missing, one.value)
+        for refusal in self.refused:
+            cfg.refuse(refusal.key, refusal.missing, refusal.value)
         norms = self.norms if isinstance(self.norms, Norms) else self.norms(cfg)
         layers = tuple(self.layers(cfg, norms))
         positions = self.learned_positions
@@ -154,10 +154,10 @@ class Hybrid(Family):
         kind_of = self.kinds(cfg)
         kinds = [kind_of(index) for index in range(num_layers(cfg))]
         of_kind = {kind: self._layer(cfg, kind) for kind in dict.fromkeys(kinds)}
-        found = [of_kind[kind] for kind in kinds]
+        layers = [of_kind[kind] for kind in kinds]
         if self.one_block:
-            return [replace(layer, num_norms=1) for layer in found]
-        pairs = zip(found, self.networks(cfg), strict=True)
+            return [replace(layer, num_norms=1) for layer in layers]
+        pairs = zip(layers, self.networks(cfg), strict=True)
         return [replace(layer, feed_forward=network) for layer, network in pairs]
 
     def _layer(self, cfg: Config, kind: str) -> Layer:

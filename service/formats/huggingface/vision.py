@@ -230,7 +230,7 @@ def _pair(cfg: Config, key: str) -> tuple[int, int]:
     value = cfg.get(key)
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise cfg.invalid(key, "must be a list of two whole numbers")
-    tall, wide = (cfg.with_value(key, one).size(key) for one in value)
+    tall, wide = (cfg.with_value(key, side).size(key) for side in value)
     return tall, wide
 
 

@@ -94,8 +94,10 @@ def _of_trainer(trainer: Mapping[str, Any]) -> JobText | None:
     if not text:
         return None
     written = {"nodes": f"numNodes: {nodes}", "gpus-per-node": f"resourcesPerNode: {gpus}"}
-    found = header("TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, written=written)
-    return JobText(text=text, environment=environment_of(trainer.get("env")), header=found)
+    trainer_header = header(
+        "TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, written=written
+    )
+    return JobText(text=text, environment=environment_of(trainer.get("env")), header=trainer_header)
 
 
 def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
@@ -114,8 +116,8 @@ def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
             for role in mapping(value).values():
                 yield from _pods(mapping(role), count, depth + 1)
         elif name in _LISTS:
-            for each in listed(value):
-                yield from _pods(mapping(each), count, depth + 1)
+            for pod in listed(value):
+                yield from _pods(mapping(pod), count, depth + 1)
         elif name in ("rayClusterSpec", "headGroupSpec"):
             yield from _pods(mapping(value), count, depth + 1)
 

@@ -56,7 +56,7 @@ def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def _of_dstack(document: Mapping[str, Any]) -> JobText:
     nodes = whole(document.get("nodes")) or 1
     chip, gpus = _accelerators(mapping(document.get("resources")).get("gpu"))
-    pairs = [str(each).partition("=") for each in listed(document.get("env"))]
+    pairs = [str(assignment).partition("=") for assignment in listed(document.get("env"))]
     written = {name: value for name, equals, value in pairs if equals}
     counts = {"DSTACK_NODES_NUM": str(nodes)}
     if gpus:

@@ -90,12 +90,12 @@ def _json_value(text: str) -> Any:
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """The object of some pairs. Raises Invalid where two have the same name and differ."""
-    found: dict[str, Any] = {}
+    distinct: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found and found[name] != value:
+        if name in distinct and distinct[name] != value:
             raise _twice(name)
-        found[name] = value
-    return found
+        distinct[name] = value
+    return distinct
 
 
 def _twice(name: str) -> Invalid:
@@ -147,7 +147,7 @@ class _Measuring:
             rule = "uses YAML aliases (*name) inside of what they name: write the values out"
             raise Invalid(PATH, self.text[:_MOST_SHOWN], rule)
         self.open.add(id(node))
-        inner = [self.size(each) for each in _inner_nodes(node)]
+        inner = [self.size(child) for child in _inner_nodes(node)]
         self.open.discard(id(node))
         count = 1 + sum(size for size, _ in inner)
         height = 1 + max((height for _, height in inner), default=0)
@@ -204,7 +204,7 @@ def _taken_out(pairs: list[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.
 def _parts(node: yaml.Node) -> list[yaml.Node]:
     """The nodes that are directly in a list or a mapping."""
     if isinstance(node, yaml.MappingNode):
-        return [each for pair in node.value for each in pair]
+        return [part for pair in node.value for part in pair]
     return list(node.value)
 
 
@@ -256,14 +256,14 @@ def sent_settings(
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the settings of a document with dotted names, in its order. An empty object is a
     value. Raises Invalid for a name that is longer than any of a framework."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for name, value in document.items():
         path = f"{prefix}{name}"
         if len(path) > _LONGEST_NAME:
             rule = f"is a name of {len(path)} characters; no setting has one of {_LONGEST_NAME}"
             raise Invalid(PATH, path[:_MOST_SHOWN], rule)
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{path}.")
+            dotted |= flat(value, f"{path}.")
         else:
-            found[path] = value
-    return found
+            dotted[path] = value
+    return dotted

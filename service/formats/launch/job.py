@@ -235,4 +235,4 @@ class LaunchReading:
     @property
     def is_open(self) -> bool:
         """Returns True where a file that may say anything else was not sent."""
-        return any(one.is_open for one in self.reservations)
+        return any(reservation.is_open for reservation in self.reservations)

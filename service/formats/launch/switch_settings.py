@@ -44,12 +44,12 @@ def set_switches(
 @cache
 def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
     """The values, in lower case, that the arguments of a stack's switches have, by argument."""
-    found: dict[str, set[str]] = {}
+    values_of: dict[str, set[str]] = {}
     for switch in switches_of(catalogue.stack(stack_id)):
         for setting in switch.settings:
             for name, value in setting.arguments.items():
-                found.setdefault(name, set()).add(str(value).lower())
-    return {name: frozenset(values) for name, values in found.items()}
+                values_of.setdefault(name, set()).add(str(value).lower())
+    return {name: frozenset(values) for name, values in values_of.items()}
 
 
 def _unspoiled(value: Any, name: str, stack_id: str) -> Any:

@@ -74,23 +74,23 @@ class PrintedDevice:
     def matching(self, chips: Iterable[Chip]) -> list[Chip]:
         """The chips that print this name: those of which the catalogue's name says the same family.
         A memory size or form that no chip of the family has narrows nothing."""
-        found = [chip for chip in chips if self.family in _families_of(chip.name)]
-        with_memory = [chip for chip in found if f"{self.memory_gb}gb" in chip.id.split("-")]
-        found = with_memory or found
-        with_form = [chip for chip in found if self.form and f"-{self.form}" in chip.id]
-        return with_form or found
+        candidates = [chip for chip in chips if self.family in _families_of(chip.name)]
+        with_memory = [chip for chip in candidates if f"{self.memory_gb}gb" in chip.id.split("-")]
+        candidates = with_memory or candidates
+        with_form = [chip for chip in candidates if self.form and f"-{self.form}" in chip.id]
+        return with_form or candidates
 
 
 def printed_devices(text: str) -> list[PrintedDevice]:
     """The different devices that a log names, in order of first appearance within each vendor."""
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
-    found: dict[str, PrintedDevice] = {}
+    devices: dict[str, PrintedDevice] = {}
     for segment in _segments(text):
         for match in chain.from_iterable(pattern.finditer(segment) for pattern in _PATTERNS):
-            if len(found) < _MOST_NAMES:
-                found.setdefault(match.group().lower(), _device(match))
-    return [*found.values()]
+            if len(devices) < _MOST_NAMES:
+                devices.setdefault(match.group().lower(), _device(match))
+    return [*devices.values()]
 
 
 def _segments(text: str) -> Iterable[str]:

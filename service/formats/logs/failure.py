@@ -73,9 +73,9 @@ def last_error(text: str) -> str | None:
         (_OTHER_LAST_WORDS, own),
         (_EXCEPTION, lines),
     ):
-        found = next(_matches_from_the_end(pattern, candidates), None)
-        if found is not None:
-            return _quoted(found)
+        match = next(_matches_from_the_end(pattern, candidates), None)
+        if match is not None:
+            return _quoted(match)
     return None
 
 

@@ -76,8 +76,8 @@ class Line:
     @property
     def label(self) -> str:
         """The rank or pod that is named at the start, if any."""
-        found = _RANK.search(self.text[:_LABEL_REACH])
-        return found.group() if found else ""
+        match = _RANK.search(self.text[:_LABEL_REACH])
+        return match.group() if match else ""
 
     def around(self, mark: str) -> Iterator[tuple[str, str]]:
         """For each `mark` the text before it, back to the previous one, and the text after it, up
@@ -204,16 +204,16 @@ class Log:
 def parse_timestamp(text: str) -> datetime | None:
     """The last date with a time of day in the text, to the second, in the zone that it names, if
     any."""
-    found = [
+    timestamps = [
         f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
         for match in _YEAR_FIRST.finditer(text)
     ]
-    if not found and "/" in text:
-        found = [
+    if not timestamps and "/" in text:
+        timestamps = [
             f"{match[3]}-{match[1]}-{match[2]}T{match[4]}{match[5] or ''}"
             for match in _MONTH_FIRST.finditer(text)
         ]
-    for printed in reversed(found):
+    for printed in reversed(timestamps):
         try:
             return datetime.fromisoformat(printed)
         except ValueError:

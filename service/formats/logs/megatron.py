@@ -93,17 +93,17 @@ def arguments(log: Log) -> Mapping[str, str]:
     The padded vocabulary is printed only after the dump; it is added where the dump does not have
     it.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in log.section(_DUMP_START, _DUMP_END):
         match = _ARGUMENT.search(line.text[:5000])
-        if match and (match.group(1) in found or len(found) < _MAX_ARGUMENTS):
+        if match and (match.group(1) in values or len(values) < _MAX_ARGUMENTS):
             value = _NEOX_ORIGIN.sub("", match.group(2).strip())
-            found[match.group(1)] = printable(value.strip())
-    if found and found.get("padded_vocab_size", "None") == "None":
+            values[match.group(1)] = printable(value.strip())
+    if values and values.get("padded_vocab_size", "None") == "None":
         for line in log.lines(_VOCABULARY):
             if padded := _PADDED.search(line.text[:5000]):
-                found["padded_vocab_size"] = padded.group(1)
-    return found
+                values["padded_vocab_size"] = padded.group(1)
+    return values
 
 
 def _read(line: Line, findings: Findings) -> None:

@@ -189,8 +189,8 @@ def _find(log: Log, asked: str | None) -> _Found:
     above = [name for name in with_steps if name not in _BENEATH]
     read = {asked, *(above or with_steps[:1] or FRAMEWORKS)}
     return {
-        name: found if name in read or name not in _BENEATH else Findings()
-        for name, found in findings.items()
+        name: of_framework if name in read or name not in _BENEATH else Findings()
+        for name, of_framework in findings.items()
     }
 
 
@@ -201,8 +201,8 @@ def _is_legible(findings: _Found) -> bool:
 
 
 def _legibility(findings: _Found) -> tuple[int, int]:
-    steps = sum(each.history.count for each in findings.values())
-    unread = sum(len(each.unread) for each in findings.values())
+    steps = sum(of_framework.history.count for of_framework in findings.values())
+    unread = sum(len(of_framework.unread) for of_framework in findings.values())
     return steps, -unread
 
 
@@ -214,7 +214,7 @@ def _require_steps_of(framework: str, log: Log, findings: _Found) -> Framework:
 
 
 def _recognise_framework(log: Log, findings: _Found) -> Framework:
-    names = [name for name, each in findings.items() if each.history.count]
+    names = [name for name, of_framework in findings.items() if of_framework.history.count]
     if not names:
         raise Invalid("log", None, _no_steps_rule(log, findings, FRAMEWORKS))
     if len(names) > 1:
@@ -258,7 +258,11 @@ def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> s
 
 
 def _step_counts(findings: _Found) -> str:
-    counts = [_step_count(name, each) for name, each in findings.items() if each.history.count]
+    counts = [
+        _step_count(name, of_framework)
+        for name, of_framework in findings.items()
+        if of_framework.history.count
+    ]
     return " and ".join(counts)
 
 

@@ -124,7 +124,7 @@ def _attention(given: Arguments) -> dict[str, Any]:
     is_latent = given.truth("multi_latent_attention") or bool(
         set("+D") & set(pattern_of(given) or "")
     )
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "num_attention_heads": given.required("num_attention_heads"),
         **({"mla": _mla(given)} if is_latent else _heads(given)),
         "qk_norm": given.truth("qk_layernorm") and not is_latent,
@@ -133,10 +133,10 @@ def _attention(given: Arguments) -> dict[str, Any]:
         "sinks": given.word("softmax_type") == "learnable",
     }
     if given.truth("attention_output_gate"):
-        found["output_gate"] = "element"
+        fields["output_gate"] = "element"
     if (size := _window_size(given)) is not None:
-        found["sliding_window"] = size
-    return found
+        fields["sliding_window"] = size
+    return fields
 
 
 def _listed_experts(given: Arguments) -> dict[str, Any]:

@@ -54,15 +54,15 @@ def virtual_stages(given: Arguments, pp: int) -> int:
             rule = f"has {chunks} chunks, which {pp} stages must divide"
             raise given.stopped(name, rule, f"as many chunks as a multiple of {pp}")
         return chunks // pp
-    found = given.required(name)
+    virtual = given.required(name)
     if name == "num_layers_per_virtual_pipeline_stage":
-        found = _by_layers_per_chunk(given, pp, found)
+        virtual = _by_layers_per_chunk(given, pp, virtual)
     else:
-        _require_even_chunks(given, pp, found)
-    if found > 1 and pp == 1:
+        _require_even_chunks(given, pp, virtual)
+    if virtual > 1 and pp == 1:
         rule = f"needs pipeline stages: {_STOPS} without"
         raise given.stopped(name, rule, f"drop it, or {given.called(_STAGES)} of 2 or more")
-    return found
+    return virtual
 
 
 def _virtual_stages_of_pattern(
@@ -151,7 +151,7 @@ def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> 
     for at, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
             last_stage = range(pp - 1, len(moved) - 1, pp)
-            fullest = max(last_stage, key=lambda each: moved[each], default=at)
+            fullest = max(last_stage, key=lambda index: moved[index], default=at)
             if fullest == at or moved[fullest] < 2:
                 return counts
             moved[fullest] -= 1

@@ -228,8 +228,8 @@ class Expansion:
             target = target.children[0]
         name = self.tree.text(target)
         operators = [c for c in node.children if not c.is_named and c.type not in ("${", "}")]
-        before = [each for each in operators if each.start_byte < target.start_byte]
-        behind = [each for each in operators if each.start_byte > target.start_byte]
+        before = [operator for operator in operators if operator.start_byte < target.start_byte]
+        behind = [operator for operator in operators if operator.start_byte > target.start_byte]
         value = self._looked_up(name)
         text = None if value is None else _element(value, index)
         if before:

@@ -37,15 +37,15 @@ class LaunchFiles:
     def text(self, name: str, setting: str | None = None) -> str:
         """Returns the text of the file that a command calls `name`; `setting` is how it does so.
         Raises NotSent where no file of that name is here."""
-        found = self.named(name)
-        if found is None:
+        name_and_text = self.named(name)
+        if name_and_text is None:
             raise NotSent(name, setting or name)
-        return self.texts[found]
+        return self.texts[name_and_text]
 
     def find(self, name: str) -> str | None:
         """Returns the text of a file; None where it was not sent."""
-        found = self.named(name)
-        return None if found is None else self.texts[found]
+        name_and_text = self.named(name)
+        return None if name_and_text is None else self.texts[name_and_text]
 
     def __contains__(self, name: str) -> bool:
         return self.named(name) is not None

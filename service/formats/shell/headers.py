@@ -61,7 +61,7 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
 def options(words: Iterable[str]) -> dict[str, str]:
     """Returns options with their values, by name without dashes in front, such as
     `ntasks-per-node`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     waiting: str | None = None
     for word in words:
         if word.startswith("-"):
@@ -69,11 +69,11 @@ def options(words: Iterable[str]) -> dict[str, str]:
             if not word.startswith("--") and not has_value and re.fullmatch(r"[NnG]\S*\d", name):
                 name, value, has_value = name[0], name[1:], "="
             waiting = None if has_value else name
-            found[name] = value
+            values[name] = value
         elif waiting is not None:
-            found[waiting] = word
+            values[waiting] = word
             waiting = None
-    return found
+    return values
 
 
 def _joined(first: Header, second: Header) -> Header:
@@ -93,9 +93,9 @@ def _of_text(text: str) -> Header:
     if any(components):
         return Header(options=components[0], others=tuple(components[1:]))
     for line in text.splitlines():
-        found = _of_pbs(line) if line.lstrip().startswith(_PBS) else None
-        if found is not None:
-            return found
+        pbs = _of_pbs(line) if line.lstrip().startswith(_PBS) else None
+        if pbs is not None:
+            return pbs
     return Header()
 
 
@@ -137,16 +137,16 @@ def _chunk(text: str) -> dict[str, str]:
     pairs = dict(part.partition("=")[::2] for part in parts)
     if not count.isdecimal():
         return {}
-    found = {"nodes": count}
+    values = {"nodes": count}
     if "ppn" in pairs and "mpiprocs" not in pairs and "gpus" in pairs:
         pairs.pop("ppn")  # which counts cores there
     for name, option in _OF_CHUNK.items():
         if pairs.get(name, "").isdecimal():
-            found[option] = pairs[name]
+            values[option] = pairs[name]
     chip = next((pairs[name] for name in _CHIPS_OF_CHUNK if name in pairs), None)
-    if chip and "gpus-per-node" in found:
-        found["gpus-per-node"] = f"{chip}:{found['gpus-per-node']}"
-    return found
+    if chip and "gpus-per-node" in values:
+        values["gpus-per-node"] = f"{chip}:{values['gpus-per-node']}"
+    return values
 
 
 def _as_given(header: Header, environment: Mapping[str, str]) -> Header:
@@ -186,5 +186,9 @@ def used_components(header: Header, before: Sequence[str]) -> list[int]:
     for part in named.split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
-            chosen |= {each for each in everything if int(first) <= each <= int(last or first)}
+            chosen |= {
+                component
+                for component in everything
+                if int(first) <= component <= int(last or first)
+            }
     return sorted(chosen) or [0]

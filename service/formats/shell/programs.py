@@ -122,9 +122,9 @@ def wrapped(words: Sequence[str]) -> Wrapped | None:
     end = program_at(words)
     for at, word in enumerate(words[:end]):
         if base_name(word) in SHELLS:
-            found = _behind_shell(words, at)
-            if found is not None:
-                return found
+            behind_shell = _behind_shell(words, at)
+            if behind_shell is not None:
+                return behind_shell
         for option in _TEXT_OPTIONS:
             if word == option and at + 1 < len(words):
                 return Wrapped(tuple(words[:at]), words[at + 1])

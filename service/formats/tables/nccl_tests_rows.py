@@ -91,10 +91,10 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        found = float(value)
+        parsed = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if isfinite(found) else None
+    return parsed if isfinite(parsed) else None
 
 
 def wrong_result(column: str, value: object, dtype: str) -> str | None:
@@ -102,8 +102,8 @@ def wrong_result(column: str, value: object, dtype: str) -> str | None:
     is #wrong, which counts elements, or error, which is the largest deviation."""
     if value is None or value in _NOT_CHECKED:
         return None
-    found = number(value)
-    if found is None or found > _error_limit(column, dtype):
+    count = number(value)
+    if count is None or count > _error_limit(column, dtype):
         return f"{column} {value}"
     return None
 

@@ -124,9 +124,9 @@ def read_text(text: str) -> Output:
         else:
             if match := _THREADS_AND_GPUS.search(line):
                 at_least = int(match[1]) * int(match[2])
-            if found := programs_in(line):
-                output.programs += found
-                program = found[0] if len(set(found)) == 1 else None
+            if programs := programs_in(line):
+                output.programs += programs
+                program = programs[0] if len(set(programs)) == 1 else None
             if match := _FAILURE.search(line):
                 output.failure = output.failure or match[0].strip()
             if match := _WARNING.search(line):
@@ -144,25 +144,25 @@ def _add_row(
     output: Output, match: re.Match[str], columns: _Columns | None, program: str | None
 ) -> None:
     size, dtype, fields = float(match[1]), match[3], match[4].split()
-    found = _fields_by_column(columns or _USUAL_COLUMNS, fields)
-    if found is None or (columns is None and found.redop is None):
+    columns_of_row = _fields_by_column(columns or _USUAL_COLUMNS, fields)
+    if columns_of_row is None or (columns is None and columns_of_row.redop is None):
         output.unread += 1
         return
     placements = []
     wrong: str | None = None
-    for group in found.groups:
-        placement = _placement(found.measured, group)
+    for group in columns_of_row.groups:
+        placement = _placement(columns_of_row.measured, group)
         if placement is None:
             continue
-        says_wrong = _wrong_result(found.measured, group, dtype)
+        says_wrong = _wrong_result(columns_of_row.measured, group, dtype)
         if says_wrong is None:
             placements.append(placement)
         else:
             wrong = wrong or f"{says_wrong} at {size:.0f} bytes"
-    if columns is None and not all(_has_own_bandwidth(size, each) for each in placements):
+    if columns is None and not all(_has_own_bandwidth(size, measured) for measured in placements):
         output.unread += 1
         return
-    output.add(Row(size, found.redop, program, tuple(placements)), wrong)
+    output.add(Row(size, columns_of_row.redop, program, tuple(placements)), wrong)
 
 
 def _placement(measured: list[str], group: _Group) -> Placement | None:
@@ -207,7 +207,7 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
     groups = tuple(group for group in columns.groups if group.end <= len(measured))
     if not groups or groups[-1].end != len(measured):
         return None
-    if not all(_TIME_OF_DAY.fullmatch(each) for each in more):
+    if not all(_TIME_OF_DAY.fullmatch(field) for field in more):
         return None
     return _Fields(redop, groups, measured)
 

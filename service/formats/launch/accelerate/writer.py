@@ -88,8 +88,8 @@ def write(job: Job) -> LaunchConfiguration:
 def _layer_class(job: Job) -> str | None:
     """The class of a layer of the model's family, which no split goes through (transformers 5.24.0,
     _no_split_modules)."""
-    found: str | None = facts(NAME)["layer_classes"].get(job.family)
-    return found
+    layer_class: str | None = facts(NAME)["layer_classes"].get(job.family)
+    return layer_class
 
 
 def _require_expressible(job: Job) -> None:

@@ -137,17 +137,17 @@ def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> d
         )
     if is_open and not (bf16 or fp16):
         return {}
-    found: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
+    fields: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
     has_narrow_states = [
         settings.truth(f"bf16.{name}")
         for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states")
     ]
     if bf16 and all(has_narrow_states):
-        found["master_weights"] = False
+        fields["master_weights"] = False
     elif any(has_narrow_states):
         reason = "states of which only some have 16 bits are not described"
         settings.reserve("bf16.bf16_master_weights_and_grads", reason, "set both, or neither")
-    return found
+    return fields
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:

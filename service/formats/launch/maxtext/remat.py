@@ -121,7 +121,7 @@ def _kept(format_: str, architecture: Architecture, modules: Collection[str]) ->
 
 
 def _has_query_latent(architecture: Architecture) -> bool:
-    return any(each.q_lora_rank for each in architecture.attentions)
+    return any(attention.q_lora_rank for attention in architecture.attentions)
 
 
 def _name_of(kept: frozenset[str], policies: Mapping[str, frozenset[str]]) -> str | None:

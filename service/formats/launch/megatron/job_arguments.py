@@ -135,10 +135,12 @@ def _require_expressible_mixers(format_: str, job: Job) -> None:
 def switches(job: Job) -> dict[str, Any]:
     """The switches of the stack. Of what sends a token to each node once, DeepEP does not pad
     experts to a capacity, and HybridEP does (transformer_config.py)."""
-    found = dict(launch_arguments(job.problem, job.layout))
+    arguments = dict(launch_arguments(job.problem, job.layout))
     if job.has_capacity:
-        return {name: "hybridep" if value == "deepep" else value for name, value in found.items()}
-    return found
+        return {
+            name: "hybridep" if value == "deepep" else value for name, value in arguments.items()
+        }
+    return arguments
 
 
 def says(problem: Problem) -> Collection[str]:
@@ -193,7 +195,7 @@ def _context(job: Job) -> str:
     """Returns how context parallelism exchanges keys; sparse attention has one way only
     (transformer_config.py)."""
     model = job.problem.architecture
-    if any(each.is_sparse for each in model.attentions):
+    if any(attention.is_sparse for attention in model.attentions):
         return "allgather"
     return _CONTEXT[job.problem.stack.context]
 
@@ -319,15 +321,15 @@ def environment(job: Job) -> dict[str, str]:
     """
     layout = job.layout
     chip = job.problem.cluster.chip
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     is_new = chip.vendor == "nvidia" and chip.generation in _MANY_QUEUES
     if _overlaps_experts(job) and not is_new:
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     elif not is_new and not uses_fsdp(job) and (layout.tp > 1 or layout.cp > 1):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if layout.offload_activations and not offloads_layers(job):
-        found["NVTE_CPU_OFFLOAD_V1"] = "1"
-    return found
+        variables["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return variables
 
 
 def _overlaps_experts(job: Job) -> bool:

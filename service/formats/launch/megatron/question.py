@@ -229,16 +229,16 @@ def _stack(
 
 def _stack_of_layout(given: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the stack that are no switches, but arguments decide all the same."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if layout["tp"] > 1 and not layout["sequence_parallel"]:
-        found["sequence_parallel"] = [True, False]
+        fields["sequence_parallel"] = [True, False]
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", given.word("cp_comm_type") or "", re.ASCII)
-        found["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
+        fields["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
     if "global_aux_loss" in (given.word("moe_router_load_balancing_type") or ""):
         # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).
-        found["running_balance"] = True
-    return found
+        fields["running_balance"] = True
+    return fields
 
 
 def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) -> bool:

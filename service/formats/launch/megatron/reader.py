@@ -57,7 +57,7 @@ def read(
     }
     sorted_out = _sorted_out(given, source)
     try:
-        found = reading(
+        answer = reading(
             given,
             stops,
             stack_id=NAME,
@@ -73,7 +73,7 @@ def read(
             raise
         meant = {**changes, misspelt.meant: misspelt.value}
         return read(text, version, changes=meant, files=files)
-    return replace(found, unwritten=_unwritten(found, typed), settings=set_flags)
+    return replace(answer, unwritten=_unwritten(answer, typed), settings=set_flags)
 
 
 def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
@@ -81,10 +81,10 @@ def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
     return next((stop for stop in sorted_out.stops if stop.meant == fault.value), None)
 
 
-def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
+def _unwritten(answer: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
     """Returns the source of each value of a reading that nobody wrote."""
     origins = {}
-    if found.num_micro_batches is not None:
+    if answer.num_micro_batches is not None:
         origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
     sizes = {values.get(name, "None") for name in ("vocab_size", "padded_vocab_size")}
     size = vocabulary_of_tokenizer(values)
@@ -96,14 +96,14 @@ def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str
 
 def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
     """The arguments that are given, by flag, as models.spec.switches has them."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name in source.flags:
         value = given.word(argument_of(name))
         if takes_value(name):
-            found[name] = value
+            arguments[name] = value
         elif value == str(not switches_off(name)):
-            found[_SAME_SWITCH.get(name, name)] = True
-    return found
+            arguments[_SAME_SWITCH.get(name, name)] = True
+    return arguments
 
 
 def _sorted_out(given: Arguments, source: Source) -> SortedSettings:

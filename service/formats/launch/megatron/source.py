@@ -145,7 +145,7 @@ def _arguments_of(document: Any) -> Any:
         return {}
     named = [value for name, value in document.items() if str(name).upper().endswith(_ARGUMENTS)]
     objects = [value for value in named if isinstance(value, Mapping)]
-    return {name: value for each in objects for name, value in each.items()} or document
+    return {name: value for section in objects for name, value in section.items()} or document
 
 
 def _words_of(values: Mapping[str, Any]) -> Iterable[str]:

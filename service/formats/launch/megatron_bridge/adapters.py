@@ -62,7 +62,7 @@ def _adapted(model: Architecture, lora: Lora) -> list[str]:
     an MLP."""
     names: list[str] = []
     if "attention" in lora.targets:
-        is_latent = any(each.is_mla for each in model.attentions)
+        is_latent = any(attention.is_mla for attention in model.attentions)
         names += _LATENT if is_latent else ("linear_qkv",)
         names += ("linear_proj",)
         names += ("in_proj", "out_proj") if model.recurrences else ()
@@ -86,7 +86,11 @@ def fields_of_scheme(written: str) -> dict[str, str]:
         return {SCHEME: written}
     if not isinstance(made, ast.Call):
         return {SCHEME: written.rpartition(".")[2]}
-    given = {f"{_SECTION}{each.arg}": ast.unparse(each.value) for each in made.keywords if each.arg}
+    given = {
+        f"{_SECTION}{keyword.arg}": ast.unparse(keyword.value)
+        for keyword in made.keywords
+        if keyword.arg
+    }
     return {SCHEME: ast.unparse(made.func).rpartition(".")[2], **given}
 
 

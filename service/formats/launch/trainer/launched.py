@@ -161,7 +161,7 @@ def _of_command(command: Started, files: LaunchFiles) -> Launched:
         made.launcher |= launcher_settings(behind)
     made.settings.pop("launcher", None)
     made.num_devices = _num_devices(command, behind)
-    made.reservations += [Reservation.of_branch(each) for each in command.command.in_branches]
+    made.reservations += [Reservation.of_branch(branch) for branch in command.command.in_branches]
     return made
 
 

@@ -76,10 +76,10 @@ def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
 
 
 def _bits_in(mark: re.Match[str]) -> int:
-    found = next(((name, text) for name, text in mark.groupdict().items() if text), None)
-    if found is None:
+    mark_and_bits = next(((name, text) for name, text in mark.groupdict().items() if text), None)
+    if mark_and_bits is None:
         return _USUAL_BITS
-    name, text = found
+    name, text = mark_and_bits
     return _BITS[name] if name in _BITS else int(text)
 
 

@@ -52,7 +52,7 @@ def _precision(told: Told, settings: Settings) -> None:
 
 def _adapters(told: Told, settings: Settings) -> None:
     names = ("tuner_type", "train_type", "sft_type")
-    name = next((each for each in names if each in settings.given), "tuner_type")
+    name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.word(name) or "lora"
     if kind == "full":
         return

@@ -88,7 +88,7 @@ def _add(parts: TrainedParts, pattern: str) -> None:
         parts.embedding = True
     elif names & _HEADS:
         parts.head = True
-    elif not names & _NORMS and not any(one.startswith(_ENCODERS) for one in names):
+    elif not names & _NORMS and not any(name.startswith(_ENCODERS) for name in names):
         parts.unknown.append(pattern)
 
 

@@ -103,7 +103,7 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         settings.reserve("optim", reason, cure, answered_by="workload.optimizer")
         return {}
     optimizer, *note = known
-    assumed += [f"optim {written}: {each}" for each in note]
+    assumed += [f"optim {written}: {text}" for text in note]
     return {"optimizer": optimizer, **_projection(settings, written, assumed)}
 
 
