@@ -11,7 +11,7 @@ from pydantic import BaseModel, Tag
 
 from service.json_pointers import TAG_PREFIX, field_of, name_of
 
-_MAX_PLACES = 3
+_MAX_PLACES = 3  # a hint of more places is a list to search again
 _MAX_DEPTH = 4
 """Most levels at which a field is looked for. Models contain each other, and a field that lies
 deeper was not meant."""

@@ -17,7 +17,7 @@ from rapidfuzz.process import extract
 
 from models.errors import UnknownName
 
-_MOST_OFFERED = 3
+_MOST_OFFERED = 3  # among more, people have to search
 _LONG_WORD = 5  # letters from which on a word may have two misspelt
 _LETTERS_AND_NUMBERS = re.compile(r"\d+|[^\W\d_]+", re.ASCII)
 _WORD = re.compile(r"[a-z0-9]+")

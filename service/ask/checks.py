@@ -57,9 +57,9 @@ from service.schemas.reservation import ReservationAnswer
 from service.schemas.switches import SwitchAnswer
 from service.store import Rows, Store
 
-_MOST_RULES = 8
+_MOST_RULES = 8  # people fix the first few, and then check again
 _MOST_CHARACTERS = 100  # of a setting or its value
-_MOST_RULE_CHARACTERS = 400
+_MOST_RULE_CHARACTERS = 400  # a few lines of a terminal
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from service.resolve.launch_settings import written_settings
 from service.resolve.launched_question import LaunchedQuestion
 from service.schemas.launch_form import LaunchForm
 
-_MOST_READINGS = 100
+_MOST_READINGS = 100  # each reads the launch again, while a submission waits for the check
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from shardwright.run_id import VARIABLE, run_id
 
 Kind = Literal["recommendation", "prediction"]
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
-_MOST_NAMED = 16
+_MOST_NAMED = 16  # the first nodes tell which allocation it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

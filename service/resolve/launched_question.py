@@ -65,7 +65,7 @@ _WITHOUT_SLURM = ("google",)
 """Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
 _AS_FIELDS = "model, workload, stack and layout as fields in place of the launch"
 _OF_TRAINER = ("fsdp", "deepspeed")
-_MOST_UNREAD = 10
+_MOST_UNREAD = 10  # people read some; all are in the answer to the whole launch
 _MOST_UNREAD_CHARACTERS = 120
 _MOST_HINTS = 3
 _MOST_PADDING = 1024

@@ -38,7 +38,7 @@ from service.schemas.question import PinnedQuestion, Question
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.wire import Document
 
-CHECK_TIME_S = 0.5
+CHECK_TIME_S = 0.5  # a submission waits for it; most searches need less
 
 Verdict = Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
 """The verdict says what to do with the job. "go": nothing speaks against it. "go_with_warnings": it

@@ -9,7 +9,7 @@ from service.field_violations import truncate
 from service.formats.settings.reservation import Reservation
 from service.schemas.wire import Document
 
-_MOST = 10
+_MOST = 10  # people settle the first, and ask again
 _MOST_CHARACTERS = 120  # of a setting
 _MOST_WORDS = 200  # characters of a reason or a cure
 

@@ -19,7 +19,7 @@ from service.schemas.stack import StackForm
 from service.schemas.wire import Document, FieldNames, TableFormat, Wire
 from service.schemas.workload import WorkloadFields
 
-MAX_ITEMS = 10_000
+MAX_ITEMS = 10_000  # each is a search of seconds: so many take hours
 
 ItemOutcome = Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
 SweepState = Literal["running", "finished", "cancelled"]

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _AT_HAND_S = 30.0  # so long at most
 
-_MAX_BYTES = 128 * 2**20
+_MAX_BYTES = 128 * 2**20  # a small share of the 2 GiB that a process is given
 _BYTES = 2**15
 """Size that is assumed of a value unless it states its own."""
 

@@ -66,7 +66,7 @@ _IN_SAME_WORDS = (
 _INSERT = insert(Table.metadata.tables[ReportRow.__tablename__])
 _INSERT_LABELS = insert(Table.metadata.tables[ReportLabelRow.__tablename__])
 _IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
-_ROWS_PER_FETCH = 1000
+_ROWS_PER_FETCH = 1000  # few round trips, and little memory
 _LONG_SUBMISSION = 64 * 2**10
 """Bytes of a submission beyond which it goes when its report is withdrawn: only training logs
 are so long, and their tenant has no other way to make room. Figures and words of the report, which

@@ -24,7 +24,7 @@ from service.web.problems import type_of
 
 log = logging.getLogger(__name__)
 
-_MAX_DETAIL = 500
+_MAX_DETAIL = 500  # each is stored with its item, and listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from service.sweeps.item_table import COLUMNS, item_cells
 from service.web.tables import csv_line
 
 ACCEPTED = 202
-_ROWS_PER_QUERY = 500
+_ROWS_PER_QUERY = 500  # few round trips, and little memory while a client reads slowly
 
 
 class Sweeps:

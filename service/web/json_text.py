@@ -15,7 +15,7 @@ from service.errors import MalformedBody, Unreadable
 from service.field_violations import echoed_value
 from service.schemas.architecture import is_config
 
-MAX_DEPTH = 64
+MAX_DEPTH = 64  # far deeper than any body of the API; parsers recurse
 MAX_MEMBERS = 100_000
 """Most members of all objects together. Each member that no schema knows costs an entry in an
 error, which is made on the event loop."""

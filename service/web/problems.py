@@ -249,7 +249,7 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
 }
 _NAME_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
-RETRY_AFTER_S = 5
+RETRY_AFTER_S = 5  # a start, a failover or a queue of searches takes some seconds
 
 
 def install(app: FastAPI) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid, Unsupported
 
-MAX_LAYERS = 1024
-MAX_SIZE = 2**24
+MAX_LAYERS = 1024  # several times as many as any released model
+MAX_SIZE = 2**24  # no dimension of a released model has a tenth of it
 _SYNONYMS = (
     ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"),
@@ -21,7 +21,7 @@ _SYNONYMS = (
 """Keys that mean the same; which a family has changed from one release of its code to the next."""
 _OTHER_NAMES = {key: names for names in _SYNONYMS for key in names}
 _MAX_SHOWN_CHARACTERS = 80
-_MAX_SHOWN_INTEGER = 2**63
+_MAX_SHOWN_INTEGER = 2**63  # longer ones are slow to write in decimals
 
 
 @dataclass(frozen=True)

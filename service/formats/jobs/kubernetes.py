@@ -27,8 +27,8 @@ _CHIP_LABELS = (
 """Labels by which a pod asks for nodes with a kind of chip."""
 _COUNTS = ("replicas", "parallelism", "completions", "numNodes", "minMember")
 _LISTS = ("replicatedJobs", "tasks", "workerGroupSpecs")
-_MOST_PODS = 64
-_MOST_DEPTH = 24
+_MOST_PODS = 64  # of one training: objects have a template for each role, not one for each pod
+_MOST_DEPTH = 24  # twice the depth at which any kind of object has its pods
 _VARIABLE = re.compile(r"\$\((\w{1,100})\)", re.ASCII)
 
 

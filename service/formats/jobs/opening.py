@@ -18,7 +18,7 @@ _NAMES = "kind|run|commands|ARGS|MODEL_ARGS|TRAINING_ARGS|MEGATRON_ARGS|args"
 _MARKS = re.compile(rf"^\"?(?:{_NAMES})\"?\s*:", re.MULTILINE)
 _MARKS_OF_JSON = re.compile(rf'"(?:{_NAMES})"\s*:')
 _DIVIDES = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
-_MOST_DOCUMENTS = 32
+_MOST_DOCUMENTS = 32  # files of a job hold a few; each is parsed
 
 
 def opened(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:

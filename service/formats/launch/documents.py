@@ -22,7 +22,7 @@ from service.formats.shell.files import LaunchFiles
 
 _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
-_DEEPEST = 32
+_DEEPEST = 32  # far deeper than any framework nests settings; parsers recurse
 _LONGEST_NAME = 400
 """Characters of a name with its dots: frameworks have none of half as many, and every setting of an
 object repeats the name of the object."""

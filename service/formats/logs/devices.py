@@ -55,10 +55,10 @@ _VENDOR_WORDS = (
 )  # fmt: skip
 """Plain words of which each pattern needs one: they are found much faster than the patterns."""
 _BEFORE, _AFTER = 16, 90  # characters around such a word that a name may have
-_MOST_PIECES = 5000
+_MOST_PIECES = 5000  # a log names its devices at its start, not in every one of millions of lines
 _MEMORY = re.compile(r"(?<![\w.])(\d{2,3})GB", re.IGNORECASE)
 _FORM_WORD = re.compile(r"(?:^|[ -])(sxm|pcie|nvl(?!\d))", re.IGNORECASE)
-_MOST_NAMES = 64
+_MOST_NAMES = 64  # clusters have a few kinds of chips
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,32}m")
 
 

@@ -53,7 +53,7 @@ _OF_THE_LAUNCHER = re.compile(
 )
 """The last words of a launcher have one of these, and only say that a process of its failed."""
 _LINE_REACH = 2000  # characters of a line that are looked at
-_MAX_QUOTED = 300
+_MAX_QUOTED = 300  # an error and its reason; what follows is a trace
 
 
 def text_after_last(message: re.Pattern[str], text: str) -> str:

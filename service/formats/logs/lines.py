@@ -21,7 +21,7 @@ NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?
 
 _REACH = 4000  # characters before and after a mark
 _LABEL_REACH = 300  # at the start of a line
-_TIMESTAMP_REACH = 80
+_TIMESTAMP_REACH = 80  # at the start of a line, behind a level and the name of a logger
 _COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _RANK = re.compile(
     r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)"
@@ -41,7 +41,8 @@ MAX_LINE_CHARACTERS = 1 << 16
 megabytes has nothing more for them: the longest lines of real logs, dumps of a configuration, have
 a tenth of this."""
 _SAMPLE_CHARACTERS = 1 << 20
-_TERMINAL_COLUMNS = range(40, 401)
+"""Shows whether a terminal wrapped the log, without a pass over all of it."""
+_TERMINAL_COLUMNS = range(40, 401)  # narrower lines are lists, wider ones no terminal's
 _TRIMMED_SPACES = 8
 """At most so many spaces at the end of a terminal's line are lost when it is copied."""
 _MOST_PIECES = 40

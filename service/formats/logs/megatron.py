@@ -47,7 +47,7 @@ _TFLOPS = re.compile(rf"\(TFLOP/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.I
 
 _DUMP_START, _DUMP_END = "-- arguments --", "-- end of arguments --"
 _ARGUMENT = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
-_MAX_ARGUMENTS = 4000
+_MAX_ARGUMENTS = 4000  # several times as many as Megatron has, for forks
 _NEOX_ORIGIN = re.compile(r"\.{1,60}(?:default|updated)$")
 """The end of a line of GPT-NeoX, which says whether the value is its default."""
 _VOCABULARY = "padded vocab (size:"

@@ -15,9 +15,9 @@ _TIMES = re.compile(
 )
 """The end of a bar, as tqdm draws it (tqdm/std.py, format_meter)."""
 _COUNT = re.compile(r"(\d{1,12})/(\d{1,12})$")
-_COUNT_REACH = 30
+_COUNT_REACH = 30  # two numbers of 12 digits and a stroke
 _WHAT = re.compile(r"(?:^|[\s\]])([A-Za-z][\w ]{0,40})?:?\s{0,9}\d{1,3}$")
-_WHAT_REACH = 60
+_WHAT_REACH = 60  # a label of 40 characters and a percentage
 _BAR_REACH = 300  # characters of a bar before its times
 
 

@@ -13,9 +13,9 @@ from service.formats.logs.lines import Line, Unread
 
 MemoryKind = Literal["reserved", "allocated"]
 
-_MAX_UNREAD = 20
-_MAX_STEP_S = 1e9
-_MAX_GIB = 1e6
+_MAX_UNREAD = 20  # enough to see what the lines have in common
+_MAX_STEP_S = 1e9  # thirty years: longer ones are no times
+_MAX_GIB = 1e6  # a thousand times what a device has: larger ones are no memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

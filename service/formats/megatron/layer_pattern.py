@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-_MAX_CHARACTERS = 8000
+_MAX_CHARACTERS = 8000  # lists of as many layers as a model may have, with room for brackets
 _SWITCH = re.compile(r"(?<=[\[,])[01](?=[,\]])")
 _COMMA = re.compile(r"(?<=[ab]),(?=[ab])")
 _REPEATED = re.compile(r"\[([ab]+)\]\*(\d{1,4})(?!\d)", re.ASCII)

@@ -16,7 +16,7 @@ from service.formats.megatron.layers import (
 )
 from service.formats.megatron.values import Arguments
 
-_MAX_LAYERS = 1024
+_MAX_LAYERS = 1024  # as many as requests take
 _PERIOD = re.compile(r"\+?0{0,9}[1-9]\d{0,11}", re.ASCII)
 _WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
 _EXPERT_ARGUMENTS = (

@@ -18,7 +18,7 @@ from service.formats.launch.job import in_words
 from service.formats.megatron.layers import PATTERN, chunks_of, pattern_of
 from service.formats.megatron.values import Arguments
 
-_LONGEST_LAYOUT = 20_000
+_LONGEST_LAYOUT = 20_000  # as many layers as requests take, with their strokes, and more
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})", re.ASCII)
 _REPEATED = re.compile(r"(.)\*(\d{1,4})", re.ASCII | re.DOTALL)
 _VIRTUAL = (

@@ -27,7 +27,7 @@ from service.formats.published.software import (
     zero_stage,
 )
 
-_MAX_MICRO_BATCH = 16
+_MAX_MICRO_BATCH = 16  # where a source leaves it open; larger ones are rare, and stated
 
 RecomputePolicy = tuple[str, tuple[str, ...], int]
 """A policy, its modules if it is "selective", and the layers of each chunk if it is "full" (0:

@@ -6,7 +6,7 @@ import re
 
 _AND = re.compile(r"[&,]")
 _FEATURE = re.compile(r"(?P<name>[A-Za-z][\w.:-]{0,99})(?:\*(?P<count>\d{1,7}))?", re.ASCII)
-_MOST_FEATURES = 16
+_MOST_FEATURES = 16  # sites have a few for each kind of node
 
 
 def required_features(expression: str, num_nodes: int | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from math import isfinite
 
 from models.errors import Invalid
 
-_MAX_S = 1e4
+_MAX_S = 1e4  # three hours for one collective is a broken clock
 _NOT_CHECKED = {"N/A", "-"}
 _ERROR_LIMITS = {
     "half": 1e-2,

@@ -26,7 +26,7 @@ _WITH_MUON = {
 }  # fmt: skip
 """The blocks that Muon is taken for (configs/types.py, Muon dimension numbers)."""
 _DESCRIBE = "describe the model beside the launch, as `model`"
-_MOST = 10**9
+_MOST = 10**9  # far more than any size of a model
 _SCALE = "global_parameter_scale"
 _SIZES = (
     "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",

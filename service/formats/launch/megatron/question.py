@@ -55,7 +55,7 @@ _COUNTS = (
 )
 """Arguments that must be at least 1."""
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
-_MOST_SWITCHES = 1024
+_MOST_SWITCHES = 1024  # as many as a model may have layers
 
 
 def without_refused(given: Arguments, stops: Stops) -> Arguments:

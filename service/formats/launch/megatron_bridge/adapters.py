@@ -25,7 +25,7 @@ _LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv
 """The projections of latent attention: of queries one, or two with a latent of their own."""
 _MIXERS = ("linear_qkv", *_LATENT, "linear_proj", "in_proj", "out_proj")
 _RANK = re.compile(r"[1-9]\d{0,3}", re.ASCII)
-_USUAL_RANK = 32
+_USUAL_RANK = 32  # the default of its LoRA
 _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
 """The modules that the LoRA of recipes adapts."""
 

@@ -14,7 +14,7 @@ from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH
 
-_USUAL_RANK = 16
+_USUAL_RANK = 16  # the default of TRL's lora_r
 _WHOLE = (
     "some of these modules, trained whole beside the adapters, are neither the embedding nor the"
     " head"

@@ -18,7 +18,7 @@ _LAYER = re.compile(
 )
 _MOST_LAYERS = 128
 """No model here has more layers, and patterns are tried for each."""
-_MOST_PATTERNS = 64
+_MOST_PATTERNS = 64  # the others are unknown: each is tried for every part of every layer
 _LONGEST = 200  # characters of a pattern: names of parameters have fewer than 100
 _WHOLE_MODEL = frozenset({"", "model", "model.language_model", "language_model", "model.layers",
     "model.language_model.layers", "transformer", "transformer.h"})  # fmt: skip
