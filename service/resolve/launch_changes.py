@@ -172,11 +172,11 @@ class LaunchChanges:
         return None
 
     def _is_made(self, change: SingleChange, problem: Problem, layout: Layout) -> bool:
-        wanted = change.problem
-        if (problem.cluster, problem.workload) != (wanted.cluster, wanted.workload):
+        after_change = change.problem
+        if (problem.cluster, problem.workload) != (after_change.cluster, after_change.workload):
             return False
         # Megatron pads the vocabulary for the ranks of tensor parallelism.
-        padded = replace(wanted.architecture, vocab_size=problem.architecture.vocab_size)
+        padded = replace(after_change.architecture, vocab_size=problem.architecture.vocab_size)
         if problem.architecture != padded:
             return False
         if change.switch and getattr(problem.stack, change.knob) != change.after:

@@ -506,8 +506,8 @@ class _Joining:
         if "micro_batch" in layout or steps is None:
             return {}
         ranks = _data_parallel(layout)
-        micro_batch, rest = divmod(global_batch, steps * ranks)
-        if rest or not micro_batch:
+        micro_batch, remainder = divmod(global_batch, steps * ranks)
+        if remainder or not micro_batch:
             rule = (
                 f"has {steps} micro-batches on each of {ranks} data-parallel ranks, of which the"
                 f" global batch of {global_batch} must be a multiple"

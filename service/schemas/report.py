@@ -204,9 +204,9 @@ class MeasuredRun(Wire):
             raise Invalid("parts", None, "goes with measured")
         if self.failure is not None and self.outcome not in ("out_of_memory", "crashed"):
             raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
-        self._require_room()
+        self._require_allocated_within_reserved()
 
-    def _require_room(self) -> None:
+    def _require_allocated_within_reserved(self) -> None:
         """Raises Invalid where the allocated memory is larger than the reserved, which contains
         it."""
         memory = self.memory

@@ -44,8 +44,8 @@ def _lower(name: object) -> object:
 def sequences_in(tokens: int, seq_len: int) -> int:
     """Returns the number of sequences in some tokens. Raises ValueError where it is not whole, with
     the nearest numbers of tokens that would do."""
-    sequences, rest = divmod(tokens, seq_len)
-    if not rest:
+    sequences, remainder = divmod(tokens, seq_len)
+    if not remainder:
         return sequences
     near = [count * seq_len for count in (sequences, sequences + 1) if count]
     raise ValueError(

@@ -193,7 +193,7 @@ class Answers:
         return [_answer(kind, stored) for stored in self._session.execute(query)]
 
     def briefs(
-        self, kind: AnswerKind, limit: int, before: str | None, wanted: AnswerFilter
+        self, kind: AnswerKind, limit: int, before: str | None, filter_: AnswerFilter
     ) -> Sequence[Row[Any]]:
         """Returns the fields that lists show of answers, newest first, starting after the id
         `before`. Ids sort by time."""
@@ -205,11 +205,11 @@ class Answers:
         query = query.order_by(row.id.desc()).limit(limit)
         if before is not None:
             query = query.where(row.id < before)
-        if wanted.since is not None:
-            query = query.where(row.created_at >= wanted.since)
-        if wanted.until is not None:
-            query = query.where(row.created_at < wanted.until)
-        for name, values in wanted.names.items():
+        if filter_.since is not None:
+            query = query.where(row.created_at >= filter_.since)
+        if filter_.until is not None:
+            query = query.where(row.created_at < filter_.until)
+        for name, values in filter_.names.items():
             if values:
                 query = query.where(_name_in(brief, name).in_(values))
         return self._session.execute(query).all()

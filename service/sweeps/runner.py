@@ -129,12 +129,12 @@ class SweepRunner:
         with self._store.reading() as rows:
             if not rows.sweeps.any_free(rows.now()):
                 return
-        room = self._workers.slots() - len(self._running)
-        if room <= 0:
+        free_slots = self._workers.slots() - len(self._running)
+        if free_slots <= 0:
             return
         with self._store.writing() as rows:
             now = rows.now()
-            leased = rows.sweeps.lease(self._lease, now, now + self._length, room)
+            leased = rows.sweeps.lease(self._lease, now, now + self._length, free_slots)
         self.waits_for = None
         for item in leased:
             try:

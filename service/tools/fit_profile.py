@@ -89,8 +89,8 @@ def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
     if not fits.any():
         return layouts[int(np.argmin(predictions.needed_bytes))]
     fits_under_first_policy = fits & (layouts.recompute == layouts.recompute[0])
-    wanted = fits_under_first_policy if fits_under_first_policy.any() else fits
-    return layouts[int(np.argmin(np.where(wanted, predictions.step_time_s, np.inf)))]
+    candidates = fits_under_first_policy if fits_under_first_policy.any() else fits
+    return layouts[int(np.argmin(np.where(candidates, predictions.step_time_s, np.inf)))]
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:

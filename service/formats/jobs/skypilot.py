@@ -48,9 +48,9 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns what a task asks for; of several that would do, the first."""
-    asked = mapping(document.get("resources"))
-    others = [*listed(asked.get("any_of")), *listed(asked.get("ordered"))]
-    return {**asked, **mapping(others[0])} if others else asked
+    resources = mapping(document.get("resources"))
+    others = [*listed(resources.get("any_of")), *listed(resources.get("ordered"))]
+    return {**resources, **mapping(others[0])} if others else resources
 
 
 def _of_dstack(document: Mapping[str, Any]) -> JobText:

@@ -37,8 +37,8 @@ class Machines:
         if machine > MOST_IN_MACHINE or cluster.is_torus:
             machine = _CHIPS_PER_TRAY
         devices = held * cluster.chip.devices_per_chip
-        joined, rest = divmod(cluster.scale_up_domain, devices)
-        segment = joined if held == chips and not rest else 1
+        joined, remainder = divmod(cluster.scale_up_domain, devices)
+        segment = joined if held == chips and not remainder else 1
         return cls(cluster.num_devices // devices, devices, segment, is_whole=held == machine)
 
 

@@ -84,8 +84,8 @@ def _require_even_chunks(given: Arguments, pp: int, virtual: int) -> None:
     last stage is said by itself."""
     if given.whole("num_layers") is None or any(map(given.word, (FIRST, LAST))):
         return
-    of_stage, rest = divmod(_counted_layers(given), pp)
-    if not rest and of_stage % virtual:
+    of_stage, remainder = divmod(_counted_layers(given), pp)
+    if not remainder and of_stage % virtual:
         name = "num_virtual_stages_per_pipeline_rank"
         rule = f"must divide the {of_stage} layers of a stage: {_STOPS} otherwise"
         raise given.stopped(name, rule, _flag_with(given, name, divisors(of_stage)))

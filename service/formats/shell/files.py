@@ -60,16 +60,16 @@ class LaunchFiles:
         that shares most folders with it. Raises Invalid where two that differ do so alike."""
         if name in self.texts:
             return name
-        wanted = _steps(name)
-        if not wanted or _VARIABLE.fullmatch(wanted[-1]):
+        steps = _steps(name)
+        if not steps or _VARIABLE.fullmatch(steps[-1]):
             return None
-        shared = {sent: _common_end(wanted, _steps(sent)) for sent in self.texts}
+        shared = {sent: _common_end(steps, _steps(sent)) for sent in self.texts}
         most = max(shared.values(), default=0)
         if not most:
             return None
         nearest = [sent for sent, count in shared.items() if count == most]
         if len({self.texts[sent] for sent in nearest}) > 1:
-            exact = [sent for sent in nearest if _steps(sent) == wanted]
+            exact = [sent for sent in nearest if _steps(sent) == steps]
             if len(exact) != 1:
                 names = ", ".join(shortened(sent) for sent in nearest[:5])
                 rule = f"may be any of {names} of launch.files: write its folder into the command"

@@ -20,6 +20,7 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
+from tests.long import examples
 from tests.oracles.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
 
 PROFILE = shipped_profile()
@@ -182,7 +183,7 @@ def test_a_trace_has_an_event_for_every_event() -> None:
     )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.data())
 def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
     schedule = data.draw(
@@ -217,7 +218,7 @@ def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
         7, 5),
     ],
 )  # fmt: skip
-def test_dealt_out_in_rounds_the_closed_form_is_near(
+def test_the_closed_form_is_near_the_timeline_where_layers_are_dealt_out_in_rounds(
     model: str, pp: int, virtual_stages: int
 ) -> None:
     """Where neither layers nor the head come out even, or where kinds of layers take turns."""

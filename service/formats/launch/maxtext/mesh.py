@@ -116,8 +116,8 @@ def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
     """The degree of the axis of experts, which is a part of dp_shard, and the rule of the mesh."""
     if layout.dp_shard % layout.ep == 0:
         return layout.ep, ""
-    beside_context, rest = divmod(layout.ep, layout.cp)
-    if rest == 0 and layout.dp_shard % beside_context == 0 and layout.tp == 1:
+    beside_context, remainder = divmod(layout.ep, layout.cp)
+    if remainder == 0 and layout.dp_shard % beside_context == 0 and layout.tp == 1:
         return beside_context, EXPERT_RULE
     cure = (
         f"the expert axis is a part of dp_shard({layout.dp_shard}), with tp 1 beside"

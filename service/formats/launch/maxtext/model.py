@@ -224,8 +224,8 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
     if scale < 1 or scale & (scale - 1):
         rule = "must be a power of two: set the sizes themselves for others"
         raise Stopped(_SCALE, scale, rule, f"{_SCALE}={2 ** max(scale.bit_length() - 1, 0)}")
-    doublings, rest = divmod(scale.bit_length() - 1, 3)
-    heads, width = doublings + (rest > 0), doublings + (rest > 1)
+    doublings, remainder = divmod(scale.bit_length() - 1, 3)
+    heads, width = doublings + (remainder > 0), doublings + (remainder > 1)
     shifts = {
         "base_emb_dim": width,
         "base_num_query_heads": heads,

@@ -357,8 +357,8 @@ class _Reader:
             reason = "only these layers are in the pipeline, and all are read as such"
             self.settings.reserve("pipeline_parallel_layers", reason, "leave it out")
         if architecture is not None and repeats == -1:
-            repeats, rest = divmod(architecture.num_layers, pp * layers)
-            if rest and piped == -1:
+            repeats, remainder = divmod(architecture.num_layers, pp * layers)
+            if remainder and piped == -1:
                 self.stops.attempt(partial(_stop_at_stages, layers, pp, architecture), None)
                 repeats = max(repeats, 1)
         if repeats != 1:

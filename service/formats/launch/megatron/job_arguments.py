@@ -223,10 +223,10 @@ def _is_pipeline_inside(format_: str, job: Job) -> bool:
     def active(order: tuple[str, ...]) -> list[str]:
         return [axis for axis in order if getattr(layout, axis) > 1]
 
-    asked = active(layout.placement)
-    if asked == active(AXES):
+    order_of_job = active(layout.placement)
+    if order_of_job == active(AXES):
         return False
-    if asked == active(PIPELINE_INSIDE):
+    if order_of_job == active(PIPELINE_INSIDE):
         return True
     cure = f"its ranks are in the order {', '.join(AXES)}, or {', '.join(PIPELINE_INSIDE)}"
     raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)

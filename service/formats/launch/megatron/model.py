@@ -199,8 +199,8 @@ def list_expression(switches: Sequence[bool]) -> str:
     turns."""
     for period in range(2, len(switches) // 2 + 1):
         start = list(switches[:period])
-        times, rest = divmod(len(switches), period)
-        if not rest and start * times == list(switches) and len(set(start)) > 1:
+        times, remainder = divmod(len(switches), period)
+        if not remainder and start * times == list(switches) and len(set(start)) > 1:
             return f"([{','.join(str(int(flag)) for flag in start)}])*{times}"
     runs = [(value, len(list(run))) for value, run in groupby(switches)]
     return f"({'+'.join(f'[{int(value)}]*{count}' for value, count in runs)})"
