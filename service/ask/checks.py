@@ -123,20 +123,20 @@ class Checks:
         require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
         deadline = Deadline(request.time_limit_s, require_client)
-        resolved = self._resolve(request)
-        problem = resolved.resolved.problem
-        failed = out_of_memory_runs(self._store, problem, resolved.profile)
+        asked = self._resolve(request)
+        problem = asked.resolved.problem
+        failed = out_of_memory_runs(self._store, problem, asked.profile)
         check = check_layout(
             problem,
-            resolved.profile,
-            resolved.layout,
+            asked.profile,
+            asked.layout,
             request.constraints.build(),
             deadline,
             least_failed_gib(failed),
-            _expressible(resolved),
-            None if resolved.changes is None else resolved.changes.said,
+            _expressible(asked),
+            None if asked.changes is None else asked.changes.said,
         )
-        answer = _explain(resolved, check, failed)
+        answer = _explain(asked, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))
 
     def _resolve(self, request: CheckRequest | LaunchedCheckRequest) -> _ResolvedRequest:
@@ -205,80 +205,80 @@ def _on_held_nodes(
 
 
 def _explain(
-    resolved: _ResolvedRequest, check: LayoutCheck, failed: list[OutOfMemoryRun]
+    asked: _ResolvedRequest, check: LayoutCheck, failed: list[OutOfMemoryRun]
 ) -> CheckAnswer:
-    cluster = resolved.resolved.problem.cluster
+    cluster = asked.resolved.problem.cluster
     prediction = check.prediction
     shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
-    warnings = [*check.warnings, *_more_warnings(resolved, check, shown, failed)]
+    warnings = [*check.warnings, *_more_warnings(asked, check, shown, failed)]
     basis = grounds(
-        resolved.question,
-        resolved.resolved,
-        resolved.profile,
-        None if check.broken_rules else resolved.layout,
+        asked.question,
+        asked.resolved,
+        asked.profile,
+        None if check.broken_rules else asked.layout,
     )
-    if resolved.layout is not None:
+    if asked.layout is not None:
         basis["assumptions"] += layout_assumptions(
-            resolved.place, resolved.given, resolved.completed, resolved.resolved.problem
+            asked.place, asked.given, asked.completed, asked.resolved.problem
         )
-    basis["switches"] = [_as_released(resolved, switch) for switch in basis["switches"]]
-    broken = _refusals(resolved, check)
-    is_understood = not resolved.reservations
+    basis["switches"] = [_as_released(asked, switch) for switch in basis["switches"]]
+    broken = _refusals(asked, check)
+    is_understood = not asked.reservations
     if shown is not None:
-        basis["assumptions"] += empty_chunk_assumptions(resolved.place, shown)
+        basis["assumptions"] += empty_chunk_assumptions(asked.place, shown)
     return CheckAnswer(
         **basis,
         verdict=verdict_of(
             check,
             is_refused=bool(broken),
-            reservations=resolved.reservations,
+            reservations=asked.reservations,
             has_warnings=bool(warnings),
         ),
-        summary=summary_of(check, broken, resolved.reservations),
+        summary=summary_of(check, broken, asked.reservations),
         legal=not broken,
         broken_rules=broken[:_MOST_RULES],
         broken_rule_count=len(broken),
-        layout=resolved.shown_layout,
+        layout=asked.shown_layout,
         prediction=prediction and CheckedPrediction.of(prediction),
         fits=prediction
         and FitAnswer.of(
             check,
             prediction,
-            [_change(resolved, change) for change in check.fitting if is_understood],
+            [_change(asked, change) for change in check.fitting if is_understood],
         ),
         best=check.best and BestAnswer.of(check, check.best, cluster),
-        first_change=_first_change(resolved, check),
+        first_change=_first_change(asked, check),
         warnings=[WarningAnswer.of(warning) for warning in warnings],
-        launch_read=resolved.read,
-        reservations=ReservationAnswer.first_of(resolved.reservations),
+        launch_read=asked.read,
+        reservations=ReservationAnswer.first_of(asked.reservations),
     )
 
 
-def _refusals(resolved: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAnswer]:
+def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAnswer]:
     """Returns the settings at which the framework stops. Where any number of settings is not known,
     such as those of a file that was not sent, only a name that it does not have is sure to be
     refused. No limit of the search is among the broken rules: `for_layouts` lifts those that a
     layout is beyond."""
-    is_open = any(reservation.is_open for reservation in resolved.reservations)
-    broken = [] if is_open else [_broken_rule(resolved, rule) for rule in check.broken_rules]
-    stops = [stop for stop in resolved.stops if stop.is_of_name or not is_open]
-    return [*broken, *(_stop(resolved, stop) for stop in stops)]
+    is_open = any(reservation.is_open for reservation in asked.reservations)
+    broken = [] if is_open else [_broken_rule(asked, rule) for rule in check.broken_rules]
+    stops = [stop for stop in asked.stops if stop.is_of_name or not is_open]
+    return [*broken, *(_stop(asked, stop) for stop in stops)]
 
 
-def _first_change(resolved: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
+def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
     """Returns the change to make first. Names that the framework does not have come before all
     else, and for a job that was not understood there is none."""
-    if resolved.changes is not None and any(stop.is_of_name for stop in resolved.stops):
-        return _spelling(resolved, resolved.changes)
-    if resolved.reservations or check.first_change is None:
+    if asked.changes is not None and any(stop.is_of_name for stop in asked.stops):
+        return _spelling(asked, asked.changes)
+    if asked.reservations or check.first_change is None:
         return None
-    return _change(resolved, check.first_change)
+    return _change(asked, check.first_change)
 
 
-def _spelling(resolved: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer | None:
+def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer | None:
     """The names that the framework has for those that it does not have, and the others left out,
     with what is predicted of the launch that is written so; None where nothing can be."""
-    stops = [stop for stop in resolved.stops if stop.is_of_name][:_MOST_RULES]
+    stops = [stop for stop in asked.stops if stop.is_of_name][:_MOST_RULES]
     outcome = changes.outcome({stop.meant: stop.value for stop in stops if stop.meant})
     if outcome is None:
         return None
@@ -303,40 +303,38 @@ def _spelling(resolved: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswe
     )
 
 
-def _expressible(resolved: _ResolvedRequest) -> Callable[[Problem, Layout], bool] | None:
+def _expressible(asked: _ResolvedRequest) -> Callable[[Problem, Layout], bool] | None:
     """Returns a test of whether a layout can be said in the framework's words. Returns None where
     layouts need not be: the request does not use these words, or they do not say its own layout."""
 
     def is_said(problem: Problem, layout: Layout) -> bool:
-        return bool(written_settings(resolved.format, problem, layout))
+        return bool(written_settings(asked.format, problem, layout))
 
-    problem, own = resolved.resolved.problem, resolved.layout
-    if resolved.read is None:
+    problem, own = asked.resolved.problem, asked.layout
+    if asked.read is None:
         return None
     if own is not None and not broken_rules(problem, own) and not is_said(problem, own):
         return None
     return is_said
 
 
-def _broken_rule(resolved: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswer:
+def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswer:
     """A broken rule, with the field of the request to blame and what the framework calls it."""
-    stack = resolved.resolved.problem.stack
-    setting = resolved.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
-    if broken.is_of_batch and resolved.read is None:
-        return BrokenRuleAnswer.of_batch(broken, resolved.question, stack, setting)
-    step = broken.knob if resolved.read is None else setting or broken.knob
-    value = resolved.question.workload.global_batch if broken.is_of_batch else None
+    stack = asked.resolved.problem.stack
+    setting = asked.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
+    if broken.is_of_batch and asked.read is None:
+        return BrokenRuleAnswer.of_batch(broken, asked.question, stack, setting)
+    step = broken.knob if asked.read is None else setting or broken.knob
+    value = asked.question.workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,
         kind=broken.rule.kind,
-        field=resolved.place if step is None else f"{resolved.place}.{step}",
+        field=asked.place if step is None else f"{asked.place}.{step}",
         setting=setting,
-        value=value if broken.knob is None else getattr(resolved.completed, broken.knob),
+        value=value if broken.knob is None else getattr(asked.completed, broken.knob),
         rule=broken.message,
         source=rule_source(broken.rule, stack),
-        cure=broken.cure
-        if resolved.read is None
-        else _cure_in_settings(resolved.read.format, broken),
+        cure=broken.cure if asked.read is None else _cure_in_settings(asked.read.format, broken),
     )
 
 
@@ -350,12 +348,12 @@ def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
     return ", or ".join(cures) or "no other value of one setting: take those of the best layout"
 
 
-def _stop(resolved: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
+def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
     """A rule of the framework that is none of layouts."""
     setting = truncate(stop.setting, _MOST_CHARACTERS)
     return BrokenRuleAnswer(
         name="framework_stops",
-        field=f"{resolved.place}.{setting}",
+        field=f"{asked.place}.{setting}",
         setting=setting,
         value=echoed_value(stop.value),
         rule=truncate(stop.rule, _MOST_RULE_CHARACTERS),
@@ -364,45 +362,45 @@ def _stop(resolved: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
     )
 
 
-def _change(resolved: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
+def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
     """A change, with the settings of the framework that it changes."""
-    before, after = _settings_of_change(resolved, change)
+    before, after = _settings_of_change(asked, change)
     settings = list[SettingChange]()
     words = change.words
     for name in {**before, **after}:
-        own = resolved.own_names.get(name, OwnName(resolved.named(name)))
+        own = asked.own_names.get(name, OwnName(asked.named(name)))
         old, new = own.value(before.get(name)), own.value(after.get(name))
         if before.get(name) != after.get(name):
             settings.append(SettingChange(name=own.name, before=old, after=new))
         words = words.replace(f"{name}={after.get(name)}", f"{own.name}={new}")
         words = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", own.name, words)
-    return ChangeAnswer.of(change, words, settings, resolved.min_fit_probability)
+    return ChangeAnswer.of(change, words, settings, asked.min_fit_probability)
 
 
-def _as_released(resolved: _ResolvedRequest, switch: SwitchAnswer) -> SwitchAnswer:
+def _as_released(asked: _ResolvedRequest, switch: SwitchAnswer) -> SwitchAnswer:
     """Returns a switch by its name in the release that was read."""
-    return switch.model_copy(update={"name": resolved.named(switch.name)})
+    return switch.model_copy(update={"name": asked.named(switch.name)})
 
 
 def _settings_of_change(
-    resolved: _ResolvedRequest, change: SingleChange
+    asked: _ResolvedRequest, change: SingleChange
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The settings that a change writes otherwise, before and after it: those of a launch as they
     were typed. As an illegal layout has none that are written, a change of it names those that are
     the values of its knobs."""
-    if resolved.changes is not None:
-        changed = resolved.changes.settings(change)
-        return {name: resolved.changes.typed(name) for name in changed}, changed
-    after = written_settings(resolved.format, change.problem, change.layout)
-    layout = resolved.layout
+    if asked.changes is not None:
+        changed = asked.changes.settings(change)
+        return {name: asked.changes.typed(name) for name in changed}, changed
+    after = written_settings(asked.format, change.problem, change.layout)
+    layout = asked.layout
     if layout is None or not after:
         return {}, {}
     if change.given is not None:
-        problem = resolved.resolved.problem
-        before = written_settings(resolved.format, problem, layout)
+        problem = asked.resolved.problem
+        before = written_settings(asked.format, problem, layout)
         return before, after if before else {}
     fields = [name for name in (*change.fields, *change.follows) if hasattr(layout, name)]
-    names = {resolved.settings[field]: field for field in fields if field in resolved.settings}
+    names = {asked.settings[field]: field for field in fields if field in asked.settings}
     own = {
         name: getattr(layout, field)
         for name, field in names.items()
@@ -412,7 +410,7 @@ def _settings_of_change(
 
 
 def _more_warnings(
-    resolved: _ResolvedRequest,
+    asked: _ResolvedRequest,
     check: LayoutCheck,
     shown: PredictedLayout | None,
     failed: list[OutOfMemoryRun],
@@ -420,19 +418,19 @@ def _more_warnings(
     """Returns the warnings of the store, of the reading of the launch and of the search, which are
     added to those of the models."""
     warnings = list[LayoutWarning]()
-    if resolved.read is not None and resolved.read.unread:
-        unread = resolved.read.unread
+    if asked.read is not None and asked.read.unread:
+        unread = asked.read.unread
         first = [truncate(name, _MOST_CHARACTERS) for name in unread[:5]]
         names = ", ".join(first) + (", …" if len(unread) > 5 else "")
         warnings.append(
             LayoutWarning(
                 code="unread_settings",
-                numbers={"count": resolved.read.unread_count},
+                numbers={"count": asked.read.unread_count},
                 message=f"settings that are not understood and could matter: {names}",
             )
         )
-    for message in resolved.read.warnings if resolved.read is not None else ():
-        is_overruled = message in resolved.overruled
+    for message in asked.read.warnings if asked.read is not None else ():
+        is_overruled = message in asked.overruled
         code = "request_overrules_launch" if is_overruled else "ignored_setting"
         warnings.append(LayoutWarning(code=code, numbers={}, message=message))
     if shown is not None:
@@ -442,7 +440,7 @@ def _more_warnings(
                 numbers={"least_failed_gib": least_failed_gib(failed)},
                 message=text,
             )
-            for text in oom_warnings({resolved.place: shown}, failed)
+            for text in oom_warnings({asked.place: shown}, failed)
         ]
     if check.no_best is not None:
         warnings.append(LayoutWarning(code="no_best", numbers={}, message=check.no_best))

@@ -168,41 +168,41 @@ class Recommendations:
             deadline=Deadline(request.time_limit_s, require_client),
         )
 
-    def _solve(self, resolved: _ResolvedRequest) -> _Solution:
+    def _solve(self, asked: _ResolvedRequest) -> _Solution:
         """Choose the cluster, then search the layouts on it.
 
         Raises Infeasible where none fits on any of the candidate clusters.
         """
-        target = self._choose_target(resolved)
-        failed = out_of_memory_runs(self._store, target.problem, resolved.profile)
-        recommendation = _search_layouts(resolved, target, failed)
+        target = self._choose_target(asked)
+        failed = out_of_memory_runs(self._store, target.problem, asked.profile)
+        recommendation = _search_layouts(asked, target, failed)
         if target.choices:
             # The search had more time for the best cluster than the comparison: its figures count.
             best = target.choices[0]
             if best.all_chips_s is not None:
                 recommendation = recommendation.of_more_chips(best.num_chips, best.all_chips_s)
-            problem = resolved.candidates.resolved[target.name].problem
+            problem = asked.candidates.resolved[target.name].problem
             if target.allocation is not None:
                 problem = target.problem
-            settled_best = with_recommendation(best, problem, resolved.objective, recommendation)
+            settled_best = with_recommendation(best, problem, asked.objective, recommendation)
             target = replace(target, choices=[settled_best, *target.choices[1:]])
-        wants_thresholds = "thresholds" in resolved.request.include
+        wants_thresholds = "thresholds" in asked.request.include
         return _Solution(
             target=target,
             failed=failed,
             found=recommendation,
-            thresholds=_search_thresholds(resolved, recommendation, failed)
+            thresholds=_search_thresholds(asked, recommendation, failed)
             if wants_thresholds
             else None,
         )
 
-    def _choose_target(self, resolved: _ResolvedRequest) -> _Target:
+    def _choose_target(self, asked: _ResolvedRequest) -> _Target:
         """The best of the candidate clusters, on as many of its chips as are worth using, or the
         best part of the nodes that the request holds."""
-        allocations = _allocate_nodes(resolved)
-        choices, fewest_chips_reasons = self._compare_clusters(resolved, allocations)
+        allocations = _allocate_nodes(asked)
+        choices, fewest_chips_reasons = self._compare_clusters(asked, allocations)
         name = choices[0].name if choices else OWN_CLUSTER
-        problem = resolved.candidates.resolved[name].problem
+        problem = asked.candidates.resolved[name].problem
         allocation = allocations.get(name)
         if allocation is not None:
             problem = replace(problem, cluster=allocation.cluster)
@@ -211,39 +211,39 @@ class Recommendations:
         return _Target(name, problem, choices, fewest_chips_reasons, allocation)
 
     def _compare_clusters(
-        self, resolved: _ResolvedRequest, allocations: Mapping[str, Allocation]
+        self, asked: _ResolvedRequest, allocations: Mapping[str, Allocation]
     ) -> tuple[list[Choice], list[str]]:
         """Every candidate cluster, the best first, and how the fewest chips were found, in words.
 
         Both are empty where the request asks about one cluster and names no objective.
         """
-        if not {"alternatives", "objective"} & resolved.request.model_fields_set:
+        if not {"alternatives", "objective"} & asked.request.model_fields_set:
             return [], []
-        candidates = resolved.candidates
-        deadline = resolved.deadline.three_quarters()
+        candidates = asked.candidates
+        deadline = asked.deadline.three_quarters()
         fewest_chips_reasons = list[str]()
 
         def oom_gib(problem: Problem) -> float:
-            return least_failed_gib(out_of_memory_runs(self._store, problem, resolved.profile))
+            return least_failed_gib(out_of_memory_runs(self._store, problem, asked.profile))
 
         def cluster_of_fewest_chips() -> dict[str, Problem]:
-            max_chips = resolved.request.alternatives.up_to_chips
+            max_chips = asked.request.alternatives.up_to_chips
             if max_chips is None or OWN_CLUSTER not in candidates.resolved:
                 return {}
             own = candidates.resolved[OWN_CLUSTER].problem
             chip = own.cluster.chip
-            if resolved.objective.budget_usd is not None and chip.usd_per_chip_hour is None:
+            if asked.objective.budget_usd is not None and chip.usd_per_chip_hour is None:
                 fewest_chips_reasons.append(fewest_chips_without_price(chip))
                 return {}
             fewest = fewest_chips(
                 own,
-                resolved.profile,
-                resolved.constraints,
-                resolved.objective,
+                asked.profile,
+                asked.constraints,
+                asked.objective,
                 max_chips,
                 deadline,
                 oom_gib(own),
-                resolved.request.alternatives.multiple_of,
+                asked.request.alternatives.multiple_of,
             )
             fewest_chips_reasons.append(fewest.reason)
             return self._add_fewest_chips(candidates, fewest)
@@ -256,9 +256,9 @@ class Recommendations:
             problems[name] = replace(problems[name], cluster=allocation.cluster)
         choices = rank_clusters(
             problems,
-            resolved.profile,
-            resolved.constraints,
-            resolved.objective,
+            asked.profile,
+            asked.constraints,
+            asked.objective,
             deadline,
             oom_gib,
             cluster_of_fewest_chips,
@@ -287,33 +287,33 @@ class Recommendations:
             candidates.add_chip_count(Resolver(rows), name, fewest.num_chips)
         return {name: candidates.resolved[name].problem}
 
-    def _explain(self, resolved: _ResolvedRequest, solution: _Solution) -> RecommendationAnswer:
+    def _explain(self, asked: _ResolvedRequest, solution: _Solution) -> RecommendationAnswer:
         """The answer document: the layouts, with reasons, assumptions and evidence."""
         recommendation = solution.found
         target = solution.target
         members = _found_members(recommendation, solution.thresholds)
         advised = _advised_layouts(members)
-        reasons = _reasons(resolved, solution, advised)
+        reasons = _reasons(asked, solution, advised)
         members["reasons"] = [reason.sentence for reason in reasons]
         members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
         evidence = self._evidence.nearest_to_layout(
-            recommendation.problem, recommendation.fastest.prediction.layout, resolved.profile
+            recommendation.problem, recommendation.fastest.prediction.layout, asked.profile
         )
-        question = resolved.candidates.questions[target.name]
-        answered = resolved.candidates.resolved[target.name].with_answered_problem(
+        question = asked.candidates.questions[target.name]
+        answered = asked.candidates.resolved[target.name].with_answered_problem(
             recommendation.problem
         )
         launched = recommendation.recommended.prediction.layout
-        grounds = basis(question, answered, resolved.profile, launched)
-        grounds["request"] |= _request_members(resolved, target)
-        grounds["assumptions"] += _assumptions(resolved, target, advised)
+        grounds = basis(question, answered, asked.profile, launched)
+        grounds["request"] |= _request_members(asked, target)
+        grounds["assumptions"] += _assumptions(asked, target, advised)
         allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)
         answer = AnswerLaunched(
             kind="recommendation",
             id=grounds["id"],
             ranks_by_node=ranks_by_node(allocation.model_dump()["hosts"]) if allocation else {},
         )
-        pinned_forms = resolved.candidates.pinned_forms
+        pinned_forms = asked.candidates.pinned_forms
         return RecommendationAnswer(
             **members,
             launch=launch_block(recommendation.problem, launched, question, answer),
@@ -322,7 +322,7 @@ class Recommendations:
                 ChoiceAnswer.of(
                     choice,
                     pinned_forms[choice.name],
-                    on_torus=resolved.candidates.is_on_torus(choice.name),
+                    on_torus=asked.candidates.is_on_torus(choice.name),
                 )
                 for choice in target.choices
             ],
@@ -341,17 +341,17 @@ def _meaning(rows: Rows, request: RecommendationRequest) -> Meaning:
     return Meaning.of(candidates.resolved.values(), candidates.pinned_forms)
 
 
-def _allocate_nodes(resolved: _ResolvedRequest) -> dict[str, Allocation]:
+def _allocate_nodes(asked: _ResolvedRequest) -> dict[str, Allocation]:
     """The groups that the nodes of each candidate make, by its name. A candidate whose nodes make
     none is refused by itself, where there are others."""
-    candidates = resolved.candidates
+    candidates = asked.candidates
     held = {
         name: question.allocation
         for name, question in candidates.questions.items()
         if question.allocation is not None and name in candidates.resolved
     }
     allocations = dict[str, Allocation]()
-    deadline = resolved.deadline.three_quarters()
+    deadline = asked.deadline.three_quarters()
     for at, (name, nodes) in enumerate(held.items()):
         problem = candidates.resolved[name].problem
         where = "allocation" if name == OWN_CLUSTER else name
@@ -359,11 +359,11 @@ def _allocate_nodes(resolved: _ResolvedRequest) -> dict[str, Allocation]:
             with relocate_errors("allocation", where):
                 allocations[name] = allocate(
                     problem,
-                    resolved.profile,
-                    resolved.constraints,
+                    asked.profile,
+                    asked.constraints,
                     nodes.build(),
                     deadline.share(len(held) - at),
-                    resolved.request.tolerance,
+                    asked.request.tolerance,
                 )
         except Infeasible as error:
             if len(candidates.questions) == 1:
@@ -381,21 +381,21 @@ def _allocate_nodes(resolved: _ResolvedRequest) -> dict[str, Allocation]:
 
 
 def _search_layouts(
-    resolved: _ResolvedRequest, target: _Target, failed: list[OutOfMemoryRun]
+    asked: _ResolvedRequest, target: _Target, failed: list[OutOfMemoryRun]
 ) -> Recommendation:
     allocation = target.allocation
-    constraints = resolved.constraints
+    constraints = asked.constraints
     if allocation is not None:  # which has settled how many chips are used
         constraints = replace(constraints, use_all_chips=True)
     try:
         with timed_search():
             recommendation = recommend(
                 target.problem,
-                resolved.profile,
+                asked.profile,
                 constraints,
-                tolerance=resolved.request.tolerance,
-                top=resolved.request.top,
-                should_continue=resolved.deadline,
+                tolerance=asked.request.tolerance,
+                top=asked.request.top,
+                should_continue=asked.deadline,
                 oom_gib=least_failed_gib(failed),
                 untried_bound_s=math.inf if allocation is None else allocation.untried_bound_s,
                 known=_known_layouts(target),
@@ -419,27 +419,27 @@ def _known_layouts(target: _Target) -> Layouts | None:
 
 
 def _search_thresholds(
-    resolved: _ResolvedRequest, recommendation: Recommendation, failed: list[OutOfMemoryRun]
+    asked: _ResolvedRequest, recommendation: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
     """Returns the thresholds of a recommendation; none where it is not known whether a pipeline is
     needed."""
-    deadline = resolved.deadline
-    if "time_limit_s" not in resolved.request.model_fields_set:
+    deadline = asked.deadline
+    if "time_limit_s" not in asked.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)
     if recommendation.pipelining.needed == "unknown":
         return []
     return thresholds(
         recommendation.problem,
-        resolved.profile,
-        resolved.constraints,
-        resolved.request.tolerance,
+        asked.profile,
+        asked.constraints,
+        asked.request.tolerance,
         deadline,
         least_failed_gib(failed),
     )
 
 
 def _reasons(
-    resolved: _ResolvedRequest, solution: _Solution, advised: dict[str, PredictedLayout]
+    asked: _ResolvedRequest, solution: _Solution, advised: dict[str, PredictedLayout]
 ) -> list[Reason]:
     """Returns the reasons in the order in which they are shown: first what to beware of, then why
     this cluster, these layouts and these chips."""
@@ -447,26 +447,26 @@ def _reasons(
     target = solution.target
     fastest = recommendation.fastest.prediction
     needed_gib = fastest.needed_gib
-    micro_batches = resolved.constraints.allowed.get("micro_batch", ())
+    micro_batches = asked.constraints.allowed.get("micro_batch", ())
     reasons = [
         *reasons_of("slip", slips(recommendation.problem, fastest.step_time_s, micro_batches)),
         *reasons_of("out_of_memory", oom_warnings(advised, solution.failed)),
         *reasons_of("out_of_memory", left_out_reasons(needed_gib, solution.failed)),
-        *cluster_reasons(target.choices, target.fewest_chips_reasons, resolved.objective),
+        *cluster_reasons(target.choices, target.fewest_chips_reasons, asked.objective),
         *recommendation.reasons,
     ]
     if target.allocation is not None:
         reasons += groups_reasons(target.allocation, fastest.step_time_s)
-        reasons += spare_chips_reasons(target.allocation, resolved.request.cluster.num_chips)
+        reasons += spare_chips_reasons(target.allocation, asked.request.cluster.num_chips)
     return reasons
 
 
 def _assumptions(
-    resolved: _ResolvedRequest, target: _Target, advised: dict[str, PredictedLayout]
+    asked: _ResolvedRequest, target: _Target, advised: dict[str, PredictedLayout]
 ) -> list[str]:
     """Returns the assumptions of a recommendation beyond those of every answer."""
-    assumptions = [*failure_assumptions(resolved.request.objective), *points_to_check(advised)]
-    nodes = resolved.candidates.questions[target.name].allocation
+    assumptions = [*failure_assumptions(asked.request.objective), *points_to_check(advised)]
+    nodes = asked.candidates.questions[target.name].allocation
     if target.allocation is not None and nodes is not None:
         assumptions += leaf_switch_assumptions(target.allocation, nodes.build())
     return assumptions
@@ -480,20 +480,20 @@ def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
     return {name: layouts[position].prediction for position, name in positions.items()}
 
 
-def _request_members(resolved: _ResolvedRequest, target: _Target) -> dict[str, Any]:
+def _request_members(asked: _ResolvedRequest, target: _Target) -> dict[str, Any]:
     """Returns the members that the answer's `request` has beyond the question that was answered.
 
     Cluster and stack are those that the request is about, whichever candidate is the best.
     """
-    request = resolved.request
-    pinned_forms = resolved.candidates.pinned_forms
+    request = asked.request
+    pinned_forms = asked.candidates.pinned_forms
     members: dict[str, Any] = dict(pinned_forms[OWN_CLUSTER])
     for name in ("tolerance", "top", "include", "time_limit_s"):
         members[name] = getattr(request, name)
     members["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
     if request.allocation is not None:
         members["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
-    has_alternatives = len(resolved.candidates.questions) > 1
+    has_alternatives = len(asked.candidates.questions) > 1
     if target.allocation is not None and not has_alternatives:
         members["cluster"] = {
             **members["cluster"],

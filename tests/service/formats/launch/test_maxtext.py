@@ -83,7 +83,7 @@ def as_it_is_read(job: Job) -> Layout:
 )
 def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
     @given(written(problem, maxtext_writer.write, **choices))
-    @settings(max_examples=examples(12))
+    @settings(max_examples=examples(24))
     def check(made: Any) -> None:
         job, configuration = made
         reading = read(shlex.join(maxtext_writer.words(configuration.settings)))

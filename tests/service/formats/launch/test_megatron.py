@@ -147,7 +147,7 @@ def test_a_layout_that_is_written_is_read_again(
     writer, reader, program = FORMATS[format_]
 
     @given(written(problem, writer.write, **choices))
-    @settings(max_examples=examples(12))  # of each kind, and of each choice
+    @settings(max_examples=examples(24))  # of each kind, and of each choice
     def check(made: tuple[Job, LaunchConfiguration]) -> None:
         job, configuration = made
         require_same(job, reader.read(command(writer, job, configuration, program)))

@@ -66,7 +66,7 @@ def as_torchtitan_runs(job: Job) -> Layout:
 @pytest.mark.parametrize("problem", [DENSE, SPARSE], ids=["dense", "sparse"])
 def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
     @given(written(problem, torchtitan_writer.write, **choices))
-    @settings(max_examples=examples(12))
+    @settings(max_examples=examples(24))
     def check(made: Any) -> None:
         job, configuration = made
         reading = read(shlex.join(torchtitan_writer.words(configuration.settings)))
