@@ -82,15 +82,18 @@ def written(
     """Legal layouts that a format has words for, and what it writes of them.
 
     A drawn layout without words stands for the next one that has some: to write all of thousands
-    takes a second.
+    takes a second. None is made before a test draws, since every process imports this file.
     """
-    legal = _legal_layouts(problem, tuple(choices.items()))
+    names = tuple(choices.items())
 
     def next_written(drawn: int) -> tuple[Job, LaunchConfiguration]:
+        legal = _legal_layouts(problem, names)
         for layout in chain(legal[drawn:], legal[:drawn]):
             job = Job.of(problem, layout)
             with suppress(Inexpressible):
                 return job, write(job)
         raise AssertionError("no layout has words")
 
-    return st.integers(0, len(legal) - 1).map(next_written)
+    return st.deferred(
+        lambda: st.integers(0, len(_legal_layouts(problem, names)) - 1).map(next_written)
+    )
