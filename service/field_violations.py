@@ -26,7 +26,7 @@ from service.json_pointers import (
 from service.known_fields import known_fields, places_of
 from shardwright.secrets import MASK, mask_items, mask_secrets, names_secret
 
-MAX_VALUE_CHARACTERS = 200
+MAX_VALUE_CHARACTERS = 200  # enough to find the value again in what was sent
 _MAX_READ_CHARACTERS = 10 * MAX_VALUE_CHARACTERS  # in which secrets are looked for
 MAX_RULE_CHARACTERS = 1600  # enough for the names of all fields of a stack
 _MAX_JSON_INTEGER = 2**53  # JSON readers lose digits of larger ones (RFC 8259 §6)
@@ -130,7 +130,7 @@ def violations_of(
             for item in items
         ]
     if isinstance(error, Refused):
-        violations = [violations_of(each, root, limit=limit) for each in error.errors]
+        violations = [violations_of(inner, root, limit=limit) for inner in error.errors]
         return list(chain.from_iterable(violations))[:limit]
     if isinstance(error, Invalid):
         location = [*root, *location_of(error.field)]

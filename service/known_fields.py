@@ -11,7 +11,7 @@ from pydantic import BaseModel, Tag
 
 from service.json_pointers import TAG_PREFIX, field_of, name_of
 
-_MAX_PLACES = 3
+_MAX_PLACES = 3  # a hint of more places is a list to search again
 _MAX_DEPTH = 4
 """Most levels at which a field is looked for. Models contain each other, and a field that lies
 deeper was not meant."""
@@ -45,8 +45,8 @@ def places_of(form: Any, location: Sequence[str | int]) -> list[str]:
     the one at `location`. They are dotted fields, the least deep first; items of a list have no
     number."""
     here = field_of(location)
-    found = (place for place in _places(form, name_of(location)) if place != here)
-    return list(islice(dict.fromkeys(found), _MAX_PLACES))
+    elsewhere = (place for place in _places(form, name_of(location)) if place != here)
+    return list(islice(dict.fromkeys(elsewhere), _MAX_PLACES))
 
 
 def _places(form: Any, name: str) -> Iterator[str]:

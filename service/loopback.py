@@ -12,10 +12,10 @@ def is_loopback(host: str) -> bool:
     if not host:
         return False  # all addresses
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    addresses = [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+    addresses = [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in resolved]
     return all(_is_loopback(address) for address in addresses)
 
 

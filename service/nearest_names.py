@@ -17,7 +17,7 @@ from rapidfuzz.process import extract
 
 from models.errors import UnknownName
 
-_MOST_OFFERED = 3
+_MOST_OFFERED = 3  # among more, people have to search
 _LONG_WORD = 5  # letters from which on a word may have two misspelt
 _LETTERS_AND_NUMBERS = re.compile(r"\d+|[^\W\d_]+", re.ASCII)
 _WORD = re.compile(r"[a-z0-9]+")
@@ -89,17 +89,17 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, str]:
     """Returns the first known name of each spelling."""
-    found: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for candidate in known:
-        found.setdefault(spelling(candidate), candidate)
-    return found
+        spellings.setdefault(spelling(candidate), candidate)
+    return spellings
 
 
 def _alike(asked: str, spellings: Mapping[str, str], most: int) -> list[str]:
     """Returns at most so many known names, by their spelling, the nearest first."""
     compared = extract(asked, [*spellings], scorer=OSA.normalized_similarity, limit=most)
     likeness = {spelling: _likeness(asked, spelling) for spelling, _, _ in compared}
-    return [spellings[each] for each in sorted(likeness, key=lambda each: (-likeness[each], each))]
+    return [spellings[name] for name in sorted(likeness, key=lambda name: (-likeness[name], name))]
 
 
 def _setting(name: str) -> str:
@@ -113,7 +113,9 @@ def _is_about_the_same(name: str, other: str) -> bool:
     if len(steps) != len(others):
         return False
     subjects = zip(map(_subject, steps), map(_subject, others), strict=True)
-    return all(one == two or _likeness(one, two) >= _LIKE_A_SUBJECT for one, two in subjects)
+    return all(
+        first == second or _likeness(first, second) >= _LIKE_A_SUBJECT for first, second in subjects
+    )
 
 
 def _subject(step: str) -> str:
@@ -145,7 +147,8 @@ def misspelt(name: str, known: Iterable[str]) -> list[str]:
         distance = _distance(asked, words(candidate))
         if distance is not None:
             distances[candidate] = distance
-    return sorted(distances, key=lambda each: (distances[each], each))[:_MOST_OFFERED]
+    nearest_first = sorted(distances, key=lambda candidate: (distances[candidate], candidate))
+    return nearest_first[:_MOST_OFFERED]
 
 
 def words(name: str) -> list[str]:
@@ -200,8 +203,8 @@ def _without_a_doubled_character(asked: str, known: str) -> bool:
     if len(asked) != len(known) + 1:
         return False
     return any(
-        one == other
+        character == following
         and asked[:index] + asked[index + 1 :] == known
-        and (not one.isdigit() or _LONG_NUMBER.search(known) is not None)
-        for index, (one, other) in enumerate(pairwise(asked))
+        and (not character.isdigit() or _LONG_NUMBER.search(known) is not None)
+        for index, (character, following) in enumerate(pairwise(asked))
     )

@@ -8,7 +8,7 @@ from service.identifiers import digest
 OWN = "own"
 """The name by which a path calls the own profile of whoever asks."""
 OWN_PREFIX = f"{OWN}-"
-_DIGITS = 16
+_DIGITS = 16  # 64 bits, so that no two tenants have the same
 
 
 def own_profile_id(tenant: str) -> str:

@@ -12,9 +12,9 @@ from service.schemas.brief import MAX_REASONS, CheckBrief, PredictionBrief, Reco
 from service.schemas.check import SettingChange
 from service.schemas.layout import LayoutFields
 
-_MAX_REASON_BYTES = 500
+_MAX_REASON_BYTES = 500  # with these limits a brief keeps its 4 KiB, whatever was asked
 _MAX_NOTE_BYTES = 300
-_MAX_CHUNKS = 128
+_MAX_CHUNKS = 128  # a longer list of layers per chunk would fill the brief alone
 _MAX_SETTINGS = 8  # of a change: a layout has about as many
 _STACK_DECIDES = (
     "zero_stage",
@@ -94,7 +94,8 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
         for rule in document["broken_rules"]
     ]
     open_ = [
-        f"{one['setting']}: {one['reason']}; {one['cure']}" for one in document["reservations"]
+        f"{reservation['setting']}: {reservation['reason']}; {reservation['cure']}"
+        for reservation in document["reservations"]
     ]
     return broken or open_ or [warning["message"] for warning in document["warnings"]]
 

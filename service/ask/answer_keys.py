@@ -77,10 +77,10 @@ class Meaning:
     def of(cls, resolved: Iterable[ResolvedQuestion], *others: Any) -> Meaning:
         """`others` are parts of the answer's `request` that do not stand in a resolved question."""
         questions = list(resolved)
-        used = [(one.request, one.used.model_dump(mode="json")) for one in questions]
+        used = [(question.request, question.used.model_dump(mode="json")) for question in questions]
         return cls(
             catalogue_key=digest(json.dumps((used, others), sort_keys=True)),
-            alike=frozenset(RunsAlike.of(one.problem) for one in questions),
+            alike=frozenset(RunsAlike.of(question.problem) for question in questions),
         )
 
 

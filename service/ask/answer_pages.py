@@ -60,9 +60,9 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
     before = None if query.cursor is None else read_cursor(kind, query.cursor)
     with store.reading() as rows:
         # One more than asked for tells whether there is a next page.
-        found = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
-    page = found[: query.limit]
-    following = write_cursor(kind, page[-1].id) if len(found) > query.limit else None
+        briefs = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
+    page = briefs[: query.limit]
+    following = write_cursor(kind, page[-1].id) if len(briefs) > query.limit else None
     return {"items": [_page_item(kind, row) for row in page], "next": following}
 
 

@@ -21,9 +21,9 @@ class AuditTrail:
         before = None if query.cursor is None else read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:
             # One more than asked for tells whether there is a next page.
-            found = rows.audit.newest(query.limit + 1, before)
-        page = found[: query.limit]
-        following = write_cursor(_LIST, page[-1].id) if len(found) > query.limit else None
+            rows_of_page = rows.audit.newest(query.limit + 1, before)
+        page = rows_of_page[: query.limit]
+        following = write_cursor(_LIST, page[-1].id) if len(rows_of_page) > query.limit else None
         entries = [
             AuditEntry(**{name: getattr(row, name) for name in AuditEntry.model_fields})
             for row in page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MAX_BYTES = 9_900
+MAX_BYTES = 9_900  # a bit below the 10 KB that are promised
 _LEAST_NEEDED = (
     ("switches",),
     ("launch_read", "unread"),

@@ -57,9 +57,9 @@ from service.schemas.reservation import ReservationAnswer
 from service.schemas.switches import SwitchAnswer
 from service.store import Rows, Store
 
-_MOST_RULES = 8
+_MOST_RULES = 8  # people fix the first few, and then check again
 _MOST_CHARACTERS = 100  # of a setting or its value
-_MOST_RULE_CHARACTERS = 400
+_MOST_RULE_CHARACTERS = 400  # a few lines of a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +259,8 @@ def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAns
     such as those of a file that was not sent, only a name that it does not have is sure to be
     refused. No limit of the search is among the broken rules: `for_layouts` lifts those that a
     layout is beyond."""
-    is_open = any(one.is_open for one in asked.reservations)
-    broken = [] if is_open else [_broken_rule(asked, one) for one in check.broken_rules]
+    is_open = any(reservation.is_open for reservation in asked.reservations)
+    broken = [] if is_open else [_broken_rule(asked, rule) for rule in check.broken_rules]
     stops = [stop for stop in asked.stops if stop.is_of_name or not is_open]
     return [*broken, *(_stop(asked, stop) for stop in stops)]
 
@@ -293,8 +293,8 @@ def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer |
     return ChangeAnswer(
         words=truncate(", ".join(words), _MOST_RULE_CHARACTERS),
         knob="spelling",
-        before=[one.name for one in settings if one.after is None],
-        after=[one.name for one in settings if one.before is None],
+        before=[setting.name for setting in settings if setting.after is None],
+        after=[setting.name for setting in settings if setting.before is None],
         settings=settings,
         step_time_s=outcome.step_time_s,
         gain_s=None,
@@ -344,8 +344,8 @@ def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
         cure: alternatives_in_settings(format_, cure.name, cure.values) for cure in broken.cures
     }
     typed = [cure for cure, words in said.items() if words is not None]
-    found = [f"{said[cure]}{cure.note}" for cure in nearest_cures(typed)]
-    return ", or ".join(found) or "no other value of one setting: take those of the best layout"
+    cures = [f"{said[cure]}{cure.note}" for cure in nearest_cures(typed)]
+    return ", or ".join(cures) or "no other value of one setting: take those of the best layout"
 
 
 def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:

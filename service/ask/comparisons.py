@@ -79,14 +79,14 @@ class Comparisons:
             resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
             launched = _launched_sides(resolver, request)
-            asked = _plain_question(request, launched)
+            pinned = _plain_question(request, launched)
             stacks = _stacks(request, launched)
-            question = resolver.resolve(asked.model_copy(update={"stack": stacks["first"]}))
+            question = resolver.resolve(pinned.model_copy(update={"stack": stacks["first"]}))
             second_stack = resolver.stack(stacks["second"])
         given = {name: side.layout for name, side in _sides(request).items() if side.layout}
         given |= {name: side.layout for name, side in launched.items()}
         resolved = _ResolvedRequest(
-            asked, question, second_stack, profile, given, completed={}, launched=launched
+            pinned, question, second_stack, profile, given, completed={}, launched=launched
         )
         completed = {
             name: layout.with_stack_defaults(resolved.problem_of(name))
@@ -99,7 +99,7 @@ class Comparisons:
                 resolved.problem_of(name),
                 {place: layout.build()},
                 {place: given[name]},
-                asked.workload,
+                pinned.workload,
                 None if side is None else side.settings,
             )
         return replace(resolved, completed=completed)
@@ -200,7 +200,11 @@ def _explain(
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
     # Only a search leaves out what needs too much memory: a layout that was given is compared.
     most_searched_gib = max(
-        (found.needed_gib for name, found in predictions.items() if name not in resolved.completed),
+        (
+            predicted.needed_gib
+            for name, predicted in predictions.items()
+            if name not in resolved.completed
+        ),
         default=math.inf,
     )
     answer.reasons += left_out_reasons(most_searched_gib, failed)

@@ -95,16 +95,16 @@ class _RunIndex:
             library=RunIndex([run.traits() for run in runs]),
         )
 
-    def by_distance(self, wanted: RunTraits) -> Iterator[tuple[int, float]]:
+    def by_distance(self, traits: RunTraits) -> Iterator[tuple[int, float]]:
         """The index of every run and its distance, the nearest first."""
-        distances = self.library.distances(wanted)
+        distances = self.library.distances(traits)
         for i in np.argsort(distances, kind="stable"):
             yield int(i), float(distances[i])
 
-    def selected(self, query: EvidenceQuery, wanted: RunTraits) -> list[tuple[int, float]]:
+    def selected(self, query: EvidenceQuery, traits: RunTraits) -> list[tuple[int, float]]:
         """The index of every run that the query selects and its distance, the nearest first, and of
         those equally near the newest."""
-        distances = self.library.distances(wanted)
+        distances = self.library.distances(traits)
         words = (query.text or "").casefold().split()
         return [
             (int(i), float(distances[i]))
@@ -163,16 +163,16 @@ class Evidence:
         with asker.reading() as rows:
             profile = without_fleet(active_profile(rows))
             resolver = Resolver(rows)
-            wanted = _query_traits(rows, query)
+            traits = _query_traits(rows, query)
             index = _run_index(rows)
-            selected = index.selected(query, wanted)
+            selected = index.selected(query, traits)
             following = first + query.limit
             page = [
                 _NearRun.of(resolver, index.runs[i], distance, profile)
                 for i, distance in selected[first:following]
             ]
         return EvidenceList(
-            items=[_evidence_answer(near, profile, wanted) for near in page],
+            items=[_evidence_answer(near, profile, traits) for near in page],
             profile=ProfileUsed(id=profile.id, version=profile.version),
             found=len(selected),
             runs=len(index.runs),
@@ -188,20 +188,20 @@ class Evidence:
         self, problem: Problem, layout: Layout, profile: Profile
     ) -> list[EvidenceShown]:
         """The nearest runs that did run, one of each model, chip and source."""
-        wanted = RunTraits.of(problem, layout)
+        traits = RunTraits.of(problem, layout)
         published = without_fleet(profile)
         nearest = dict[tuple[str, str, str], _NearRun]()
         with self._store.reading() as rows:
             resolver = Resolver(rows)
             index = _run_index(rows)
-            for i, distance in index.by_distance(wanted):
+            for i, distance in index.by_distance(traits):
                 if len(nearest) == MAX_SHOWN:
                     break
                 family = index.families[i]
                 if index.has_run[i] and family not in nearest:
                     nearest[family] = _NearRun.of(resolver, index.runs[i], distance, published)
         return [
-            EvidenceShown.of(_evidence_answer(near, published, wanted)) for near in nearest.values()
+            EvidenceShown.of(_evidence_answer(near, published, traits)) for near in nearest.values()
         ]
 
 
@@ -253,9 +253,9 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
     return RunTraits(**stated)
 
 
-def _evidence_answer(near: _NearRun, profile: Profile, wanted: RunTraits) -> EvidenceAnswer:
+def _evidence_answer(near: _NearRun, profile: Profile, traits: RunTraits) -> EvidenceAnswer:
     """The run, what sets it apart from what is wanted, and how well it is predicted."""
-    differences = wanted.differences_from(near.run.traits())
+    differences = traits.differences_from(near.run.traits())
     return EvidenceAnswer(
         **_told_anyway(near.run, near.problem, profile),
         distance=near.distance,

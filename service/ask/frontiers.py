@@ -59,7 +59,7 @@ class Frontiers:
         deadline = Deadline(request.time_limit_s, require_client)
         grid = request.grid.axes()
         on_torus = resolved.problem.cluster.is_torus
-        found: dict[tuple[float, ...], Point] = {}
+        point_at: dict[tuple[float, ...], Point] = {}
         for block in _blocks(grid):
             points = frontier(
                 resolved.problem,
@@ -69,14 +69,14 @@ class Frontiers:
                 deadline,
                 least_failed_gib(failed),
             )
-            found |= {tuple(point.at[name] for name in grid): point for point in points}
+            point_at |= {tuple(point.at[name] for name in grid): point for point in points}
             shown = [
                 PointAnswer.of(point, request.tolerance, on_torus=on_torus) for point in points
             ]
             yield FrontierPart(
                 "points", {"points": [point.model_dump(mode="json") for point in shown]}
             )
-        ordered = [found[place] for place in product(*grid.values())]
+        ordered = [point_at[place] for place in product(*grid.values())]
         answer = _explain(request, resolved, profile, failed, ordered)
         yield FrontierPart("answer", answer.model_dump(mode="json"))
 
@@ -170,7 +170,9 @@ def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | N
     if not layouts:
         return None
     broken = first_broken(problem, Layouts.of(layouts))
-    return next((one for one, rule in zip(layouts, broken, strict=True) if rule < 0), None)
+    return next(
+        (candidate for candidate, rule in zip(layouts, broken, strict=True) if rule < 0), None
+    )
 
 
 def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:

@@ -134,7 +134,7 @@ def _last_reports(
 ) -> list[OutOfMemoryRun]:
     """The last report of every run, latest first: of runs that trained some steps (`did_fit`), or
     of runs that ran out of memory."""
-    wanted = ReportFilter(
+    out_of_memory = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
         chip=(alike.chip,),
@@ -143,7 +143,7 @@ def _last_reports(
     )
     last = {
         (profile.id, profile.version, report.first_id): report
-        for report in rows.reports.last_of_each_run(wanted, _MAX_RUNS)
+        for report in rows.reports.last_of_each_run(out_of_memory, _MAX_RUNS)
     }
     if not last:
         return []
@@ -157,18 +157,18 @@ def _last_reports(
         with _needs_lock:
             _needs.update(new)
         needs |= new
-    found: list[OutOfMemoryRun] = []
+    latest: list[OutOfMemoryRun] = []
     for key, report in last.items():
         need = needs[key]
         if need is None:
             continue
         layout, gib = need
-        found.append(
+        latest.append(
             OutOfMemoryRun(
                 report_id=report.id, measured_at=report.measured_at, layout=layout, needed_gib=gib
             )
         )
-    return found
+    return latest
 
 
 def _predicted_needs(

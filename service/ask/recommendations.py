@@ -175,23 +175,25 @@ class Recommendations:
         """
         target = self._choose_target(asked)
         failed = out_of_memory_runs(self._store, target.problem, asked.profile)
-        found = _search_layouts(asked, target, failed)
+        recommendation = _search_layouts(asked, target, failed)
         if target.choices:
             # The search had more time for the best cluster than the comparison: its figures count.
             best = target.choices[0]
             if best.all_chips_s is not None:
-                found = found.of_more_chips(best.num_chips, best.all_chips_s)
+                recommendation = recommendation.of_more_chips(best.num_chips, best.all_chips_s)
             problem = asked.candidates.resolved[target.name].problem
             if target.allocation is not None:
                 problem = target.problem
-            settled_best = with_recommendation(best, problem, asked.objective, found)
+            settled_best = with_recommendation(best, problem, asked.objective, recommendation)
             target = replace(target, choices=[settled_best, *target.choices[1:]])
         wants_thresholds = "thresholds" in asked.request.include
         return _Solution(
             target=target,
             failed=failed,
-            found=found,
-            thresholds=_search_thresholds(asked, found, failed) if wants_thresholds else None,
+            found=recommendation,
+            thresholds=_search_thresholds(asked, recommendation, failed)
+            if wants_thresholds
+            else None,
         )
 
     def _choose_target(self, asked: _ResolvedRequest) -> _Target:
@@ -246,7 +248,10 @@ class Recommendations:
             fewest_chips_reasons.append(fewest.reason)
             return self._add_fewest_chips(candidates, fewest)
 
-        problems = {name: resolved.problem for name, resolved in candidates.resolved.items()}
+        problems = {
+            name: resolved_question.problem
+            for name, resolved_question in candidates.resolved.items()
+        }
         for name, allocation in allocations.items():
             problems[name] = replace(problems[name], cluster=allocation.cluster)
         choices = rank_clusters(
@@ -284,20 +289,22 @@ class Recommendations:
 
     def _explain(self, asked: _ResolvedRequest, solution: _Solution) -> RecommendationAnswer:
         """The answer document: the layouts, with reasons, assumptions and evidence."""
-        found = solution.found
+        recommendation = solution.found
         target = solution.target
-        members = _found_members(found, solution.thresholds)
+        members = _found_members(recommendation, solution.thresholds)
         advised = _advised_layouts(members)
         reasons = _reasons(asked, solution, advised)
         members["reasons"] = [reason.sentence for reason in reasons]
         members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
         evidence = self._evidence.nearest_to_layout(
-            found.problem, found.fastest.prediction.layout, asked.profile
+            recommendation.problem, recommendation.fastest.prediction.layout, asked.profile
         )
         question = asked.candidates.questions[target.name]
-        resolved = asked.candidates.resolved[target.name].with_answered_problem(found.problem)
-        launched = found.recommended.prediction.layout
-        grounds = basis(question, resolved, asked.profile, launched)
+        answered = asked.candidates.resolved[target.name].with_answered_problem(
+            recommendation.problem
+        )
+        launched = recommendation.recommended.prediction.layout
+        grounds = basis(question, answered, asked.profile, launched)
         grounds["request"] |= _request_members(asked, target)
         grounds["assumptions"] += _assumptions(asked, target, advised)
         allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)
@@ -309,7 +316,7 @@ class Recommendations:
         pinned_forms = asked.candidates.pinned_forms
         return RecommendationAnswer(
             **members,
-            launch=launch_block(found.problem, launched, question, answer),
+            launch=launch_block(recommendation.problem, launched, question, answer),
             allocation=allocation,
             choices=[
                 ChoiceAnswer.of(
@@ -382,7 +389,7 @@ def _search_layouts(
         constraints = replace(constraints, use_all_chips=True)
     try:
         with timed_search():
-            found = recommend(
+            recommendation = recommend(
                 target.problem,
                 asked.profile,
                 constraints,
@@ -398,8 +405,8 @@ def _search_layouts(
         if len(choices) > 1 and all(choice.refused for choice in choices):
             raise no_cluster_fits(choices, error) from None
         raise error from None
-    LAYOUTS_EVALUATED.inc(found.certificate.evaluated)
-    return found
+    LAYOUTS_EVALUATED.inc(recommendation.certificate.evaluated)
+    return recommendation
 
 
 def _known_layouts(target: _Target) -> Layouts | None:
@@ -412,17 +419,17 @@ def _known_layouts(target: _Target) -> Layouts | None:
 
 
 def _search_thresholds(
-    asked: _ResolvedRequest, found: Recommendation, failed: list[OutOfMemoryRun]
+    asked: _ResolvedRequest, recommendation: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
     """Returns the thresholds of a recommendation; none where it is not known whether a pipeline is
     needed."""
     deadline = asked.deadline
     if "time_limit_s" not in asked.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)
-    if found.pipelining.needed == "unknown":
+    if recommendation.pipelining.needed == "unknown":
         return []
     return thresholds(
-        found.problem,
+        recommendation.problem,
         asked.profile,
         asked.constraints,
         asked.request.tolerance,
@@ -436,17 +443,19 @@ def _reasons(
 ) -> list[Reason]:
     """Returns the reasons in the order in which they are shown: first what to beware of, then why
     this cluster, these layouts and these chips."""
-    found = solution.found
+    recommendation = solution.found
     target = solution.target
-    fastest = found.fastest.prediction
+    fastest = recommendation.fastest.prediction
     needed_gib = fastest.needed_gib
     micro_batches = asked.constraints.allowed.get("micro_batch", ())
     reasons = [
-        *reasons_of("slip", implausible_values(found.problem, fastest.step_time_s, micro_batches)),
+        *reasons_of(
+            "slip", implausible_values(recommendation.problem, fastest.step_time_s, micro_batches)
+        ),
         *reasons_of("out_of_memory", oom_warnings(advised, solution.failed)),
         *reasons_of("out_of_memory", left_out_reasons(needed_gib, solution.failed)),
         *cluster_reasons(target.choices, target.fewest_chips_reasons, asked.objective),
-        *found.reasons,
+        *recommendation.reasons,
     ]
     if target.allocation is not None:
         reasons += groups_reasons(target.allocation, fastest.step_time_s)
@@ -521,31 +530,35 @@ def _alternatives_form(
 
 
 def _found_members(
-    found: Recommendation, found_thresholds: list[Threshold] | None
+    recommendation: Recommendation, found_thresholds: list[Threshold] | None
 ) -> dict[str, Any]:
     """The members of the answer that say what was found."""
-    cluster = found.problem.cluster
-    layouts = found.layouts
-    positions = {one.prediction.layout: position for position, one in enumerate(layouts)}
+    cluster = recommendation.problem.cluster
+    layouts = recommendation.layouts
+    positions = {layout.prediction.layout: position for position, layout in enumerate(layouts)}
 
     def position_of(candidate: Candidate) -> int:
         return positions[candidate.prediction.layout]
 
-    pipelining = PipeliningAnswer.of(found.pipelining, positions)
+    pipelining = PipeliningAnswer.of(recommendation.pipelining, positions)
     if found_thresholds is not None:
-        pipelining.thresholds = [ThresholdAnswer.of(one) for one in found_thresholds]
+        pipelining.thresholds = [ThresholdAnswer.of(threshold) for threshold in found_thresholds]
     return {
         "layouts": [CandidateAnswer.of(candidate, cluster) for candidate in layouts],
-        "recommended": position_of(found.recommended),
-        "fastest": position_of(found.fastest),
-        "simplest": position_of(found.simplest),
-        "simplest_gap": found.simplest_gap,
-        "bolder": found.bolder
-        and BolderAnswer(layout=position_of(found.bolder), gain=found.bolder_gain),
-        "ranked": [position_of(candidate) for candidate in found.ranked],
-        "front": [position_of(candidate) for candidate in found.front],
-        "chips_used": found.chips_used,
-        "fewer_chips": FewerChipsAnswer.of(found.fewer_chips) if found.fewer_chips else None,
+        "recommended": position_of(recommendation.recommended),
+        "fastest": position_of(recommendation.fastest),
+        "simplest": position_of(recommendation.simplest),
+        "simplest_gap": recommendation.simplest_gap,
+        "bolder": recommendation.bolder
+        and BolderAnswer(
+            layout=position_of(recommendation.bolder), gain=recommendation.bolder_gain
+        ),
+        "ranked": [position_of(candidate) for candidate in recommendation.ranked],
+        "front": [position_of(candidate) for candidate in recommendation.front],
+        "chips_used": recommendation.chips_used,
+        "fewer_chips": FewerChipsAnswer.of(recommendation.fewer_chips)
+        if recommendation.fewer_chips
+        else None,
         "pipelining": pipelining,
-        "certificate": CertificateAnswer.of(found.certificate),
+        "certificate": CertificateAnswer.of(recommendation.certificate),
     }

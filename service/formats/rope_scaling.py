@@ -38,6 +38,6 @@ class RopeScaling:
         return f"{self.kind}, factor {self.number('factor', 1.0):g}"
 
     def has(self, **numbers: float) -> bool:
-        """Whether it has these numbers. One that is left out counts as one of these, which are
-        then the defaults of a framework."""
+        """Returns True where the scaling has these numbers. A number that it leaves out counts as
+        equal: the given ones are then the defaults of a framework."""
         return all(self.number(name, value) == value for name, value in numbers.items())

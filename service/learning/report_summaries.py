@@ -31,7 +31,7 @@ _KEYS: dict[str, Callable[[ReportBrief], str]] = {
     "source": lambda report: report.source or "",
     "tenant": lambda report: report.tenant or "",
 }
-"""What reports are grouped by, one grouping at a time."""
+"""The key of a report in each grouping. A summary uses one grouping at a time."""
 _BUCKETS: dict[Bucket, Callable[[datetime], datetime]] = {
     "hour": lambda at: at.replace(minute=0, second=0, microsecond=0),
     "day": lambda at: _midnight(at),

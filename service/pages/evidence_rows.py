@@ -20,7 +20,7 @@ _COMMIT = re.compile(r"@([0-9a-f]{7,40})\b")
 @dataclass(frozen=True, slots=True)
 class EvidenceRow:
     run: Mapping[str, Any]
-    """As the API has it."""
+    """The run in the form of the API."""
     link: str | None
     layout: str | None
 

@@ -37,7 +37,8 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
 
 
 def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
-    """Whether leaving the pipeline away costs more than the tolerance; None where nobody knows."""
+    """Returns True where leaving the pipeline away costs more than the tolerance; None where nobody
+    knows."""
     if point["gap"] is not None:
         return bool(point["gap"] > tolerance)
     if not point["exact"] or point["without_s"] is point["with_s"] is None:

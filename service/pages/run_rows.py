@@ -23,7 +23,7 @@ class RunRow:
     low_s: float
     high_s: float
     is_within: bool | None
-    """Whether the measured step time lies in the predicted interval."""
+    """True where the measured step time lies in the predicted interval."""
     flag: str | None
     source: str | None
     is_withdrawn: bool

@@ -19,7 +19,7 @@ class VersionRow:
     made_by: str
     is_active: bool
     calibration: Mapping[str, Any] | None
-    """As the API has it; None for a shipped version."""
+    """The calibration in the form of the API; None for a shipped version."""
 
     @classmethod
     def of(cls, version: Mapping[str, Any], active: int | None) -> VersionRow:

@@ -55,11 +55,11 @@ def layout_of_recommendation(
     either the recommended one."""
     document = rows.answers.recommendation(id_).document
     document["request"].update(best_cluster_and_stack(document))
-    found = RecommendedLayouts.of(document)
-    ranked = [prediction["layout"] for prediction in found.ranked]
+    layouts = RecommendedLayouts.of(document)
+    ranked = [prediction["layout"] for prediction in layouts.ranked]
     if rank is not None:
         return _layout_at_rank(document, ranked, rank)
-    prediction = found.meant if choice is None else found.with_name(choice)
+    prediction = layouts.meant if choice is None else layouts.with_name(choice)
     layout = prediction["layout"]
     rank_of_choice = ranked.index(layout) + 1 if layout in ranked else None
     chosen = _layout_at_rank(document, [layout], 1)

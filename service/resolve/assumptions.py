@@ -359,10 +359,10 @@ def _scale_up_domain(question: Question, problem: Problem) -> list[str]:
     if cluster.slice_shape:
         return []
     chips = cluster.scale_up_domain_chips
-    rest = cluster.num_chips % chips if cluster.num_chips > chips else 0
-    if not rest and "chips_per_domain" in question.cluster.model_fields_set:
+    remainder = cluster.num_chips % chips if cluster.num_chips > chips else 0
+    if not remainder and "chips_per_domain" in question.cluster.model_fields_set:
         return []
-    last_domain = f"; the last domain holds {rest}" if rest else ""
+    last_domain = f"; the last domain holds {remainder}" if remainder else ""
     return [f"cluster.chips_per_domain is {chips}{last_domain}"]
 
 

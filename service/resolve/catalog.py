@@ -61,8 +61,8 @@ class Catalog:
         shipped = _shipped_entries(kind)
         with self._store.reading() as rows:
             names = sorted({*shipped, *rows.registered_entries.names(kind)})
-            rest = [name for name in names if name > after]
-            page = rest[: query.limit]
+            names_after = [name for name in names if name > after]
+            page = names_after[: query.limit]
             latest = rows.registered_entries.latest(
                 kind, [name for name in page if name not in shipped]
             )
@@ -71,7 +71,7 @@ class Catalog:
                 _registered_entry(rows, registered[name]) if name in registered else shipped[name]
                 for name in page
             ]
-        has_more = len(rest) > len(page)
+        has_more = len(names_after) > len(page)
         following = write_cursor(f"catalog/{kind}", page[-1]) if has_more else None
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 

@@ -33,7 +33,7 @@ class Disclosure:
         return [term for term in terms if self._may_name(term["scope"])]
 
     def calibration(self, document: Document) -> Document:
-        reports = [*document["outliers"], *(one["report"] for one in document["unusable"])]
+        reports = [*document["outliers"], *(report["report"] for report in document["unusable"])]
         own = self._rows.reports.existing_ids(reports)
         return {
             **document,
@@ -43,7 +43,7 @@ class Disclosure:
             "moved": self.terms(document["moved"]),
             "unidentified": self.terms(document["unidentified"]),
             "outliers": [id_ for id_ in document["outliers"] if id_ in own],
-            "unusable": [one for one in document["unusable"] if one["report"] in own],
+            "unusable": [report for report in document["unusable"] if report["report"] in own],
         }
 
     def _errors_by_kind(self, document: Document) -> Document:

@@ -16,7 +16,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.schemas.prediction import PredictedLayout
 
-_KEPT = 2048
+_KEPT = 2048  # a list of runs asks for the same few hundred again and again
 _PROFILES = 16
 
 

@@ -34,10 +34,10 @@ def unwritten_values(
 def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
     """The variables of a script that nothing sets, as TP=4, where their values are numbers or
     single words: paths and names change nothing."""
-    taken = [each for each in defaults if _DECIDES.fullmatch(each)]
+    taken = [default for default in defaults if _DECIDES.fullmatch(default)]
     if taken:
         others = len(taken) - _MOST_DEFAULTS
-        shown = ", ".join(each.replace("=", " is ", 1) for each in taken[:_MOST_DEFAULTS])
+        shown = ", ".join(default.replace("=", " is ", 1) for default in taken[:_MOST_DEFAULTS])
         more = f" and {others} more" if others > 0 else ""
         yield (
             f"{shown}{more}: what the script takes where nothing sets them; launch.environment does"
@@ -56,20 +56,20 @@ def batch_values(
     if steps is None and said_micro_batch is None:
         own = KNOB_SETTINGS[reading.format].get("micro_batch", "another setting")
         owner = " of TrainingArguments" if reading.format == "accelerate" else ""
-        found = global_batch // (ranks * micro_batch)
+        accumulation = global_batch // (ranks * micro_batch)
         taken = f"layout.micro_batch is {micro_batch}"
         if reading.micro_batches_setting is None:
             yield f"{taken}: the launch does not say it; {own}{owner} sets it"
         else:
             yield (
-                f"{taken}, with {found} micro-batches a step {on_ranks}: the launch says neither;"
-                f" {own} and {reading.micro_batches_setting}{owner} set them"
+                f"{taken}, with {accumulation} micro-batches a step {on_ranks}: the launch says"
+                f" neither; {own} and {reading.micro_batches_setting}{owner} set them"
             )
     elif steps is None and not says_batch and reading.micro_batches_setting:
-        found = global_batch // (ranks * micro_batch)
+        accumulation = global_batch // (ranks * micro_batch)
         yield (
-            f"{reading.micro_batches_setting} is {found}: a global batch of {global_batch} in"
-            f" micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
+            f"{reading.micro_batches_setting} is {accumulation}: a global batch of {global_batch}"
+            f" in micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
         )
     elif steps is not None and (said_micro_batch is None or not says_batch):
         origin = reading.unwritten.get("num_micro_batches")

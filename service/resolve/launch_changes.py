@@ -22,7 +22,7 @@ from service.resolve.launch_settings import written_settings
 from service.resolve.launched_question import LaunchedQuestion
 from service.schemas.launch_form import LaunchForm
 
-_MOST_READINGS = 100
+_MOST_READINGS = 100  # each reads the launch again, while a submission waits for the check
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class LaunchChanges:
             problem = launched.resolved.problem
             if layout is None or broken_rules(problem, layout):
                 return None
-            (found,) = outcomes(problem, self._profile, [layout])
-            return found
+            (outcome,) = outcomes(problem, self._profile, [layout])
+            return outcome
         return None
 
     def _as_made(self, change: SingleChange, changes: Changes, job: _Job) -> SingleChange:
@@ -139,9 +139,9 @@ class LaunchChanges:
 
         for is_enough in (reads_alike, lambda fewer: self._job(change, fewer) is not None):
             fewest = _fewest(changes, {}, is_enough)
-            found = self._job(change, fewest)
-            if found is not None:
-                return fewest, found
+            changed = self._job(change, fewest)
+            if changed is not None:
+                return fewest, changed
         return changes, job
 
     def _reading(self, changes: Changes) -> LaunchReading | None:
@@ -172,11 +172,11 @@ class LaunchChanges:
         return None
 
     def _is_made(self, change: SingleChange, problem: Problem, layout: Layout) -> bool:
-        wanted = change.problem
-        if (problem.cluster, problem.workload) != (wanted.cluster, wanted.workload):
+        after_change = change.problem
+        if (problem.cluster, problem.workload) != (after_change.cluster, after_change.workload):
             return False
         # Megatron pads the vocabulary for the ranks of tensor parallelism.
-        padded = replace(wanted.architecture, vocab_size=problem.architecture.vocab_size)
+        padded = replace(after_change.architecture, vocab_size=problem.architecture.vocab_size)
         if problem.architecture != padded:
             return False
         if change.switch and getattr(problem.stack, change.knob) != change.after:
@@ -210,7 +210,11 @@ def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
         (reading.workload, other.workload),
         ({"devices": reading.num_devices}, {"devices": other.num_devices}),
     )
-    same = all(one[name] == two[name] for one, two in parts for name in one.keys() & two.keys())
+    same = all(
+        first[name] == second[name]
+        for first, second in parts
+        for name in first.keys() & second.keys()
+    )
     return same and not reading.stops
 
 

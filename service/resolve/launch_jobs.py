@@ -32,7 +32,7 @@ from shardwright.run_id import VARIABLE, run_id
 
 Kind = Literal["recommendation", "prediction"]
 _HOST = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
-_MOST_NAMED = 16
+_MOST_NAMED = 16  # the first nodes tell which allocation it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class AnswerLaunched:
     def environment(self) -> dict[str, str]:
         """The variables by which a report of the run finds the layout again."""
         named = {"CHOICE": self.choice, "RANK": self.rank}
-        said = {f"SHARDWRIGHT_{name}": str(each) for name, each in named.items() if each}
+        said = {f"SHARDWRIGHT_{name}": str(value) for name, value in named.items() if value}
         return {VARIABLE: run_id(self.kind, self.id), **said}
 
     @property
@@ -87,10 +87,10 @@ class AnswerLaunched:
 def ranks_by_node(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Returns the number of ranks on each node, in the order of ranks, from the `hosts` of an
     allocation."""
-    found: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     for host in sorted(hosts, key=lambda host: host["first_rank"]):
-        found[host["node"]] = found.get(host["node"], 0) + host["ranks"]
-    return found
+        ranks[host["node"]] = ranks.get(host["node"], 0) + host["ranks"]
+    return ranks
 
 
 def launch_format(name: str, problem: Problem) -> LaunchFormat:
@@ -98,7 +98,7 @@ def launch_format(name: str, problem: Problem) -> LaunchFormat:
     none, or where it is of a framework other than the stack of the problem."""
     format_ = format_named(name)
     if format_ is None and name in catalogue.stacks():
-        stacks = ", ".join(stack for each in FORMATS.values() for stack in each.stacks)
+        stacks = ", ".join(stack for known in FORMATS.values() for stack in known.stacks)
         raise Invalid("format", name, f"has no launch format; stacks that have one: {stacks}")
     if format_ is None:
         raise unknown_name("format", name, [*FORMATS])
@@ -137,7 +137,7 @@ def launch_configuration(
         raise
     except Invalid as error:
         raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
-    unsaid = [_left_to_script(format_, each) for each in _unsaid(format_, job)]
+    unsaid = [_left_to_script(format_, unsaid_field) for unsaid_field in _unsaid(format_, job)]
     return replace(
         written,
         environment={**written.environment, **answer.environment},
@@ -151,15 +151,15 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
     raised."""
     # Which fields move a prediction, any profile tells alike.
     said = format_.says(job.problem)
-    found = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
-    if found and not format_.is_of_script:
-        first = found[0]
-        launched = {each.field: each.launched for each in found}
+    unsaid = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
+    if unsaid and not format_.is_of_script:
+        first = unsaid[0]
+        launched = {field.field: field.launched for field in unsaid}
         cure = f"{_why_unsaid(format_, job, first)}; ask with {_shown(first.launched)}"
-        if len(found) > 1:
+        if len(unsaid) > 1:
             cure += f", and the stack with {json.dumps(launched)} in all"
         raise Inexpressible(format_.name, f"stack.{first.field}", first.value, cure)
-    return found
+    return unsaid
 
 
 def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:

@@ -52,9 +52,9 @@ def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
     if command is None or not command.nnodes or not command.nproc_per_node:
         return None
     devices = command.nproc_per_node
-    chips, rest = divmod(devices, cluster.chip.devices_per_chip)
+    chips, remainder = divmod(devices, cluster.chip.devices_per_chip)
     is_all = command.nnodes * devices == cluster.num_devices
-    return chips if is_all and command.nnodes > 1 and devices > 1 and not rest else None
+    return chips if is_all and command.nnodes > 1 and devices > 1 and not remainder else None
 
 
 def _is_same(fabric: Fabric, chip: Chip) -> bool:

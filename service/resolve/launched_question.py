@@ -65,7 +65,7 @@ _WITHOUT_SLURM = ("google",)
 """Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
 _AS_FIELDS = "model, workload, stack and layout as fields in place of the launch"
 _OF_TRAINER = ("fsdp", "deepspeed")
-_MOST_UNREAD = 10
+_MOST_UNREAD = 10  # people read some; all are in the answer to the whole launch
 _MOST_UNREAD_CHARACTERS = 120
 _MOST_HINTS = 3
 _MOST_PADDING = 1024
@@ -132,7 +132,9 @@ def launched_question(
     reading = _read(launch, known.format, field, changes)
     if reading.stops and not allow_stops:
         raise Refused([stop_error(stop, f"{field}.arguments") for stop in reading.stops])
-    reservations = tuple(one for one in reading.reservations if not _is_answered(one, parts))
+    reservations = tuple(
+        reservation for reservation in reading.reservations if not _is_answered(reservation, parts)
+    )
     reading = replace(reading, reservations=reservations)
     stops = list(reading.stops)
     command = command_in(launch.text, launch.beside)
@@ -151,18 +153,21 @@ def launched_question(
         resolved = resolver.resolve(question)
     if not any(stop.hides_layout for stop in stops):
         resolved = resolved.for_layouts([layout.with_stack_defaults(resolved.problem).build()])
-    unread = [each.text for each in reading.reservations]
+    unread = [reservation.text for reservation in reading.reservations]
     read = LaunchRead(
         format=reading.format,
         format_from=known.by or None,
         framework=reading.framework,
         version=reading.version,
-        unread=[truncate(one, _MOST_UNREAD_CHARACTERS) for one in unread[:_MOST_UNREAD]],
+        unread=[truncate(text, _MOST_UNREAD_CHARACTERS) for text in unread[:_MOST_UNREAD]],
         unread_count=len(unread),
         warnings=[
             *joining.overruled,
             *(command.notes if command else ()),
-            *(truncate(one, MAX_VALUE_CHARACTERS) for one in reading.warnings[:_MOST_UNREAD]),
+            *(
+                truncate(warning, MAX_VALUE_CHARACTERS)
+                for warning in reading.warnings[:_MOST_UNREAD]
+            ),
         ],
         ignored_count=len(reading.ignored),
         assumed=[
@@ -216,14 +221,14 @@ def _format_of(launch: LaunchForm, field: str) -> Recognized:
             raise NotATrainingJob(f"{field}.arguments", *other)
     if launch.format is not None:
         return Recognized(launch.format, "")
-    found = recognized(launch.text, launch.beside)
-    if found is None:
+    format_ = recognized(launch.text, launch.beside)
+    if format_ is None:
         other = starts_something_else(launch.text, launch.beside)
         if other is not None:
             raise NotATrainingJob(f"{field}.arguments", *other)
         rule = f"is not told by what the launch starts: give one of {', '.join(FORMATS)}"
         raise Invalid(f"{field}.format", None, rule)
-    return found
+    return format_
 
 
 def _read(launch: LaunchForm, format_: str, field: str, changes: Changes) -> LaunchReading:
@@ -502,7 +507,7 @@ class _Joining:
         origins = [field]
         if self._counts_batch(field):
             origins += ["num_micro_batches", "layout.micro_batch"]
-        return self.reading.is_open and any(one in self.reading.unwritten for one in origins)
+        return self.reading.is_open and any(origin in self.reading.unwritten for origin in origins)
 
     def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:
         """The micro-batch, where only the batch and its number of micro-batches are said."""
@@ -510,8 +515,8 @@ class _Joining:
         if "micro_batch" in layout or steps is None:
             return {}
         ranks = _data_parallel(layout)
-        micro_batch, rest = divmod(global_batch, steps * ranks)
-        if rest or not micro_batch:
+        micro_batch, remainder = divmod(global_batch, steps * ranks)
+        if remainder or not micro_batch:
             rule = (
                 f"has {steps} micro-batches on each of {ranks} data-parallel ranks, of which the"
                 f" global batch of {global_batch} must be a multiple"
@@ -667,10 +672,12 @@ class _Joining:
         """Returns words on parts of the launch that are not understood and may have said a field,
         the misspelt ones first."""
         reading = self.reading
-        unread = [each.text for each in reading.reservations]
-        found = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
-        near = [one for one in found if "did you mean" in one] or unread
-        listed = "; ".join(truncate(one, MAX_VALUE_CHARACTERS) for one in near[:_MOST_HINTS])
+        unread = [reservation.text for reservation in reading.reservations]
+        problems = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
+        near = [problem for problem in problems if "did you mean" in problem] or unread
+        listed = "; ".join(
+            truncate(problem, MAX_VALUE_CHARACTERS) for problem in near[:_MOST_HINTS]
+        )
         return f". Not understood in the launch: {listed}" if listed else ""
 
     def _validated(

@@ -25,8 +25,8 @@ from service.schemas.report import (
 
 Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
 
-SHORTEST_STEP_S = 1e-6
-LONGEST_STEP_S = 1e7
+SHORTEST_STEP_S = 1e-6  # shorter than any kernel takes to start
+LONGEST_STEP_S = 1e7  # four months for one step is a mistake of units
 _MOST_TIMES_PREDICTED = 500  # a step given in milliseconds for seconds is a thousand times as long
 _COUNTS: tuple[AttentionCount, ...] = ("causal", "full")
 

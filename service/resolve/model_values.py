@@ -15,16 +15,16 @@ def model_values(architecture: Architecture) -> dict[str, object]:
     values: dict[str, set[object]] = {
         "num_layers": {architecture.num_layers},
         "hidden_size": {architecture.hidden_size},
-        "num_attention_heads": {each.num_attention_heads for each in attentions},
-        "num_key_value_heads": {each.num_key_value_heads for each in attentions},
-        "intermediate_size": {each.intermediate_size for each in mlps},
-        "gated_mlp": {each.gated for each in mlps} | {each.gated for each in moes},
-        "head_dim": {each.head_dim for each in attentions if not each.is_mla},
-        "kv_lora_rank": {each.kv_lora_rank for each in attentions if each.is_mla},
-        "num_experts": {each.num_experts for each in moes} or {0},
-        "experts_per_token": {each.experts_per_token for each in moes},
-        "moe_intermediate_size": {each.intermediate_size for each in moes},
-        "shared_expert_intermediate_size": {each.shared_expert_intermediate_size for each in moes},
+        "num_attention_heads": {attention.num_attention_heads for attention in attentions},
+        "num_key_value_heads": {attention.num_key_value_heads for attention in attentions},
+        "intermediate_size": {mlp.intermediate_size for mlp in mlps},
+        "gated_mlp": {mlp.gated for mlp in mlps} | {moe.gated for moe in moes},
+        "head_dim": {attention.head_dim for attention in attentions if not attention.is_mla},
+        "kv_lora_rank": {attention.kv_lora_rank for attention in attentions if attention.is_mla},
+        "num_experts": {moe.num_experts for moe in moes} or {0},
+        "experts_per_token": {moe.experts_per_token for moe in moes},
+        "moe_intermediate_size": {moe.intermediate_size for moe in moes},
+        "shared_expert_intermediate_size": {moe.shared_expert_intermediate_size for moe in moes},
         "tie_word_embeddings": {architecture.tie_word_embeddings},
     }
-    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
+    return {name: next(iter(distinct)) for name, distinct in values.items() if len(distinct) == 1}

@@ -37,7 +37,7 @@ class RecommendedLayouts:
 
 
 def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
-    predictions = [one["prediction"] for one in document["layouts"]]
+    predictions = [layout["prediction"] for layout in document["layouts"]]
     positions = {name: document.get(name) for name in _NAMES}
     if document["bolder"] is not None:
         positions["bolder"] = document["bolder"]["layout"]
@@ -55,9 +55,13 @@ def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
     candidates = {name: document.get(name) for name in _NAMES}
     if isinstance(document.get("recommended"), str):
         candidates["recommended"] = document[document["recommended"]]
-    ranked = [one["prediction"] for one in document["ranked"]]
+    ranked = [layout["prediction"] for layout in document["ranked"]]
     return RecommendedLayouts(
         ranked=ranked,
-        named={name: one["prediction"] for name, one in candidates.items() if one is not None},
+        named={
+            name: candidate["prediction"]
+            for name, candidate in candidates.items()
+            if candidate is not None
+        },
         meant=ranked[0],
     )

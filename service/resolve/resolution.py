@@ -59,7 +59,7 @@ from service.store.tables import RegisteredEntryRow
 
 T = TypeVar("T")
 
-MAX_PARAMETERS = 10**15
+MAX_PARAMETERS = 10**15  # far beyond any model: larger counts are mistakes
 MAX_NAME_LENGTH = 120
 
 _VOCAB_MULTIPLE = 128 * 8

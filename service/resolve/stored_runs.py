@@ -24,7 +24,7 @@ from service.schemas.stored import read_stored
 from service.store import Rows
 from service.store.tables import ReportRow
 
-_MAX_REASON_LENGTH = 500
+_MAX_REASON_LENGTH = 500  # each is stored with the calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
 
 def _words(switch: Switch, value: Any) -> str:
     """A value as it is written after the name of its switch."""
-    setting = next((one for one in switch.settings if one.value == value), None)
+    setting = next((candidate for candidate in switch.settings if candidate.value == value), None)
     if setting is None:
         return str(value)
     return _after_name(switch.name, setting)

@@ -82,8 +82,8 @@ def _shape_rule(torus: Torus) -> str:
 def _expand_count(preset: ClusterPreset, version: str, count: int) -> ClusterPreset:
     chip = _chip_name(version)
     per_chip = _COUNTED_PER_CHIP[chip.removeprefix("tpu-")]
-    num_chips, rest = divmod(count, per_chip)
-    if rest:
+    num_chips, remainder = divmod(count, per_chip)
+    if remainder:
         rule = f"is odd, but counts TensorCores, of which a chip has {per_chip}"
         raise Invalid("cluster.preset", preset.preset, rule)
     if torus := catalogue.chip(chip).fabric.torus:

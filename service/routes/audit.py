@@ -24,6 +24,6 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"], dependencies=[require_sco
 def list_audit(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Who made, rotated and revoked keys, activated versions, set policies and withdrew reports,
-    newest first."""
+    """List who made, rotated and revoked keys, activated versions, set policies and withdrew
+    reports, newest first."""
     return list_response(request, query, services.audit.page, tables.AUDIT)

@@ -47,8 +47,8 @@ async def create_benchmark(
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or a
-    table of products. The next calibration learns from it."""
+    """Store what collectives or matrix products achieve on a cluster: nccl-tests output as it is,
+    or a table of products. The next calibration learns from it."""
     return await creation.respond_after(
         lambda: services.benchmarks.output(body, request.is_disconnected),
         lambda output: services.benchmarks.prepare(body, raw_body, output),
@@ -64,7 +64,7 @@ async def create_benchmark(
 def list_benchmarks(
     query: Annotated[BenchmarkQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Newest first."""
+    """List the stored benchmarks, newest first."""
     return list_response(request, query, services.benchmarks.page, tables.BENCHMARKS)
 
 
@@ -76,7 +76,7 @@ def list_benchmarks(
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def get_benchmark(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
-    """A benchmark, and the submission as it was received."""
+    """Show a benchmark, and the submission as it was received."""
     return conditional_response(request, *services.benchmarks.get(id_))
 
 

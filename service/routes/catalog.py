@@ -38,7 +38,7 @@ EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$"
 def list_entries(
     kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Shipped and registered entries by name."""
+    """List shipped and registered entries by name."""
     return list_response(
         request, query, lambda query: services.catalog.page(kind, query), tables.CATALOG
     )
@@ -46,7 +46,7 @@ def list_entries(
 
 @router.get("/{kind}/{name:path}", operation_id="getCatalogEntry", response_model=CatalogEntry)
 def get_entry(kind: Kind, name: EntryName, services: ServicesDep) -> JSONResponse:
-    """An entry by name or alias; `name@3` is the third version of a registered one."""
+    """Show an entry by name or alias. `name@3` is the third version of a registered one."""
     return JSONResponse(services.catalog.get(kind, name))
 
 

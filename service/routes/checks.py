@@ -49,9 +49,9 @@ async def check(
     computation: ComputationDep,
     creation: CreationDep,
 ) -> Response:
-    """Is this job worth submitting? A layout, or a launch configuration as typed: which rules it
-    breaks, whether it fits, how fast it is, what would be faster, and what to change first. With
-    `store` the answer is kept, for a report of the run to name."""
+    """Check whether a job is worth submitting, by its layout or its launch configuration as typed:
+    which rules it breaks, whether it fits, how fast it is, what would be faster, and what to change
+    first. With `store` the answer is kept, so that a report of the run can name it."""
     form = requested_form(request, query.view, check_brief)
     if not body.store:
         return await computation.respond(
@@ -76,7 +76,7 @@ async def check(
 def list_checks(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """The checks that were stored, newest first; the answer lies at `location`."""
+    """List the stored checks, newest first. Each has the address of its answer as `location`."""
     return list_response(request, query, services.stored_checks.page, tables.CHECKS)
 
 
@@ -93,7 +93,7 @@ async def get_check(
     request: Request,
     services: ServicesDep,
 ) -> Response:
-    """A check that was stored as it was answered, or in brief."""
+    """Show a stored check as it was answered, or in brief."""
     form = requested_form(request, query.view, check_brief)
     text = await run_in_threadpool(services.stored_checks.get, id_)
     return immutable_text_response(request, text, form)

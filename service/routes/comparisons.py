@@ -27,9 +27,8 @@ async def compare(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """Why not this one? Two layouts side by side, each given, read from a launch configuration, or
-    the best under some constraints: where the difference of their times comes from, term by term.
-    Nothing is stored."""
+    """Compare two layouts, each given, read from a launch configuration, or the best under some
+    constraints: where the difference of their times comes from, term by term. Nothing is stored."""
     return await computation.respond(
         lambda turn: services.comparisons.compare(body, turn.bounded_checkpoint())
     )

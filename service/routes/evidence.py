@@ -27,8 +27,8 @@ async def list_evidence(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """The published runs nearest to an answer given before, or to a model, cluster and workload,
-    each beside what the active profile predicts of it."""
+    """List the published runs nearest to an answer given before, or to a model, cluster and
+    workload, each beside what the active profile predicts of it."""
     document = await computation.computed(
         lambda _: services.evidence.nearest(query, services.store)
     )

@@ -28,9 +28,9 @@ async def explain(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """Why was this run slow, or why did it die? A run as in a report, or its log: where the time
-    goes, what makes the difference to what was predicted, what the log shows, and what to try,
-    with what it would gain. Nothing is stored."""
+    """Explain why a run was slow or died, by its report or its log: where the time goes, what makes
+    the difference to the prediction, what the log shows, and what to try, with what it would gain.
+    Nothing is stored."""
     submission = await run_in_threadpool(services.explanations.log_submission, body)
     contents = None
     if submission is not None:

@@ -17,7 +17,7 @@ router = APIRouter(tags=["operation"])
 
 @router.get("/livez", operation_id="live")
 async def live() -> dict[str, str]:
-    """The process answers."""
+    """Answer while the process runs."""
     return {"status": "ok"}
 
 
@@ -27,8 +27,8 @@ async def live() -> dict[str, str]:
     responses={503: {"description": "It does not, or not yet"} | with_headers("Retry-After")},
 )
 async def ready(request: Request) -> Response:
-    """The database answers, is migrated and stores what it is given, and the cost model is
-    compiled."""
+    """Answer whether requests can be served: the database answers, is migrated and takes writes,
+    and the cost model is compiled."""
     services: Services = request.app.state.services
     database = await services.readiness.state()
     states = {"database": database, "cost_model": services.cost_model.state}

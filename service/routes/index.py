@@ -34,8 +34,8 @@ _COLLECTIONS = {
 
 @router.get("/", operation_id="index", response_class=JSONResponse)
 def index(request: Request) -> Response:
-    """The name and version of the service, its documentation and its collections; or, for who would
-    rather have HTML, the way to the first page."""
+    """Name the service, its version, its documentation and its collections. Browsers are sent to
+    the first page."""
     if _prefers_html(request):
         return RedirectResponse(FIRST_PAGE, _SEE_OTHER, _VARY)
     app = request.app

@@ -27,7 +27,7 @@ RESPONSES: responses.Responses = {
 
 
 def launch_response(request: Request, configuration: LaunchConfiguration) -> Response:
-    """The configuration as JSON, or as one of the texts."""
+    """Returns the configuration as JSON, or as one of the texts."""
     accept = ",".join(request.headers.getlist("accept"))
     media_type = preferred_media_type(accept, (_JSON, *RENDERINGS))
     if media_type == _JSON:

@@ -14,7 +14,8 @@ from service.web.etags import content_response
 def page_response(
     request: Request, document: dict[str, Any], fields: str | None = None
 ) -> Response:
-    """The page, whose digest is its ETag. Its items have these fields alone where any are named."""
+    """Returns the response with a page, whose digest is its ETag. If fields are named, its items
+    have only these."""
     if fields is not None:
         document = {**document, "items": _with_fields(document["items"], fields.split(","))}
     answer = content_response(request, bytes(JSONResponse(document).body), "application/json")
@@ -25,8 +26,8 @@ def page_response(
 
 
 def _with_fields(items: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    """The items with these fields alone; null where an item of an earlier release lacks one. Raises
-    Invalid for a name that the first item has not."""
+    """Returns the items with only these fields; null where an item of an earlier release lacks one.
+    Raises Invalid for a name that the first item does not have."""
     for name in names:
         if items and name not in items[0]:
             known = ", ".join(items[0])

@@ -58,8 +58,8 @@ async def create_prediction(
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """Step time, MFU, tokens/s and memory of the layouts you name, or of a launch configuration as
-    typed, term by term."""
+    """Predict step time, MFU, tokens/s and memory, term by term, of the layouts you name or of a
+    launch configuration as typed."""
     form = requested_form(request, query.view, prediction_brief)
     if not isinstance(body, PredictionRequest):  # its launch is read in the turn
         return await creation.respond_when_admitted(
@@ -86,7 +86,8 @@ async def create_prediction(
 def list_predictions(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Newest first, each with its question; the answer lies at `location`."""
+    """List predictions, newest first. Each has its question, and the address of its answer as
+    `location`."""
     return list_response(request, query, services.predictions.page, tables.PREDICTIONS)
 
 
@@ -103,7 +104,7 @@ async def get_prediction(
     request: Request,
     services: ServicesDep,
 ) -> Response:
-    """A prediction as it was answered, or in brief."""
+    """Show a prediction as it was answered, or in brief."""
     form = requested_form(request, query.view, prediction_brief)
     text = await run_in_threadpool(services.predictions.get, id_)
     keep_read(request, text)
@@ -123,8 +124,8 @@ async def get_prediction_timeline(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
-    and Perfetto."""
+    """Show the operations of each pipeline stage with their times, as JSON or as a trace for
+    chrome://tracing and Perfetto."""
     timelines = services.timelines
     return await computation.respond_kept(
         lambda: timelines.kept("predictions", id_, query),
@@ -147,6 +148,6 @@ def get_prediction_launch(
     request: Request,
     services: ServicesDep,
 ) -> Response:
-    """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-    shell script, YAML or Python."""
+    """Write the launch configuration of a layout in the words of a framework: as JSON, or by the
+    Accept header as a shell script, YAML or Python."""
     return launch_response(request, services.launches.of_prediction(id_, format_, query))

@@ -50,7 +50,7 @@ IfMatchTags = Annotated[list[str], Depends(_if_match_tags)]
 
 
 async def _profile_id(id_: ResourceId, request: Request) -> str:
-    """The id of a profile; `own` is that of the caller's own."""
+    """Returns the id of a profile. `own` is the caller's own."""
     tenant: str | None = request.state.caller.tenant
     return own_profile_id(tenant) if id_ == OWN and tenant is not None else id_
 
@@ -75,8 +75,8 @@ router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRou
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def list_profiles(request: Request, services: ServicesDep) -> Response:
-    """The profile that all share and the caller's own, each with its versions. A key of the scope
-    `admin` sees those of all tenants."""
+    """List the profile that all share and the caller's own, each with its versions. A key of the
+    scope `admin` sees the profiles of all tenants."""
     return page_response(request, services.profiles.page())
 
 
@@ -88,7 +88,7 @@ def list_profiles(request: Request, services: ServicesDep) -> Response:
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def get_profile(id_: ProfileId, request: Request, services: ServicesDep) -> Response:
-    """A profile; its ETag is what activation asks for."""
+    """Show a profile. Activation asks for its ETag."""
     return conditional_response(request, *services.profiles.get(id_))
 
 
@@ -102,7 +102,7 @@ def get_profile(id_: ProfileId, request: Request, services: ServicesDep) -> Resp
 def get_profile_version(
     id_: ProfileId, version: VersionNumber, request: Request, services: ServicesDep
 ) -> Response:
-    """The coefficients of a version and, where reports made it, what they moved."""
+    """Show the coefficients of a version and, where reports made it, what they moved."""
     document = services.profiles.version(id_, version)
     # Not the address, since `own` is another profile for another caller.
     return conditional_response(request, document, f'"profiles/{id_}/versions/{version}"')
@@ -122,9 +122,9 @@ async def create_calibration(
     creation: CreationDep,
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
-    """Learn a new version from the reports and benchmarks that the active one has not learnt; of
-    the profile `own`, from the caller's last ones, for the caller alone. One at a time: others wait
-    for their turn, and searches wait for none."""
+    """Learn a new version from the reports and benchmarks that the active one has not learnt. The
+    profile `own` learns from the caller's last ones, for the caller alone. Calibrations run one at
+    a time: others wait for their turn, and searches wait for none."""
     request = body or CalibrationRequest()
     return await creation.respond_when_admitted(
         lambda _: services.calibrations.calibrate(id_, request), services.calibration_admission
@@ -145,7 +145,7 @@ def activate_profile_version(
     services: ServicesDep,
     seen: IfMatchTags,
 ) -> Response:
-    """Make predictions use this version; an older one rolls back, and sets the policy's mode to
+    """Make predictions use this version. An older one rolls back, and sets the policy's mode to
     "manual"."""
     document, etag = services.profiles.activate(id_, version, seen)
     return JSONResponse(document, headers={"ETag": etag})
@@ -181,7 +181,8 @@ def set_profile_policy(
     seen: IfMatchTags,
 ) -> Response:
     """Say who activates what calibrations make. The body is the whole policy: a field that it
-    leaves out gets its default. That of the profile `own` may be set before there is a version."""
+    leaves out gets its default. The policy of the profile `own` may be set before there is a
+    version."""
     document, etag = services.profiles.set_policy(id_, body, seen)
     return JSONResponse(document, headers={"ETag": etag})
 
@@ -217,7 +218,8 @@ async def replay_profile_version(
     computation: ComputationDep,
     body: Annotated[ReplayRequest | None, Body(openapi_examples=examples.REPLAYS)] = None,
 ) -> Response:
-    """Earlier questions and reports under this version: what would change. Nothing is stored."""
+    """Replay earlier questions and reports under this version, and say what would change. Nothing
+    is stored."""
     return await computation.respond(
         lambda _: services.replays.replay(id_, version, body or ReplayRequest())
     )

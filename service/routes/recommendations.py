@@ -58,8 +58,8 @@ async def create_recommendation(
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """The fastest layout that fits with a probability of 0.9, or as the request asks, and the
-    simplest one within the tolerance, why, and the proof that the search missed none.
+    """Recommend the fastest layout that fits with a probability of 0.9, or as the request asks, and
+    the simplest one within the tolerance, with reasons, and the proof that the search missed none.
 
     Where nothing is as sure to fit the answer is a problem of type /problems/infeasible that names
     the nearest failing constraint, the layout that is surest to fit, and what would help.
@@ -83,8 +83,8 @@ async def create_recommendation(
 def list_recommendations(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Newest first, each with its question and its recommended layout in brief; the answer lies at
-    `location`."""
+    """List recommendations, newest first. Each has its question, its recommended layout in brief,
+    and the address of its answer as `location`."""
     return list_response(request, query, services.recommendations.page, tables.RECOMMENDATIONS)
 
 
@@ -101,7 +101,7 @@ async def get_recommendation(
     request: Request,
     services: ServicesDep,
 ) -> Response:
-    """A recommendation as it was answered, or in brief."""
+    """Show a recommendation as it was answered, or in brief."""
     form = requested_form(request, query.view, recommendation_brief)
     text = await run_in_threadpool(services.recommendations.get, id_)
     keep_read(request, text)
@@ -119,8 +119,8 @@ async def get_recommendation(
 def get_recommendation_choices(
     id_: ResourceId, query: Annotated[TableForm, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """The places that a recommendation compared, the best first, also as a table; none where it was
-    asked about one place and has no objective."""
+    """List the places that a recommendation compared, the best first, also as a table. The list is
+    empty where it was asked about one place and has no objective."""
     choices = services.recommendations.get(id_).document["choices"]
     if asks_for_table(request, query):
         return table_response(request, tables.CHOICES.lines(choices), tables.CHOICES.name)
@@ -140,8 +140,8 @@ async def get_recommendation_timeline(
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:
-    """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
-    and Perfetto."""
+    """Show the operations of each pipeline stage with their times, as JSON or as a trace for
+    chrome://tracing and Perfetto."""
     timelines = services.timelines
     return await computation.respond_kept(
         lambda: timelines.kept("recommendations", id_, query),
@@ -164,6 +164,6 @@ def get_recommendation_launch(
     request: Request,
     services: ServicesDep,
 ) -> Response:
-    """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-    shell script, YAML or Python."""
+    """Write the launch configuration of a layout in the words of a framework: as JSON, or by the
+    Accept header as a shell script, YAML or Python."""
     return launch_response(request, services.launches.of_recommendation(id_, format_, query))

@@ -40,8 +40,9 @@ from service.web.tables import CSV, asks_for_table, table_response
 
 
 class _ReportId(StringConvertor):
-    """The last part of a path under /v1/reports, unless it names another address there: a method
-    that this one does not have is answered with 405, and not as that of a report."""
+    """The last part of a path under /v1/reports, unless it names another address there. Without
+    this rule a wrong method on such an address would be answered as a request for a report; it is
+    answered with 405."""
 
     regex = "(?!(?:logs|summary|events)$)[^/]+"
 
@@ -59,7 +60,7 @@ _PAGE_OR_CSV = responses.page_or({CSV: {"schema": _LINES}})
 
 
 class BatchRoute(JsonRoute):
-    """Reports of a batch come as texts, to be read one by one."""
+    """A route that takes the reports of a batch as texts, to be read one by one."""
 
     parse = staticmethod(parse_batch)
 
@@ -85,8 +86,8 @@ async def create_report(
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """What a run measured, stored beside what the active profile predicts of it; or many such
-    reports."""
+    """Store what a run measured beside what the active profile predicts of it, for one report or
+    many."""
     if isinstance(body, ReportBatch):
         return await creation.respond_when_admitted(
             lambda turn: services.report_batches.prepare(body, turn.checkpoint),
@@ -111,8 +112,8 @@ async def create_report_from_log(
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report. The same
-    bytes make one report: sent again, they are answered with it."""
+    """Read a training log of Megatron-LM, NeMo, torchtitan or MaxText into a report. The same bytes
+    make one report: sent again, they are answered with it."""
 
     async def read() -> tuple[ToldRun, LogContents, str | None]:
         told = await run_in_threadpool(services.report_logs.told, body)
@@ -131,7 +132,7 @@ async def create_report_from_log(
 def list_reports(
     query: Annotated[ReportQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Newest first, in pages or all as CSV."""
+    """List reports, newest first, in pages or all as CSV."""
     if asks_for_table(request, query):
         return table_response(request, services.reports.csv_lines(query), "reports")
     return page_response(request, services.reports.page(query), query.fields)
@@ -141,8 +142,8 @@ def list_reports(
 def summarise_reports(
     query: Annotated[SummaryQuery, Query()], services: ServicesDep
 ) -> JSONResponse:
-    """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
-    several of them together over time (`by`, `bucket`)."""
+    """Summarise residuals by chip, stack, model family, profile version, week, source and tenant,
+    and by several of them together over time (`by`, `bucket`)."""
     return JSONResponse(services.report_summaries.summary(query))
 
 
@@ -157,9 +158,9 @@ async def watch_reports(
     services: ServicesDep,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Server-sent events: `report` with each report as it comes. The id of an event is that of its
-    report: whoever was cut off sends the last one as Last-Event-ID, or as a query parameter, and
-    gets those that came after it. Without one the stream begins with what comes next."""
+    """Send an event `report` with each report as it comes. The id of an event is that of its
+    report: a client that was cut off sends the last one as Last-Event-ID, or as a query parameter,
+    and gets the reports that came after it. Without one the stream begins with the next report."""
     place = await run_in_threadpool(
         services.reports.event_place, last_event_id or query.last_event_id
     )
@@ -185,7 +186,7 @@ def sent_form(id_: str, document: dict[str, Any]) -> bytes:
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def get_report(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
-    """A report, and the submission as it was received."""
+    """Show a report, and the submission as it was received."""
     return conditional_response(request, *services.reports.get(id_))
 
 

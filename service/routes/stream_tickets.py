@@ -28,9 +28,9 @@ async def create_stream_ticket(
     request: Request,
     services: ServicesDep,
 ) -> TicketAnswer:
-    """A URL that opens an event stream within a minute, for browsers, which cannot send a key with
-    an EventSource. The ticket in it opens this stream alone, with the rights of the key that asks
-    for it."""
+    """Make a URL that opens an event stream within a minute, for browsers, which cannot send a key
+    with an EventSource. The ticket in it opens this stream alone, with the rights of the key that
+    asks for it."""
     made = await run_in_threadpool(new_ticket, services.store, request.state.caller, body.stream)
     if made is None:
         return TicketAnswer(url=body.stream, ticket=None, expires_at=None)

@@ -22,7 +22,7 @@ LastEventId = Annotated[
 ]
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""So that no proxy holds events back."""
+"""These headers keep proxies from holding events back."""
 
 
 class StreamResponse(EventSourceResponse):

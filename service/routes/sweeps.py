@@ -66,7 +66,7 @@ async def create_sweep(
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
-    """Recommends a layout for every combination of the models, clusters, workloads, stacks and
+    """Recommend a layout for every combination of the models, clusters, workloads, stacks and
     constraints that you list, as one job. The answer comes at once; results come at `items` and
     `events`."""
     return await run_in_threadpool(creation.respond, lambda: services.sweeps.prepare(body))
@@ -81,13 +81,13 @@ async def create_sweep(
 def list_sweeps(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Newest first."""
+    """List sweeps, newest first."""
     return list_response(request, query, services.sweeps.page, tables.SWEEPS)
 
 
 @router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
 def get_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
-    """How far a sweep is, and what it was asked."""
+    """Show the progress of a sweep, and the request that it answers."""
     return JSONResponse(services.sweeps.get(id_))
 
 
@@ -103,7 +103,8 @@ def list_sweep_items(
     request: Request,
     services: ServicesDep,
 ) -> Response:
-    """The items in order, those that are finished with their results, in pages or all as CSV."""
+    """List the items of a sweep in order, those that are finished with their results, in pages or
+    all as CSV."""
     if asks_for_table(request, query):
         lines = services.sweeps.csv_lines(id_, query.outcome)
         return table_response(request, lines, "sweep")
@@ -122,8 +123,8 @@ async def watch_sweep(
     services: ServicesDep,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Server-sent events: `item` with each result as it comes, `progress`, and `end`. A client that
-    was cut off sends the id of its last event as Last-Event-ID, as browsers do."""
+    """Send an event `item` with each result as it comes, `progress`, and `end`. A client that was
+    cut off sends the id of its last event as Last-Event-ID, as browsers do."""
     place = Place.read(last_event_id or query.last_event_id)
     if await run_in_threadpool(all_told, services.store, id_, place):
         return Response(status_code=204)  # which tells browsers not to connect again
@@ -147,7 +148,7 @@ def sent_form(event: Event) -> bytes:
     responses=_WITHOUT_BODY,
 )
 def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
-    """Gives up what is not finished. Results stay, and `retry` goes on."""
+    """Cancel the items that are not finished. Results stay, and `retry` goes on."""
     return JSONResponse(services.sweeps.cancel(id_))
 
 
@@ -158,12 +159,12 @@ def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     responses=_WITHOUT_BODY,
 )
 def retry_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
-    """Computes those items again that failed or were cancelled."""
+    """Compute the items again that failed or were cancelled."""
     return JSONResponse(services.sweeps.retry(id_))
 
 
 @router.delete("/{id}", operation_id="removeSweep", status_code=204)
 def remove_sweep(id_: ResourceId, services: ServicesDep) -> Response:
-    """Cancels a sweep and removes it with its results."""
+    """Cancel a sweep and remove it with its results."""
     services.sweeps.remove(id_)
     return Response(status_code=204)

@@ -94,7 +94,7 @@ AUDIT = Table(
 
 
 def lines_of(table: Table) -> dict[str, Any]:
-    """The table as the documentation of a response has it."""
+    """Returns the description of the table for the documentation of a response."""
     names = ", ".join(table.columns)
     schema = {"type": "string", "description": f"A line of names, then one of every item: {names}"}
     return {CSV: {"schema": schema}}
@@ -108,7 +108,7 @@ def page_or(table: Table) -> responses.Responses:
 def list_response(
     request: Request, query: Query, page: Callable[[Query], dict[str, Any]], table: Table
 ) -> Response:
-    """A page of a list, or all of the list as a table."""
+    """Returns a page of a list, or all of the list as a table."""
     if asks_for_table(request, query):
         return table_response(request, table.lines(_all_items(query, page)), table.name)
     return page_response(request, page(query), query.fields)
@@ -117,8 +117,8 @@ def list_response(
 def _all_items(query: Query, page: Callable[[Query], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     cursor: str | None = None
     while True:
-        found = page(query.model_copy(update={"limit": _MOST_ITEMS, "cursor": cursor}))
-        yield from found["items"]
-        cursor = found["next"]
+        page_of_items = page(query.model_copy(update={"limit": _MOST_ITEMS, "cursor": cursor}))
+        yield from page_of_items["items"]
+        cursor = page_of_items["next"]
         if cursor is None:
             return

@@ -10,7 +10,7 @@ from service.schemas.check import SettingChange, Verdict
 from service.schemas.prediction import StoredAnswer
 from service.schemas.wire import Document
 
-MAX_REASONS = 3
+MAX_REASONS = 3  # those that decide come first, and a brief has 4 KiB
 ViewName = Literal["full", "brief"]
 
 

@@ -39,7 +39,7 @@ class CatalogEntry(Document):
     name: str
     source: Literal["shipped", "registered"]
     version: int | None
-    """Of a registered entry, from 1."""
+    """The version of a registered entry, from 1. Shipped entries have none."""
     pinned_name: str | None
     """`name@version` of a registered entry: asks for this version wherever a name may stand; `name`
     for the latest."""
@@ -48,9 +48,10 @@ class CatalogEntry(Document):
     given: dict[str, Any] | None
     """A registered entry as it was posted, with the versions of what it names."""
     resolved: dict[str, Any]
-    """What the service understands by it."""
+    """The entry with every default filled in, as the service uses it."""
     assumptions: list[str]
-    """Where the service knows less of a registered entry than of a shipped one."""
+    """Assumptions the service makes because it knows less of a registered entry than of a shipped
+    one."""
 
 
 class CatalogPage(Document):
@@ -71,9 +72,9 @@ class CatalogQuery(Wire):
 
 
 class AnswerQuery(TimeSpan, CatalogQuery):
-    """Which answers. Filters may be given several times, and then any of their values will do. They
-    also take the aliases of the catalogue. `since` and `until` are about when questions were
-    answered."""
+    """A query filters earlier answers. A filter may be given several times, and an answer then
+    needs any one of its values. Filters also take the aliases of the catalogue. `since` and `until`
+    bound the time when questions were answered."""
 
     model: Several[Name] = []
     chip: Several[Name] = []

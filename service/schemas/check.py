@@ -38,26 +38,27 @@ from service.schemas.question import PinnedQuestion, Question
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.wire import Document
 
-CHECK_TIME_S = 0.5
+CHECK_TIME_S = 0.5  # a submission waits for it; most searches need less
 
 Verdict = Literal["go", "go_with_warnings", "will_not_fit", "illegal", "cannot_tell"]
-"""What to do with the job. "go": nothing speaks against it. "go_with_warnings": it will run, and
-`warnings` say what to look at; a slow layout is one of these, not an invalid one. "will_not_fit":
-its predicted memory is more than there is, and it will most likely run out. "illegal": the
-framework will refuse to start it. "cannot_tell": something that could change the answer was not
-understood, or is not modelled; `reservations` say what, why it matters and how to say it."""
+"""The verdict says what to do with the job. "go": nothing speaks against it. "go_with_warnings": it
+will run, and `warnings` say what to look at; a slow layout gets this verdict. "will_not_fit": its
+predicted memory is more than there is, and it will most likely run out. "illegal": the framework
+will refuse to start it. "cannot_tell": something that could change the answer was not understood,
+or is not modelled; `reservations` say what, why it matters and how to say it."""
 
 
 class CheckTerms(Patience):
-    """What a job is held against, whichever way it is told."""
+    """The terms say what a job is compared with, whether it comes as fields or as a launch."""
 
     allocation: AllocationFields | None = None
     """Nodes that a scheduler holds for the job, which runs on every chip of them, or on
     `cluster.num_chips`. They go before what a launch says of nodes."""
     constraints: ConstraintForm = ConstraintFields()
-    """What the layouts may be that the job is held against, and how surely it has to fit."""
+    """Constraints bound the layouts that the job is compared with, and set how surely it has to
+    fit."""
     time_limit_s: SearchTime = CHECK_TIME_S
-    """How long to search for the best layout at most."""
+    """The longest time to search for the best layout."""
     store: bool = False
     """Keep the answer, under an id that a report of the run may name. The same question within a
     day has the same id."""
@@ -90,18 +91,20 @@ class BrokenRuleAnswer(Document):
     """A rule of the framework, the model or arithmetic that the layout breaks."""
 
     name: str
-    """As in the reference of rules."""
+    """The name of the rule in the reference of rules."""
     kind: Literal["framework", "search"] = "framework"
-    """Whether the framework refuses it, or only our search does not reach it."""
+    """"framework": the framework refuses the layout. "search": the framework takes it, and only the
+    search of this service does not reach it."""
     field: str
-    """Of the request."""
+    """The field of the request that breaks the rule."""
     setting: str | None
-    """What the framework calls it; null where that is not known, or no single one is to blame."""
+    """The framework's name for the setting; null where that is not known, or no single one is to
+    blame."""
     value: Any
     rule: str
     source: str
-    """Where the rule is from: the framework, its release and the file that refuses it; or the
-    arithmetic behind it, whatever the framework."""
+    """The source of the rule: the framework, its release and the file that refuses the layout; or
+    the arithmetic behind it, whatever the framework."""
     cure: str
     """Values that obey the rule."""
 
@@ -142,13 +145,14 @@ class ChangeAnswer(Document):
     words: str
     """The change in a line, with what follows from it."""
     knob: str
-    """Of the layout, or the field of the stack that a switch sets."""
+    """The field of the layout that changes, or the field of the stack that a switch sets."""
     before: Any = Field(alias="from")
     """An object where several fields of a layout make one choice."""
     after: Any = Field(alias="to")
     settings: list[SettingChange]
-    """The same in the framework's own words, with what follows from it: a launch with just these
-    settings changed has the step time and the fit below. Empty where they are not known."""
+    """The change in the framework's own words, with every setting that follows from it: a launch
+    with just these settings changed has this step time and this fit. Empty where the words are not
+    known."""
     step_time_s: float
     gain_s: float | None
     """By how much a step becomes shorter; negative where it becomes longer, null where the given
@@ -193,7 +197,7 @@ def _named(change: SingleChange, value: Any) -> Any:
 
 
 class FitAnswer(Document):
-    """Whether the layout fits in memory. GiB are on the fullest stage."""
+    """The answer says whether the layout fits in memory. GiB are on the fullest stage."""
 
     probability: float
     needed_gib: float
@@ -207,10 +211,10 @@ class FitAnswer(Document):
     stage: int
     """The fullest pipeline stage, from 0."""
     largest_term: str
-    """Of `memory_gib`."""
+    """The largest of the terms that `memory_gib` adds up."""
     largest_gib: float
     enough: list[ChangeAnswer]
-    """Where it does not surely fit: single changes of different knobs, each of which makes it:
+    """Single changes of different knobs, each of which makes a layout fit that does not surely fit:
     `first_change` where it is one of them, then the one with the shortest step first."""
 
     @classmethod
@@ -232,8 +236,6 @@ class FitAnswer(Document):
 
 
 class CheckedPrediction(Document):
-    """What is predicted of the layout, as predictions have it."""
-
     step_time_s: float
     step_time_low_s: float
     """With `step_time_high_s` a central 80% interval."""
@@ -311,7 +313,7 @@ class WarningAnswer(Document):
 
 class CheckAnswer(Grounds):
     id: str | None = None
-    """Of a check that was to be stored; as are the next two."""
+    """The id of a check that was to be stored; null for others."""
     created_at: AwareDatetime | None = None
     location: str | None = None
     verdict: Verdict
@@ -326,24 +328,24 @@ class CheckAnswer(Grounds):
     """The rules that the layout breaks, and of a launch whatever else the framework stops at
     (`framework_stops`): the first of them, where there are many."""
     broken_rule_count: int
-    """How many there are in all."""
+    """The number of broken rules, of which `broken_rules` has the first."""
     layout: LayoutFields | None
-    """As it was checked, with what was left open as the stack has it. Null where the framework
-    stops at a setting that decides the layout, so that there is none."""
+    """The layout as it was checked, with what was left open as the stack has it. Null where the
+    framework stops at a setting that decides the layout, so that there is none."""
     prediction: CheckedPrediction | None
     """With `fits`: null where the layout breaks a rule, or there is none."""
     fits: FitAnswer | None
     best: BestAnswer | None
     """Null where no such layout was found, which the warning `no_best` explains."""
     first_change: ChangeAnswer | None
-    """What to change first: the single change that makes the layout legal and fit at least cost; or
-    all that the best layout has otherwise, where no single one does, or only far slower. Of a
-    layout that fits it is the single change that gains most; null where none gains 1%. A name that
-    the framework does not have is first spelt rightly. Null too where the verdict is "cannot_tell":
-    no change is advised for a job that is not understood."""
+    """The change to make first. It is the single change that makes the layout legal and fit at
+    least cost; or, where no single one does or only far slower, everything in which the best layout
+    differs. For a layout that fits it is the single change that gains most, and null where none
+    gains 1%. A name that the framework does not have is first spelt rightly. It is null where the
+    verdict is "cannot_tell": no change is advised for a job that is not understood."""
     warnings: list[WarningAnswer]
     launch_read: LaunchRead | None = None
-    """Of a launch: what was read of it."""
+    """The reading of a launch; null for a check of fields."""
     reservations: list[ReservationAnswer] = []
     """Settings of the launch that could change the answer and were not understood: all else here
     is given as if they were not there. The first, of `launch_read.unread_count`."""
@@ -371,8 +373,8 @@ def verdict_of(
     reservations: Sequence[Reservation],
     has_warnings: bool,
 ) -> Verdict:
-    """What to do with a job. `is_refused` is whether the framework stops at it for a reason that
-    does not depend on what was not understood."""
+    """Returns what to do with a job. `is_refused` is whether the framework stops at it for a reason
+    that does not depend on what was not understood."""
     if is_refused:
         return "illegal"
     if reservations or check.prediction is None:
@@ -387,7 +389,7 @@ def summary_of(
 ) -> str:
     """The verdict in a sentence, with what decides it."""
     if broken:
-        names = dict.fromkeys(one.name for one in broken)
+        names = dict.fromkeys(rule.name for rule in broken)
         return f"it is not legal: {', '.join(names)}"
     if reservations:
         first = ReservationAnswer.of(reservations[0])

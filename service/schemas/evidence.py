@@ -25,13 +25,13 @@ Outcome = Literal["ok", "out_of_memory"]
 
 
 class Source(Wire):
-    """Where a run was published."""
+    """The source is where a run was published."""
 
     title: str
     where: str
     """Repository and commit, or paper and table."""
     organisation: str | None = None
-    """Who ran it."""
+    """The organisation that ran it."""
 
 
 class PublishedRun(Wire):
@@ -45,8 +45,8 @@ class PublishedRun(Wire):
     """A: a table of whoever ran it, B: text of a paper, C: through somebody's notes, D: a
     practitioner."""
     date: Label | None = None
-    """Of its software: the release, where the source names one whose date it tells, else when it
-    was published."""
+    """The date of the software: that of its release, where the source names one with a date, else
+    the day the run was published."""
     outcome: Outcome
     model: DescribedModel
     cluster: ClusterForm
@@ -69,7 +69,6 @@ class PublishedRun(Wire):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether a token meets only some of the parameters, as with experts."""
         return self.active_parameters < self.parameters
 
     def traits(self) -> RunTraits:
@@ -106,13 +105,13 @@ _SELECTING = {"exact", "text", "family", "outcome", "limit", "cursor"}
 
 
 class EvidenceQuery(Wire):
-    """What the runs should be like: an answer given before, or any of the other fields. What is
-    left out counts for nothing."""
+    """A query describes runs to look for, by an earlier answer or by any of the other fields.
+    Fields that are left out do not count towards the distance."""
 
     recommendation_id: Id | None = None
     prediction_id: Id | None = None
     rank: Annotated[int, Field(ge=1, le=1000, strict=False)] | None = None
-    """Which layout of the answer; without it the first."""
+    """The rank of a layout in the answer; without it the first is taken."""
     model: Name | None = None
     cluster: Name | None = None
     """A name of /v1/catalog/clusters or /v1/catalog/chips."""
@@ -175,8 +174,8 @@ class MeasuredRun(Document):
 
 
 class PredictedRun(Document):
-    """Of the same layout, by the profile named in the answer. The shipped profile was fitted to the
-    published runs, so these errors are smaller than those of a new run."""
+    """The profile named in the answer predicts the layout of the run. The shipped profile was
+    fitted to the published runs, so these errors are smaller than those of a new run."""
 
     step_time_s: float
     step_time_low_s: float
@@ -195,7 +194,7 @@ class EvidenceAnswer(Document):
     distance: float
     """From the question: 0 is alike in everything that counts."""
     differs: dict[str, Difference]
-    """What makes the distance."""
+    """The differences that make the distance, by field."""
     model: dict[str, Any]
     cluster: dict[str, Any]
     workload: dict[str, Any]

@@ -19,7 +19,7 @@ from service.schemas.prediction import Grounds
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document, Wire
 
-MAX_POINTS = 400
+MAX_POINTS = 400  # each is a search of its own
 
 Times = Annotated[
     list[Annotated[float, Field(gt=0, le=1024)]], Field(min_length=1, max_length=MAX_POINTS)

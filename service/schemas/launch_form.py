@@ -30,7 +30,7 @@ Format = Literal["megatron", "megatron-bridge", "torchtitan", "maxtext", "deepsp
 MAX_CHARACTERS = 2**16
 """Most characters of the arguments of a launch, and of its files together. A script with all its
 configurations has some thousand, and reading takes longer the more there are."""
-_MOST_FILES = 64
+_MOST_FILES = 64  # a launch names some; each is kept for the reading
 _FLAG_WITH_VALUE = re.compile(r"-{1,2}[\w.-]+\s")
 """The beginning of an item that is a flag and its value as somebody would type them."""
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)

@@ -87,10 +87,10 @@ class LayerListFields(Wire):
     def _say_layers_once(cls, value: Any) -> Any:
         """Refuses fields of a model without a list, each with where the list says it."""
         if isinstance(value, Mapping):
-            found = [name for name in _SAID_BY_LAYERS if name in value]
-            if found:
+            given_twice = [name for name in _SAID_BY_LAYERS if name in value]
+            if given_twice:
                 raise ValidationError.from_exception_data(
-                    cls.__name__, [_beside_layers(name, value[name]) for name in found]
+                    cls.__name__, [_beside_layers(name, value[name]) for name in given_twice]
                 )
         return value
 
@@ -169,8 +169,8 @@ def _require_indexer_before(layers: list[Layer], layer: Layer, where: str) -> No
     attention = layer.attention
     if attention is None or attention.indexer is None or not attention.indexer.shared:
         return
-    before = [each.attention for each in layers if each.attention and each.attention.indexer]
-    if not any(each.compression == attention.compression for each in before):
+    before = [layer.attention for layer in layers if layer.attention and layer.attention.indexer]
+    if not any(indexed.compression == attention.compression for indexed in before):
         rule = "needs a layer before it with an indexer of its own, whose keys it reads"
         raise Invalid(f"{where}.attention.indexer.shared", True, rule)
 

@@ -21,7 +21,7 @@ from models.spec.problem import Problem
 from service.schemas.stored import read_stored
 from service.schemas.wire import Degree, OneOrMany, Wire, reject_boolean
 
-MAX_CHUNKS = 4096
+MAX_CHUNKS = 4096  # more than any pipeline has stages times virtual stages
 _TUPLES = ("placement", "torus_axes", "recompute_modules", "layers_per_chunk")
 _PLAIN = Layout()
 

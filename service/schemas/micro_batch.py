@@ -27,15 +27,17 @@ def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
         rule = "needs workload.seq_len in the request, of which it must be a multiple"
         raise Invalid(field, tokens, rule)
     try:
-        each = [sequences_in(one, seq_len) for one in _listed(tokens)]
+        sequences = [sequences_in(count, seq_len) for count in _listed(tokens)]
     except ValueError as error:
         raise Invalid(field, tokens, str(error)) from None
-    found = each if isinstance(tokens, list) else each[0]
+    in_form = sequences if isinstance(tokens, list) else sequences[0]
     given = part.micro_batch if "micro_batch" in part.model_fields_set else None
-    if given is not None and sorted(_listed(given)) != sorted(each):
-        rule = f"is {found} of seq_len = {seq_len}, and micro_batch = {given}: give one of the two"
+    if given is not None and sorted(_listed(given)) != sorted(sequences):
+        rule = (
+            f"is {in_form} of seq_len = {seq_len}, and micro_batch = {given}: give one of the two"
+        )
         raise Invalid(field, tokens, rule)
-    return part.model_copy(update={"micro_batch": found})
+    return part.model_copy(update={"micro_batch": in_form})
 
 
 def _listed(value: int | list[int]) -> list[int]:
@@ -56,7 +58,9 @@ def _at_its_field(part: Part, info: ValidationInfo) -> Part:
 
 
 def layouts_in_sequences(layouts: list[LayoutFields], info: ValidationInfo) -> list[LayoutFields]:
-    return [in_sequences(each, info, f"{info.field_name}[{i}]") for i, each in enumerate(layouts)]
+    return [
+        in_sequences(layout, info, f"{info.field_name}[{i}]") for i, layout in enumerate(layouts)
+    ]
 
 
 LayoutForm = Annotated[LayoutFields, AfterValidator(_at_its_field)]

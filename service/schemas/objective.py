@@ -1,4 +1,5 @@
-"""Where to run: other clusters, other numbers of chips, and the objective that decides."""
+"""Wire schemas of where to run: other clusters, other numbers of chips, and the objective that
+decides."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class ObjectiveFields(Wire):
     """Seconds of a step; hours until `tokens` are trained; US dollars for them; or chips that keep
     the limits."""
     tokens: Positive | None = None
-    """How many the job trains; unless it is given, the workload's `token_budget`."""
+    """The number of tokens that the job trains; unless it is given, the workload's
+    `token_budget`."""
     deadline_hours: Positive | None = None
     budget_usd: Positive | None = None
     deadline_probability: Annotated[float, Field(ge=EVEN_CHANCE, le=0.999)] = 0.9
@@ -41,7 +43,7 @@ class ObjectiveFields(Wire):
     first."""
     failures_per_chip_hour: Annotated[float, Field(ge=0, le=1)] = 0.0
     checkpoint_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
-    """That training stops for one."""
+    """The time that training stops for one checkpoint."""
     restart_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
     def build(self, token_budget: float | None) -> Objective:
@@ -73,8 +75,8 @@ class AlternativeFields(Wire):
 
     clusters: Annotated[list[OtherForm], Field(max_length=50)] = []
     num_chips: Annotated[list[Degree], Field(max_length=200)] = []
-    """Of the question's own cluster: for elastic jobs, say. Each counts once, and the question's
-    own not again."""
+    """Other sizes of the question's own cluster, for elastic jobs say. A size given twice counts
+    once, and so does the question's own."""
     up_to_chips: Degree | None = None
     """The fewest chips of the question's own cluster, up to so many, that keep the objective's
     limits: looked for among the parts of a scale-up domain and numbers of them, as the reasons say,
@@ -92,9 +94,9 @@ class ChoiceAnswer(Document):
     """One place to run. Figures are null where no layout is legal and fits."""
 
     name: str
-    """Where it stands in `request`."""
+    """The place of this choice in `request`."""
     cluster: dict[str, Any] | None = None
-    """As a request takes it."""
+    """The cluster in the form that requests take."""
     stack: str | dict[str, Any] | None = None
     """The software there, as a request takes it."""
     chip: str
@@ -109,7 +111,8 @@ class ChoiceAnswer(Document):
     """With `step_time_high_s` its 80% interval."""
     step_time_high_s: float | None = None
     grade: EvidenceLevel | None = None
-    """What its prediction rests on, by the weakest of the terms that decide it."""
+    """The evidence that the prediction rests on, graded by the weakest of the terms that decide
+    it."""
     layout: LayoutFields | None = None
     """The fastest there, which the figures are of; as predictions take it."""
     layout_summary: str | None = None

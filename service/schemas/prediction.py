@@ -22,7 +22,7 @@ from service.schemas.reservation import ReservationAnswer
 from service.schemas.switches import SwitchAnswer
 from service.schemas.wire import Document
 
-MAX_LAYOUTS = 1000
+MAX_LAYOUTS = 1000  # an answer has some KB for each
 
 
 class PredictionRequest(PinnedQuestion, Patience):

@@ -195,8 +195,8 @@ class CalibrationAnswer(Document):
     def _counted(cls, values: dict[str, Any]) -> dict[str, Any]:
         used, left_out = values["observations"], len(values["unusable"])
         waiting = values.get("waiting", 0)
-        found = used + left_out + waiting
-        counts = {"used": used, "left_out": left_out, "waiting": waiting, "found": found}
+        total = used + left_out + waiting
+        counts = {"used": used, "left_out": left_out, "waiting": waiting, "found": total}
         return {**values, "reports": {**counts, "down_weighted": len(values["outliers"])}}
 
 

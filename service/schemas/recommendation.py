@@ -33,13 +33,13 @@ from service.schemas.wire import Document
 class RecommendationRequest(PinnedQuestion, Patience):
     constraints: ConstraintForm = ConstraintFields()
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
-    """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
+    """A simpler layout may be slower than the fastest by this share: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5
-    """How many to rank of the fastest layouts within the tolerance; each mesh counts once, and of
-    meshes that take equally long the simplest."""
+    """The number of layouts to rank, the fastest within the tolerance first. Each mesh counts once,
+    and of meshes that take equally long the simplest counts."""
     alternatives: AlternativeFields = AlternativeFields()
-    """Where else it could run: the answer is for the best of all by the objective, and lists every
-    one."""
+    """Other places where the job could run. The answer is for the best of all by the objective, and
+    lists every one."""
     objective: ObjectiveFields = ObjectiveFields()
     allocation: AllocationFields | None = None
     """Nodes that a scheduler already holds, of the question's cluster: the answer runs on exactly
@@ -48,9 +48,9 @@ class RecommendationRequest(PinnedQuestion, Patience):
     """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is
     needed; for 3 s at most, unless `time_limit_s` is given, which then holds for these too."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
-    """How long to search at most. Then the answer is the best so far: see `certificate.exact` and
-    `certificate.gap`. Where none fits yet a few steps more are taken, which for the largest
-    questions are some seconds."""
+    """The longest time to search. Then the answer is the best so far: see `certificate.exact` and
+    `certificate.gap`. Where none fits yet, the search goes on until one does, which for the largest
+    questions takes some seconds."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -106,14 +106,15 @@ class CandidateAnswer(Document):
 
 
 Position = Annotated[int, Field(ge=0)]
-"""Which of the answer's `layouts`, from 0."""
+"""An index into the answer's `layouts`, from 0."""
 
 
 class BolderAnswer(Document):
     layout: Position
-    """Which of `layouts`. What it risks is the `fit_probability` of its prediction."""
+    """The index of the layout in `layouts`. Its prediction's `fit_probability` says what it
+    risks."""
     gain: float
-    """How much faster it is: how much longer a step of the `fastest` takes, relative to it."""
+    """The share by which a step of `fastest` takes longer than a step of this layout."""
 
 
 class CertificateAnswer(Document):
@@ -121,7 +122,7 @@ class CertificateAnswer(Document):
 
     space: int
     cardinality: dict[str, int]
-    """Of each knob: how many values it may take."""
+    """The number of values that each knob may take."""
     rejected: dict[str, int]
     """By the rule that refused them."""
     over_memory: int
@@ -149,16 +150,18 @@ class FewerChipsAnswer(Document):
     less on fewer. `constraints.use_all_chips` asks for all."""
 
     rule: str | None
-    """Which rule no layout on all chips keeps; null where layouts on all are only slower."""
+    """The rule that every layout on all chips breaks; null where layouts on all chips are legal and
+    only slower."""
     message: str
     num_chips: int
-    """What the answer uses: of the numbers that were tried, the one on which a step takes least.
-    Where no layout uses all chips, these are up to twelve that can be divided in more ways than all
-    larger ones (of at most 512 devices six where there are so many, of at most 64 any). Where some
-    does, they are a few from half as many on: that can be divided in more ways, whole domains, and
-    powers of two of domains that experts divide badly."""
+    """The number of chips that the answer uses: of the numbers that were tried, the one with the
+    shortest step. Where no layout uses all chips, up to twelve numbers are tried that can be
+    divided in more ways than all larger ones (six for at most 512 devices where there are so many,
+    any for at most 64). Where some layout uses all, a few numbers from half as many on are tried:
+    those that can be divided in more ways, whole domains, and powers of two of domains that experts
+    divide badly."""
     all_chips_s: float | None
-    """What a step takes with all of them; null where no layout uses all."""
+    """The step time on all chips; null where no layout uses all."""
 
     @classmethod
     def of(cls, fewer: FewerChips) -> Self:
@@ -176,11 +179,11 @@ class RooflineAnswer(Document):
     flops_s: float
     """At which its kernels compute, as predicted."""
     bytes: float
-    """Of parameters gathered and gradients reduced."""
+    """The bytes of the parameters gathered and the gradients reduced."""
     bytes_s: float
     tokens_needed: float
-    """What would make both sides equal, with `bytes` as they are: those of all micro-batches of the
-    step."""
+    """The tokens of a step, over all micro-batches, that would make both sides equal while `bytes`
+    stay as they are."""
 
     @classmethod
     def of(cls, roofline: Roofline) -> Self:
@@ -188,10 +191,11 @@ class RooflineAnswer(Document):
 
 
 class ThresholdAnswer(Document):
-    """How far things could change before the gap crosses the tolerance.
+    """The threshold is the value at which the gap crosses the tolerance.
 
-    Values are GB/s per chip, of a torus per link, or chips in a domain, of which larger ones may
-    change it either way: 144 chips divide otherwise than 72."""
+    Values are GB/s per chip, GB/s per link of a torus, or chips in a domain. A larger domain may
+    change the answer either way: 144 chips divide otherwise than 72.
+    """
 
     axis: str
     is_above: bool
@@ -227,7 +231,7 @@ class PipeliningAnswer(Document):
     without: Position | None
     with_pp: Position | None
     gap: float | None
-    """How much longer a step takes without pipelining, relative to with it."""
+    """The share by which a step takes longer without pipelining than with it."""
     gap_low: float | None
     """With `gap_high` a central 80% interval. About half of what is uncertain is the same for both
     layouts and cancels, so that the gap is known as well as one step time is."""
@@ -239,10 +243,10 @@ class PipeliningAnswer(Document):
     batch asks for a pipeline (`lifted_by`). "unknown": the search was stopped, or there is no
     layout on one side and the constraints may be why. Frontiers mean the same."""
     needed_probability: float | None
-    """How likely the gap is above the tolerance; null where `needed` is "unknown"."""
+    """The probability that the gap is above the tolerance; null where `needed` is "unknown"."""
     lifted_by: list[LiftAnswer] = []
-    """Where only divisibility asks for a pipeline: the nearest number of chips and the nearest
-    global batch, within an eighth, with which none is needed."""
+    """The nearest number of chips and the nearest global batch, within an eighth, with which no
+    pipeline is needed. Empty unless only divisibility asks for one."""
     split: dict[str, float]
     """Seconds of the gap by term of `time`."""
     verdict: str
@@ -251,13 +255,17 @@ class PipeliningAnswer(Document):
     says why."""
     roofline: RooflineAnswer | None
     thresholds: list[ThresholdAnswer] | None = None
-    """Where the request includes them. Empty where `needed` is "unknown", or time ran out first."""
+    """The thresholds, where the request includes them. Empty where `needed` is "unknown", or time
+    ran out first."""
 
     @classmethod
     def of(cls, pipelining: Pipelining, positions: Mapping[Layout, int]) -> Self:
         best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
         return cls(
-            **{name: found and positions[found.prediction.layout] for name, found in best.items()},
+            **{
+                name: layout and positions[layout.prediction.layout]
+                for name, layout in best.items()
+            },
             gap=pipelining.gap,
             gap_low=pipelining.gap_low,
             gap_high=pipelining.gap_high,
@@ -287,12 +295,12 @@ class RecommendationAnswer(Basis):
     simplest: Position
     """The simplest layout within the tolerance of the fastest."""
     simplest_gap: float
-    """What simplicity costs: how much longer a step of the simplest takes, relative to the
-    fastest."""
+    """The cost of simplicity: the share by which a step of `simplest` takes longer than one of
+    `fastest`."""
     bolder: BolderAnswer | None = None
-    """What is faster and less sure to fit: the fastest layout that fits by the median, that is with
-    even chances. Null where it is not faster than `fastest` by 1%, or time ran out before that was
-    known, which `reasons` say."""
+    """The fastest layout that fits by the median, that is with even chances: it is faster and less
+    sure to fit. Null where it is not faster than `fastest` by 1%, or where time ran out before that
+    was known, which `reasons` say."""
     ranked: list[Position]
     """Fastest first."""
     front: list[Position]
@@ -304,7 +312,7 @@ class RecommendationAnswer(Basis):
     """The kind and the figures of each of `reasons`, in their order, for programs. Empty in answers
     that an earlier release stored."""
     chips_used: int
-    """How many chips all `layouts` use: as many as are fastest, unless
+    """The number of chips that all `layouts` use: as many as are fastest, unless
     `constraints.use_all_chips` asks for all."""
     fewer_chips: FewerChipsAnswer | None
     """Null where all chips are used: none of the smaller numbers that were tried is faster
@@ -312,10 +320,10 @@ class RecommendationAnswer(Basis):
     `reasons` say."""
     pipelining: PipeliningAnswer
     launch: LaunchAnswer | LaunchUnsaid | None = None
-    """What launches the recommended layout in the words of its framework, or why these have none
-    for it; null for stacks without a launch format."""
+    """The launch configuration of the recommended layout in the words of its framework, or the
+    reason why the framework has none for it; null for stacks without a launch format."""
     allocation: AllocationAnswer | None
-    """Which rank runs on which of the nodes of the request."""
+    """The ranks that run on each of the nodes of the request."""
     choices: list[ChoiceAnswer]
     """Every place to run, those that keep the limits first, the best foremost; the answer is for
     the first. Empty where the request has neither alternatives nor an objective."""

@@ -12,17 +12,17 @@ def repetitions(sequence: Sequence[int]) -> list[tuple[int, list[int]]]:
     cover as much. What does not repeat is one part, once.
     """
     items = list(sequence)
-    found: list[tuple[int, list[int]]] = []
+    runs: list[tuple[int, list[int]]] = []
     start = 0
     while start < len(items):
         times, length = _longest_from(items, start)
         part = items[start : start + length]
-        if times == 1 and found and found[-1][0] == 1:
-            found[-1][1].extend(part)
+        if times == 1 and runs and runs[-1][0] == 1:
+            runs[-1][1].extend(part)
         else:
-            found.append((times, part))
+            runs.append((times, part))
         start += times * length
-    return found
+    return runs
 
 
 def _longest_from(items: list[int], start: int) -> tuple[int, int]:

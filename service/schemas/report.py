@@ -38,8 +38,8 @@ from service.schemas.wire import (
 )
 
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
-"""How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
-speed."""
+"""The outcome says how a run ended. "aborted" means that somebody stopped it early, which says
+nothing of its speed."""
 DateSource = Literal["request", "log", "arrival"]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
@@ -49,8 +49,8 @@ _LabelName = Annotated[str, StringConstraints(pattern=rf"^{_LABEL_NAME}$")]
 _LabelValue = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _LabelFilter = Annotated[str, StringConstraints(pattern=rf"^{_LABEL_NAME}=.{{0,200}}$")]
 Labels = Annotated[dict[_LabelName, _LabelValue], Field(max_length=16)]
-"""What a caller calls a run by, such as job_id, user and partition. As many as a scheduler tells of
-a job; their names are those that labels of Kubernetes may have."""
+"""Labels by which a caller finds a run, such as job_id, user and partition. The limit of 16 is more
+than a scheduler says of a job; names are limited as labels of Kubernetes are."""
 
 
 class _Part(Wire):
@@ -76,7 +76,7 @@ class MeasuredMfu(_Part):
     attention: AttentionCount
     """Attention FLOPs over causal keys, the full sequence, or not counted."""
     peak_tflops: Tflops | None = None
-    """Of one chip; without it the dense peak of `peak_dtype`."""
+    """The peak of one chip; without it the dense peak of `peak_dtype`."""
     peak_dtype: Dtype | None = None
     """Without it the format of the matrix multiplications."""
 
@@ -104,7 +104,7 @@ class Measured(_Part):
 
     step_time_s: Seconds | None = None
     tokens_per_s: Rate | None = None
-    """Of the whole cluster."""
+    """The tokens per second of the whole cluster."""
     tokens_per_s_per_chip: Rate | None = None
     tflops_per_chip: MeasuredTflops | None = None
     mfu: MeasuredMfu | None = None
@@ -120,7 +120,7 @@ class Measured(_Part):
 
 
 _EXAMPLES = {"tflops_per_chip": MeasuredTflops.EXAMPLE, "mfu": MeasuredMfu.EXAMPLE}
-"""Of the ways to give a speed that are objects."""
+"""Examples of the ways to give a speed that are objects."""
 
 
 class MeasuredMemory(_Part):
@@ -145,12 +145,12 @@ class MeasuredMemory(_Part):
 
 
 class MeasuredParts(_Part):
-    """What a profiler told of the step, where one looked."""
+    """The parts of a step that a profiler measured."""
 
     EXAMPLE: ClassVar[str] = '{"exposed_communication_s": 0.2}'
 
     exposed_communication_s: Seconds | None = None
-    """Of a step, on the slowest stage: communication that no compute hides."""
+    """The communication that no compute hides, for one step on the slowest stage."""
     expert_imbalance: Annotated[float, Field(ge=0, le=1000)] | None = None
     """Tokens of the busiest expert-parallel rank over the mean, less 1: 0.2 is a fifth more."""
 
@@ -162,7 +162,7 @@ class MeasuredParts(_Part):
 
 
 class Failure(_Part):
-    """Where a run failed."""
+    """The failure says where a run failed."""
 
     EXAMPLE: ClassVar[str] = '{"peak_gib": 79.1}'
 
@@ -173,7 +173,7 @@ class Failure(_Part):
 
 
 class MeasuredRun(Wire):
-    """How a run ended, and what was measured of it."""
+    """The run as it ended, with what was measured of it."""
 
     outcome: Outcome
     measured: Measured | None = None
@@ -204,10 +204,11 @@ class MeasuredRun(Wire):
             raise Invalid("parts", None, "goes with measured")
         if self.failure is not None and self.outcome not in ("out_of_memory", "crashed"):
             raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
-        self._require_room()
+        self._require_allocated_within_reserved()
 
-    def _require_room(self) -> None:
-        """What tensors take lies inside what the framework reserved for them."""
+    def _require_allocated_within_reserved(self) -> None:
+        """Raises Invalid where the allocated memory is larger than the reserved, which contains
+        it."""
         memory = self.memory
         if memory is None or memory.allocated_gib is None or memory.reserved_gib is None:
             return
@@ -227,14 +228,14 @@ class ReportSubmission(RunSubject, MeasuredRun):
 
 
 class LaunchedRun(QuestionParts):
-    """What ran, by the launch configuration that started it."""
+    """The run is described by the launch configuration that started it."""
 
     launch: LaunchForm
     measured_at: Instant | None = None
     """When it ran; without it, now, or what a training log says."""
     source: Label | None = None
-    """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many
-    runs at most."""
+    """The team, cluster or tool that measured. One source counts for a limited number of runs,
+    however many it sends."""
 
     @model_validator(mode="after")
     def _no_profile(self) -> Self:
@@ -258,9 +259,9 @@ class ToldLog(Wire):
     framework: Framework | None = None
     """Without it the log is recognised by its lines."""
     outcome: Outcome | None = None
-    """How the run ended, where its log does not show it: whoever was killed, hung or was stopped
-    writes no line about it. Out of memory is read from the log, and a crash before the first step
-    from one that prints its arguments."""
+    """The end of the run, where its log does not show it: a run that was killed, hung or was
+    stopped writes no line about it. Out of memory is read from the log, and so is a crash before
+    the first step where the log prints its arguments."""
     labels: Labels = {}
 
 
@@ -311,7 +312,7 @@ class MeasuredSpeed(Document):
 
     given: Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
     conversion: str
-    """How `step_time_s` follows from what was given."""
+    """The formula by which `step_time_s` follows from what was given."""
     step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_chip: float
@@ -328,7 +329,7 @@ class MemoryComparison(Document):
     other than the one that is predicted to be the fullest: it is compared with nothing, and nothing
     is learnt from it."""
     reserved_residual: float | None
-    """The same of the reserved memory."""
+    """The residual of the reserved memory: the log of measured over predicted."""
 
 
 class PartsComparison(Document):
@@ -343,9 +344,9 @@ class ReportAnswer(Basis):
     recommendation_id: str | None
     check_id: str | None = None
     rank: int | None
-    """Of the layout that ran, among those ranked; null where it is not one of them."""
+    """The rank of the layout that ran among those ranked; null where it is not one of them."""
     choice: Choice | Literal["surer"] | None
-    """As the report said; "surer" is in old recommendations only."""
+    """The choice as the report said it; "surer" is in old recommendations only."""
     prediction: PredictedLayout
     """Made when the report came, with the profile that was active then."""
     measured: MeasuredSpeed | None
@@ -357,16 +358,16 @@ class ReportAnswer(Basis):
     memory: MemoryComparison | None
     failure: Failure | None
     fit_verdict_agrees: bool | None
-    """Whether the predicted `fits` is right about this run; null for a crash and for one that
+    """True where the predicted `fits` is right about this run; null for a crash and for a run that
     was stopped. `memory` compares the figures."""
     parts: PartsComparison | None
     measured_at: AwareDatetime
     source: str | None
     labels: dict[str, str] = {}
     flag: str | None
-    """Of a run beyond its interval: what was expected, how much of the gap the measured `parts`
-    account for, and the term that most likely makes the rest; of one that ran
-    out of memory where it was predicted to fit, what was expected."""
+    """A sentence about a run that was not as predicted. Beyond its interval: what was expected, how
+    much of the gap the measured `parts` account for, and the term that most likely makes the rest.
+    Out of memory where it was predicted to fit: what was expected."""
     same_as: str | None = None
     """The id of the first report that came in the same words and is not withdrawn. Both count:
     withdraw this one if it is of the same run. Null in a batch, and for a log, which makes one
@@ -397,17 +398,17 @@ class LogLevel(Document):
 
     first_step: int
     steps: int
-    """How many of those used."""
+    """The number of used steps at this level."""
     value: float
     """Their median."""
 
 
 class LogReading(Document):
-    """What was read off the log."""
+    """The reading is what was read off the log."""
 
     framework: Framework
     unit: Unit
-    """What the log prints."""
+    """The unit of what the log prints."""
     value: float
     """The median of the steps used; where the speed changed for good, of the level that the middle
     one has."""
@@ -431,7 +432,7 @@ class LogReading(Document):
     unread: list[UnreadLine]
     """Lines that look like steps and could not be read; twenty at most."""
     from_arguments: list[str]
-    """What the log's own arguments said of the run."""
+    """The fields of the run that were read from the arguments in the log."""
     out_of_memory: bool
     """The log ends with the run out of memory: the report is of the steps before that."""
 
@@ -440,18 +441,18 @@ class LogAnswer(Document):
     reading: LogReading | None
     """Null where the run failed before its first step."""
     measured_at_from: DateSource
-    """What says when it ran: the request, the date that the log prints beside the last step used,
-    or the last one that another line begins with (read as UTC where it names no zone), or that the
-    log came now."""
+    """The source of `measured_at`: the request, the date that the log prints beside the last step
+    used, the last date with which another line begins (read as UTC where it names no zone), or the
+    time when the log came."""
     notes: list[str]
     """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that
     rests on fewer than three steps, or on less than half of those found; a speed that changed for
     good; what the arguments said of a run without a step; switches among its arguments that are not
     those of what it is linked to."""
     repeated: bool
-    """The same bytes came before: `report` is the one they made then, and nothing was stored. The
-    answer also has the header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new
-    one."""
+    """True where the same bytes came before: `report` is then the one they made, nothing was
+    stored, and the answer also has the header `Idempotency-Replayed`. Bytes whose report was
+    withdrawn make a new one."""
     report: ReportAnswer
 
 
@@ -489,8 +490,8 @@ class ReportPage(Document):
 
 
 class ReportFilterQuery(TimeSpan):
-    """Which reports. Filters may be given several times, and then any of their values will do.
-    `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
+    """A query filters reports. A filter may be given several times, and a report then needs any one
+    of its values. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
 
     chip: Several[Name] = []
     stack: Several[Name] = []
@@ -504,7 +505,7 @@ class ReportFilterQuery(TimeSpan):
     """true: those with a `flag`, outside their interval."""
     within_interval: Annotated[bool, Field(strict=False)] | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
-    """Of the profile that all share, or of the tenant's own."""
+    """The version of the profile, be it the one that all share or the tenant's own."""
     created_since: Instant | None = None
     """When reports came, inclusive: a run that was measured before may be reported late. `since`
     and `until` are about when runs were measured."""

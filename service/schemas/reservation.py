@@ -9,7 +9,7 @@ from service.field_violations import truncate
 from service.formats.settings.reservation import Reservation
 from service.schemas.wire import Document
 
-_MOST = 10
+_MOST = 10  # people settle the first, and ask again
 _MOST_CHARACTERS = 120  # of a setting
 _MOST_WORDS = 200  # characters of a reason or a cure
 
@@ -36,4 +36,4 @@ class ReservationAnswer(Document):
     def first_of(cls, reservations: Iterable[Reservation]) -> list[Self]:
         """The first of some reservations, as many as an answer has; `launch_read.unread_count`
         counts all."""
-        return [cls.of(one) for one in [*reservations][:_MOST]]
+        return [cls.of(reservation) for reservation in [*reservations][:_MOST]]

@@ -1,4 +1,4 @@
-"""What reports say of a profile: residuals by kind of run, changes over time, and replays."""
+"""Wire schemas of what reports say of a profile: residuals by kind of run, drift, and replays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ResidualStatistics(Document):
 
     reports: int
     measured: int
-    """Those of them with a step time."""
+    """The number of reports with a step time."""
     out_of_memory: int
     crashed: int
     aborted: int
@@ -38,7 +38,7 @@ Bucket = Literal["hour", "day", "week", "month"]
 
 
 class SummaryQuery(ReportFilterQuery):
-    """Which reports, and how to group them besides."""
+    """The query selects reports and says how to group them."""
 
     by: (
         Annotated[str, StringConstraints(max_length=100, pattern=r"^[a-z_]+(,[a-z_]+)*$")] | None
@@ -109,7 +109,7 @@ class DriftSeries(Document):
 class DriftAnswer(Document):
     profile: ProfileUsed
     series: list[DriftSeries]
-    """Those that changed first, the largest last change foremost."""
+    """The series, the largest last change first."""
     runs: int
     left_out: int
     """Reports that no longer mean anything to the models."""
@@ -118,7 +118,7 @@ class DriftAnswer(Document):
 
 
 class DriftQuery(TimeSpan):
-    """Which reports, and which version to hold them against."""
+    """The query selects reports, and the version to compare them with."""
 
     version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
     """Without it the active one."""
@@ -127,7 +127,7 @@ class DriftQuery(TimeSpan):
 
 
 class ReplayRequest(TimeSpan):
-    """Which earlier answers and reports, by when they were made."""
+    """The request selects earlier answers and reports by when they were made."""
 
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
     """The newest so many of each kind of answer, and ten times as many reports."""
@@ -153,8 +153,8 @@ class Replayed(Document):
     """In the order of the stored answer; of a recommendation those that it ranked. Nothing is
     searched anew."""
     another_first: bool
-    """Of a recommendation: another of its ranked layouts would lead, or the first would not fit as
-    the question's constraints have it."""
+    """True for a recommendation of which another ranked layout would lead, or of which the first
+    would not fit as the question's constraints ask."""
 
 
 class ReplayedReports(Document):
@@ -169,7 +169,7 @@ class ReplayAnswer(Document):
     profile: ProfileUsed
     active: ProfileUsed
     answers: list[Replayed]
-    """Those that would change most first."""
+    """The replayed answers, the largest change first."""
     unusable: list[str]
     """Locations of answers that no longer mean anything to the models."""
     reports: ReplayedReports

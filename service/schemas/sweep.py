@@ -19,7 +19,7 @@ from service.schemas.stack import StackForm
 from service.schemas.wire import Document, FieldNames, TableFormat, Wire
 from service.schemas.workload import WorkloadFields
 
-MAX_ITEMS = 10_000
+MAX_ITEMS = 10_000  # each is a search of seconds: so many take hours
 
 ItemOutcome = Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
 SweepState = Literal["running", "finished", "cancelled"]
@@ -45,13 +45,13 @@ class SweepRequest(Wire):
     profile: ProfileWanted | None = None
     """The version to predict with, in every item; without it the one that is active now."""
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
-    """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
+    """A simpler layout may be slower than the fastest by this share: 0.03 is 3%."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
-    """How long to search at most, each item."""
+    """The longest time to search, for each item."""
 
     @property
     def lists(self) -> tuple[list[Any], ...]:
-        """What the items combine, in the order of `Combination`."""
+        """Returns the lists that the items combine, in the order of `Combination`."""
         return self.models, self.clusters, self.workloads, self.stacks, self.constraints
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ class SweepRequest(Wire):
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
-        lengths = [len(each) for each in self.lists]
+        lengths = [len(combined) for combined in self.lists]
         if math.prod(lengths) > MAX_ITEMS:
             product = " x ".join(str(length) for length in lengths)
             raise Invalid(
@@ -80,7 +80,7 @@ class SweepRequest(Wire):
 
 
 class Combination(Document):
-    """Which of each list, from 0."""
+    """A combination has an index into each list of the request, from 0."""
 
     model: int
     cluster: int
@@ -94,7 +94,7 @@ class SweptLayout(Document):
     rest."""
 
     layout: dict[str, Any]
-    """As predictions take it."""
+    """The layout in the form that predictions take."""
     layout_summary: str
     """In one line."""
     chips_used: int
@@ -107,7 +107,7 @@ class SweptLayout(Document):
     usd_per_million_tokens: float | None
     """At the price of the chip, where one is known."""
     needed_gib: float
-    """Of the fullest device."""
+    """The memory that the fullest device needs."""
     usable_gib: float
     fit_probability: float
     hours: float | None = None
@@ -124,7 +124,7 @@ class SweptLayout(Document):
     missing: str | None = None
     """The figure that the objective asks for and that is not known, such as a price."""
     pipelining: str
-    """Whether a pipeline is needed: yes, no, undecided or unknown."""
+    """"yes" where a pipeline is needed, else "no", "undecided" or "unknown"."""
     exact: bool
     """The search came to its end."""
 
@@ -152,9 +152,9 @@ class SweepItem(Document):
     such as a stack that does not run on the chip. "failed": it could not be computed, and `retry`
     tries again."""
     recommended: SweptLayout | None
-    """Where the outcome is "ok"."""
+    """The recommended layout, where the outcome is "ok"."""
     problem: ItemProblem | None
-    """Where it is "infeasible", "refused" or "failed"."""
+    """The problem, where the outcome is "infeasible", "refused" or "failed"."""
 
 
 class SweepAnswer(Document):
@@ -169,9 +169,9 @@ class SweepAnswer(Document):
     profile: ProfileUsed
     finished_at: datetime | None
     items: str
-    """Where the items are, those already finished with their results."""
+    """The path of the items, those already finished with their results."""
     events: str
-    """Where each result is told as it comes."""
+    """The path of the event stream, which sends each result as it comes."""
 
 
 class SweepDetails(SweepAnswer):
@@ -179,7 +179,7 @@ class SweepDetails(SweepAnswer):
     """Why nothing of it is computed at present, such as workers that cannot be reached; null where
     it goes on, and where another process of the service computes it."""
     request: dict[str, Any]
-    """What was asked, with every name pinned to its version."""
+    """The request, with every name pinned to its version."""
 
 
 class SweepPage(Document):

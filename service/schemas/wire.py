@@ -1,4 +1,5 @@
-"""What all wire schemas share: they refuse unknown fields, and never guess numbers from text."""
+"""Base classes of all wire schemas, which refuse unknown fields and never guess numbers from
+text."""
 
 from __future__ import annotations
 

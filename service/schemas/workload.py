@@ -1,4 +1,4 @@
-"""What is trained on: sequences, batch, number formats, optimizer and load balancing."""
+"""Wire schemas of a workload: sequences, batch, number formats, optimizer and load balancing."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def _lower(name: object) -> object:
 
 
 def sequences_in(tokens: int, seq_len: int) -> int:
-    """How many sequences some tokens are. Raises ValueError where they are not a whole number of
-    them, with the nearest tokens that are."""
-    sequences, rest = divmod(tokens, seq_len)
-    if not rest:
+    """Returns the number of sequences in some tokens. Raises ValueError where it is not whole, with
+    the nearest numbers of tokens that would do."""
+    sequences, remainder = divmod(tokens, seq_len)
+    if not remainder:
         return sequences
     near = [count * seq_len for count in (sequences, sequences + 1) if count]
     raise ValueError(
@@ -78,7 +78,7 @@ class LoraFields(Wire):
     """The matrices that have an adapter each, by their names in transformers, as PEFT counts them.
     All matrices of the targets have one where none are named."""
     base_bits: BaseBits = 16
-    """Of a frozen weight in memory: fewer than 16 are QLoRA."""
+    """The bits of a frozen weight in memory: fewer than 16 are QLoRA."""
 
     def build(self) -> Lora:
         return Lora(
@@ -102,9 +102,9 @@ class TrainedFields(Wire):
     """Numbers of the layers that are trained whole, from 0, or from -1 at the end; all of them
     where it is left out. Layers that the model does not have are of no account."""
     embedding: bool = False
-    """Whether the input embedding is trained, and with it a head that it is tied to."""
+    """True where the input embedding is trained, and with it a head that it is tied to."""
     head: bool = False
-    """Whether the output projection is trained, and with it an embedding that it is tied to."""
+    """True where the output projection is trained, and with it an embedding that it is tied to."""
 
     def build(self) -> Trained:
         layers = None if self.layers is None else tuple(self.layers)
@@ -115,11 +115,11 @@ class ReferenceFields(Wire):
     """Forward passes without gradients, whose outputs the loss compares with those of training."""
 
     forwards: Annotated[float, Field(gt=0, le=MAX_FORWARDS)] = 1.0
-    """How many, of every sequence: 1 of DPO, 3 of KTO, which takes mismatched pairs too through
-    both models."""
+    """The number of forwards without gradients for every sequence: 1 for DPO, 3 for KTO, which
+    takes mismatched pairs through both models too."""
     own_weights: bool = True
-    """Whether a frozen copy of the model lies beside it and runs them. False where adapters are
-    switched off for them, or where the model runs them itself."""
+    """True where a frozen copy of the model stays in memory and runs the forwards. False where
+    adapters are switched off for them, or where the model runs them itself."""
 
     def build(self) -> Reference:
         return Reference(**self.model_dump())
@@ -137,14 +137,15 @@ class WorkloadFields(Wire):
     global_batch_tokens: Annotated[int, Field(ge=1, le=MAX_SEQ_LEN * MAX_BATCH)] | None = Field(
         default=None, exclude=True
     )
-    """The same in tokens, a multiple of `seq_len`. Answers have it in sequences."""
+    """The global batch in tokens, a multiple of `seq_len`. Answers have it in sequences."""
     precision: Annotated[Precision, BeforeValidator(_lower)] = "bf16"
     """Upper or lower case."""
     optimizer: Annotated[str, Field(max_length=60, json_schema_extra={"enum": [*OPTIMIZERS]})] = (
         "adamw"
     )
     load_balancing: LoadBalancing = "none"
-    """Of experts. "global_batch_loss" needs every forward before the first backward."""
+    """The load balancing of experts. "global_batch_loss" needs every forward before the first
+    backward."""
     routing: Routing = "natural"
     """"balanced" is forced, as benchmarks run."""
     capacity_factor: Annotated[float, Field(gt=0, le=MAX_CAPACITY)] | None = None
@@ -153,17 +154,18 @@ class WorkloadFields(Wire):
     token_budget: Annotated[float, Field(gt=0, le=1e18)] | None = None
     """Tokens of the whole training."""
     packing: PackingFields | None = None
-    """Where sequences are packed with several documents each."""
+    """The packing of several documents into each sequence."""
     master_weights: bool = True
     """False trains 16-bit parameters without an fp32 copy; moments have 16 bits then, unless they
     have 8. Updates may be rounded stochastically or not."""
     lora: LoraFields | None = None
     """Fine-tuning by adapters. Without it all parameters are trained, or those of `trained`."""
     trained: TrainedFields | None = None
-    """Where some of the model's own parameters are frozen. Beside `lora`, whose adapters are all
-    that layers train, `layers` is []."""
+    """The parts of the model's own parameters that are trained, where others are frozen. Beside
+    `lora`, whose adapters are all that layers train, `layers` is []."""
     reference: ReferenceFields | None = None
-    """Of preference training, such as DPO. A pair of answers is two sequences."""
+    """The reference forwards of preference training, such as DPO. A pair of answers is two
+    sequences."""
     head: Head = "vocabulary"
     """"score" is the head of a reward model: one number for a token, and no logits."""
     moment_rank: Annotated[int, Field(ge=1, le=MAX_MOMENT_RANK)] | None = None

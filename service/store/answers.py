@@ -74,8 +74,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFilter:
-    """Which answers a list has: `names` are those of their "model", "chip" and "stack", any of the
-    given, or all where none are."""
+    """A filter of a list of answers. `names` has the values to take of each of "model", "chip" and
+    "stack"; all are taken where it has none."""
 
     names: Mapping[str, Sequence[str]]
     since: datetime | None
@@ -131,10 +131,10 @@ class Answers:
 
     def get(self, kind: AnswerKind, id_: str) -> Answer:
         """The answer of this id; raises NotFound where there is none."""
-        found = self._session.execute(_answers(kind).where(ROWS[kind].id == id_)).first()
-        if found is None:
+        row = self._session.execute(_answers(kind).where(ROWS[kind].id == id_)).first()
+        if row is None:
             raise NotFound(kind.removesuffix("s"), id_)
-        return _answer(kind, found)
+        return _answer(kind, row)
 
     def at(self, location: str) -> Answer:
         """The answer that lies at this location, as `Answer.location` has it."""
@@ -162,20 +162,20 @@ class Answers:
             "tenant": self._session.info.get(TENANT),
             "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
         }
-        found = first_row(self._session, _MINE[kind], asked)
-        return None if found is None else _answer(kind, found)
+        row = first_row(self._session, _MINE[kind], asked)
+        return None if row is None else _answer(kind, row)
 
     def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
         """The answer that was stored first with this text, whoever was given it."""
-        found = self._session.get(AnswerTextRow, key)
-        if found is None:
+        row = self._session.get(AnswerTextRow, key)
+        if row is None:
             return None
-        text = AnswerText(compressed=found.gzip)
+        text = AnswerText(compressed=row.gzip)
         profile = text.document["profile"]
         return Answer(
             kind=kind,
-            id=found.first_id,
-            created_at=found.first_created_at,
+            id=row.first_id,
+            created_at=row.first_created_at,
             profile_id=profile["id"],
             profile_version=profile["version"],
             text=text,
@@ -190,10 +190,10 @@ class Answers:
             query = query.where(row.created_at >= since)
         if until is not None:
             query = query.where(row.created_at < until)
-        return [_answer(kind, found) for found in self._session.execute(query)]
+        return [_answer(kind, stored) for stored in self._session.execute(query)]
 
     def briefs(
-        self, kind: AnswerKind, limit: int, before: str | None, wanted: AnswerFilter
+        self, kind: AnswerKind, limit: int, before: str | None, filter_: AnswerFilter
     ) -> Sequence[Row[Any]]:
         """Returns the fields that lists show of answers, newest first, starting after the id
         `before`. Ids sort by time."""
@@ -205,11 +205,11 @@ class Answers:
         query = query.order_by(row.id.desc()).limit(limit)
         if before is not None:
             query = query.where(row.id < before)
-        if wanted.since is not None:
-            query = query.where(row.created_at >= wanted.since)
-        if wanted.until is not None:
-            query = query.where(row.created_at < wanted.until)
-        for name, values in wanted.names.items():
+        if filter_.since is not None:
+            query = query.where(row.created_at >= filter_.since)
+        if filter_.until is not None:
+            query = query.where(row.created_at < filter_.until)
+        for name, values in filter_.names.items():
             if values:
                 query = query.where(_name_in(brief, name).in_(values))
         return self._session.execute(query).all()
@@ -235,20 +235,20 @@ def _answers(kind: AnswerKind) -> Select[Any]:
     return select(*columns, *of_text).outerjoin(text, text.key == row.text_key)
 
 
-def _answer(kind: AnswerKind, found: Row[Any]) -> Answer:
-    if found.gzip is None:
-        document = json.dumps(found.document, ensure_ascii=False, separators=(",", ":"))
+def _answer(kind: AnswerKind, row: Row[Any]) -> Answer:
+    if row.gzip is None:
+        document = json.dumps(row.document, ensure_ascii=False, separators=(",", ":"))
         text = AnswerText(plain=document.encode())
     else:
-        stored = AnswerText(compressed=found.gzip)
-        first = found.first_id, found.first_created_at
-        text = stored.as_of(first, (found.id, found.created_at))
+        stored = AnswerText(compressed=row.gzip)
+        first = row.first_id, row.first_created_at
+        text = stored.as_of(first, (row.id, row.created_at))
     return Answer(
         kind=kind,
-        id=found.id,
-        created_at=found.created_at,
-        profile_id=found.profile_id,
-        profile_version=found.profile_version,
+        id=row.id,
+        created_at=row.created_at,
+        profile_id=row.profile_id,
+        profile_version=row.profile_version,
         text=text,
     )
 

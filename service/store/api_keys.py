@@ -43,8 +43,8 @@ class ApiKeys:
 
     def presented(self, id_: str) -> PresentedKey | None:
         """The key that a request brings, if there is one of this id."""
-        found = first_row(self._session, _PRESENTED, {"id": id_})
-        return None if found is None else PresentedKey(**found._mapping)
+        row = first_row(self._session, _PRESENTED, {"id": id_})
+        return None if row is None else PresentedKey(**row._mapping)
 
     def all(self) -> Sequence[ApiKeyRow]:
         """All keys, revoked ones too, oldest first."""

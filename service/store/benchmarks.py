@@ -38,7 +38,8 @@ class BenchmarkQueries:
         return row
 
     def any_withdrawn(self, ids: Sequence[str]) -> bool:
-        """Whether any of the benchmarks with these ids, which must fit one query, is withdrawn."""
+        """Returns True where any of the benchmarks with these ids is withdrawn. The ids must fit
+        one query."""
         withdrawn = select(BenchmarkRow.id).where(
             BenchmarkRow.id.in_(ids), BenchmarkRow.withdrawn_at.is_not(None)
         )

@@ -35,14 +35,14 @@ class ChangeCounter:
     def count(self) -> int | None:
         """A number that is another one once something was committed; None where that is not
         known."""
-        found = self._first("PRAGMA data_version", ())
-        return None if found is None else int(found[0])
+        row = self._first("PRAGMA data_version", ())
+        return None if row is None else int(row[0])
 
     def row(self, query: str, *values: str) -> StoredRow | None:
         """The first row that a query of SQLite finds now; None where there is none, or where that
         is not known."""
-        found = self._first(query, values)
-        return None if found is None else StoredRow(query, values, found)
+        row = self._first(query, values)
+        return None if row is None else StoredRow(query, values, row)
 
     def _first(self, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
         if self._file is None:
@@ -51,10 +51,10 @@ class ChangeCounter:
             try:
                 if self._connection is None:
                     self._connection = self._connect(self._file)
-                found: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+                row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
             except sqlite3.Error:
                 return None
-        return found
+        return row
 
     def close(self) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _AT_HAND_S = 30.0  # so long at most
 
-_MAX_BYTES = 128 * 2**20
+_MAX_BYTES = 128 * 2**20  # a small share of the 2 GiB that a process is given
 _BYTES = 2**15
 """Size that is assumed of a value unless it states its own."""
 
@@ -50,8 +50,8 @@ class Memory:
     def get(self, key: Hashable) -> Any:
         """The value under a key, or None."""
         with self._lock:
-            found = self._values.get(key)
-        return None if found is None else found[0]
+            entry = self._values.get(key)
+        return None if entry is None else entry[0]
 
     def keep(self, key: Hashable, value: object, size: int = _BYTES) -> None:
         """Keeps a value of so many bytes, unless it is too large."""
@@ -63,8 +63,8 @@ class Memory:
         """The value under a key, which `read` makes when it is asked for first."""
         known = self.get(key)
         if known is not None:
-            found: T = known[0]
-            return found
+            remembered: T = known[0]
+            return remembered
         value = read()
         self.keep(key, (value,))
         return value
@@ -73,19 +73,19 @@ class Memory:
         """The value that was put at hand under a key, or None if something was committed since that
         may have changed it, or too much time has passed. This asks the database nothing that could
         take time."""
-        found: _AtHand | None = self.get(key)
-        if found is None or time.monotonic() > found.until:
+        answer: _AtHand | None = self.get(key)
+        if answer is None or time.monotonic() > answer.until:
             return None
-        if found.since is None:
-            return found.value
+        if answer.since is None:
+            return answer.value
         count = self.changes.count()
-        if count == found.since:
-            return found.value
-        row = found.row
+        if count == answer.since:
+            return answer.value
+        row = answer.row
         if count is None or row is None or self.changes.row(row.query, *row.values) != row:
             return None
-        self.keep(key, replace(found, since=count))  # what is made of one row is small
-        return found.value
+        self.keep(key, replace(answer, since=count))  # what is made of one row is small
+        return answer.value
 
     def put_at_hand(
         self,

@@ -75,11 +75,13 @@ class ProfileQueries:
 
     def content_hash(self, id_: str, version: int) -> str:
         """The hash of what a version holds, without reading that, which is long."""
-        wanted = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
-        found = self._session.scalars(select(ProfileVersionRow.content_hash).where(*wanted)).first()
-        if found is None:
+        is_version = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
+        digest = self._session.scalars(
+            select(ProfileVersionRow.content_hash).where(*is_version)
+        ).first()
+        if digest is None:
             raise NotFound("profile version", f"{id_}/{version}")
-        return found
+        return digest
 
     def active(self, id_: str) -> ProfileVersionRow:
         """The active version of a profile that all share, which always has one."""
@@ -102,8 +104,8 @@ class ProfileQueries:
         return self._session.scalars(select(ProfileRow.revision).where(ProfileRow.id == id_)).one()
 
     def posterior(self, id_: str, version: int) -> dict[str, Any] | None:
-        wanted = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
-        return self._session.scalars(select(ProfileVersionRow.posterior).where(*wanted)).one()
+        is_version = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
+        return self._session.scalars(select(ProfileVersionRow.posterior).where(*is_version)).one()
 
     def activate(
         self, id_: str, version: int | None, revision: int, policy: dict[str, Any] | None = None

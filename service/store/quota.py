@@ -70,8 +70,8 @@ def settle(session: Session) -> None:
 
 def stored_bytes(session: Session, tenant: str | None) -> int:
     """Returns the number of bytes that a tenant has stored."""
-    found = first_row(session, _STORED, {"of": tenant or _NOBODY})
-    return 0 if found is None else found.bytes
+    row = first_row(session, _STORED, {"of": tenant or _NOBODY})
+    return 0 if row is None else row.bytes
 
 
 def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:

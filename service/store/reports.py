@@ -66,7 +66,7 @@ _IN_SAME_WORDS = (
 _INSERT = insert(Table.metadata.tables[ReportRow.__tablename__])
 _INSERT_LABELS = insert(Table.metadata.tables[ReportLabelRow.__tablename__])
 _IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
-_ROWS_PER_FETCH = 1000
+_ROWS_PER_FETCH = 1000  # few round trips, and little memory
 _LONG_SUBMISSION = 64 * 2**10
 """Bytes of a submission beyond which it goes when its report is withdrawn: only training logs
 are so long, and their tenant has no other way to make room. Figures and words of the report, which
@@ -114,8 +114,8 @@ class ReportFilter:
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
         for name in _EXACT:
-            if (wanted := getattr(self, name)) is not None:
-                query = query.where(getattr(ReportRow, name) == wanted)
+            if (accepted := getattr(self, name)) is not None:
+                query = query.where(getattr(ReportRow, name) == accepted)
         for name in _ANY_OF:
             if values := getattr(self, name):
                 query = query.where(getattr(ReportRow, name).in_(values))
@@ -192,8 +192,8 @@ class ReportQueries:
             count_report(report["outcome"], profile, report["residual"])
         return stored
 
-    def count(self, wanted: ReportFilter) -> int:
-        return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)))).one()
+    def count(self, filter_: ReportFilter) -> int:
+        return self._session.scalars(filter_.narrow(select(func.count(ReportRow.id)))).one()
 
     def get(self, id_: str) -> ReportRow:
         """The report with its submission loaded."""
@@ -222,8 +222,8 @@ class ReportQueries:
         """The id of the first report of the same run that this tenant sent in the same words and
         has not withdrawn."""
         asked = {"words_hash": _words_hash(report), "tenant": self._session.info.get(TENANT)}
-        found = first_row(self._session, _IN_SAME_WORDS, asked)
-        return None if found is None else found.id
+        row = first_row(self._session, _IN_SAME_WORDS, asked)
+        return None if row is None else row.id
 
     def _my_valid(self) -> list[ColumnElement[bool]]:
         mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
@@ -246,30 +246,30 @@ class ReportQueries:
         return existing
 
     def newest(
-        self, wanted: ReportFilter, limit: int, before: str | None = None
+        self, filter_: ReportFilter, limit: int, before: str | None = None
     ) -> Sequence[ReportRow]:
         """The newest reports, newest first, starting after the id `before`. Ids sort by the time at
         which reports came."""
-        query = wanted.narrow(select(ReportRow))
+        query = filter_.narrow(select(ReportRow))
         if before is not None:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
-    def oldest(self, wanted: ReportFilter, limit: int) -> Sequence[ReportRow]:
-        query = wanted.narrow(select(ReportRow))
+    def oldest(self, filter_: ReportFilter, limit: int) -> Sequence[ReportRow]:
+        query = filter_.narrow(select(ReportRow))
         return self._session.scalars(query.order_by(ReportRow.id).limit(limit)).all()
 
     def last_id(self) -> str:
         """The id of the newest report; empty where there is none."""
         return self._session.scalars(select(func.max(ReportRow.id))).one() or ""
 
-    def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[LastReport]:
+    def last_of_each_run(self, filter_: ReportFilter, limit: int) -> list[LastReport]:
         """Returns the last measured report of each run, the latest first."""
         run = ReportRow.run_hash
         latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
         first = func.min(ReportRow.id).over(partition_by=run).label("first_id")
-        ran = wanted.narrow(select(ReportRow.id, ReportRow.measured_at, first, place)).subquery()
+        ran = filter_.narrow(select(ReportRow.id, ReportRow.measured_at, first, place)).subquery()
         query = select(ran.c.id, ran.c.measured_at, ran.c.first_id).where(ran.c.place == 1)
         query = query.order_by(ran.c.measured_at.desc(), ran.c.id.desc()).limit(limit)
         return [LastReport(*row) for row in self._session.execute(query)]
@@ -287,29 +287,29 @@ class ReportQueries:
             return []
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
 
-    def briefs(self, wanted: ReportFilter) -> Iterator[ReportBrief]:
+    def briefs(self, filter_: ReportFilter) -> Iterator[ReportBrief]:
         """All wanted reports in short. They are fetched as the iterator advances, so that very many
         take little memory."""
         columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
-        query = wanted.narrow(select(*columns))
+        query = filter_.narrow(select(*columns))
         for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
             yield ReportBrief(*row)
 
     def last_of_each_source(
-        self, wanted: ReportFilter, each: int, sources: int
+        self, filter_: ReportFilter, per_source: int, sources: int
     ) -> Sequence[ReportRow]:
         """The newest `each` reports of every source, for the `sources` that reported last. All
         reports of a tenant are of one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
-        latest = wanted.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
+        latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
         names = [name for name, _ in self._session.execute(latest)]
-        query = wanted.narrow(select(ReportRow))
+        query = filter_.narrow(select(ReportRow))
         return [
             row
             for name in names
             for row in self._session.scalars(
-                query.where(source == name).order_by(ReportRow.id.desc()).limit(each)
+                query.where(source == name).order_by(ReportRow.id.desc()).limit(per_source)
             )
         ]
 
@@ -317,15 +317,15 @@ class ReportQueries:
         """All names that this column has."""
         return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
-    def informative(self, wanted: ReportFilter) -> Sequence[ReportRow]:
+    def informative(self, filter_: ReportFilter) -> Sequence[ReportRow]:
         """The reports that say something of time or memory, oldest first. A crash before the first
         step says nothing of either."""
-        query = wanted.narrow(select(ReportRow).where(_INFORMATIVE))
+        query = filter_.narrow(select(ReportRow).where(_INFORMATIVE))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
 
-    def last_informative_ids(self, wanted: ReportFilter, limit: int) -> list[str]:
+    def last_informative_ids(self, filter_: ReportFilter, limit: int) -> list[str]:
         """The ids of the newest of these, newest first."""
-        query = wanted.narrow(select(ReportRow.id).where(_INFORMATIVE))
+        query = filter_.narrow(select(ReportRow.id).where(_INFORMATIVE))
         return [*self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit))]
 
     def any_withdrawn(self, ids: Sequence[str]) -> bool:
@@ -336,9 +336,9 @@ class ReportQueries:
         )
         return self._session.scalars(withdrawn.limit(1)).first() is not None
 
-    def count_informative(self, wanted: ReportFilter) -> int:
+    def count_informative(self, filter_: ReportFilter) -> int:
         return self._session.scalars(
-            wanted.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
+            filter_.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
         ).one()
 
 

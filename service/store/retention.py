@@ -41,12 +41,12 @@ class Retention:
         old = select(*columns).where(row.created_at < before, ~is_reported)
         if tenant is not None:
             old = old.where(row.tenant == tenant)
-        found = self._session.execute(old.order_by(row.created_at).limit(limit)).all()
-        self._session.execute(delete(row).where(row.id.in_([one.id for one in found])))
-        for one in found:
-            count_stored(self._session, one.tenant, -one.stored_bytes)
-        self._drop_texts([one.text_key for one in found if one.text_key is not None])
-        return len(found)
+        answers = self._session.execute(old.order_by(row.created_at).limit(limit)).all()
+        self._session.execute(delete(row).where(row.id.in_([answer.id for answer in answers])))
+        for answer in answers:
+            count_stored(self._session, answer.tenant, -answer.stored_bytes)
+        self._drop_texts([answer.text_key for answer in answers if answer.text_key is not None])
+        return len(answers)
 
     def ended_sweeps(self, before: datetime, tenant: str | None = None) -> Sequence[str]:
         """The ids of the sweeps, of one tenant or of all, that ended before this moment, finished
@@ -61,10 +61,10 @@ class Retention:
         meanwhile; returns whether it did."""
         columns = SweepRow.tenant, SweepRow.stored_bytes
         ended = select(*columns).where(SweepRow.id == id_, SweepRow.finished_at < before)
-        found = self._session.execute(ended.with_for_update()).first()
-        if found is None:
+        sweep = self._session.execute(ended.with_for_update()).first()
+        if sweep is None:
             return False
-        count_stored(self._session, found.tenant, -found.stored_bytes)
+        count_stored(self._session, sweep.tenant, -sweep.stored_bytes)
         self._session.execute(delete(SweepItemRow).where(SweepItemRow.sweep_id == id_))
         self._session.execute(delete(SweepRow).where(SweepRow.id == id_))
         return True

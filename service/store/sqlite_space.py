@@ -62,5 +62,5 @@ def compact(engine: Engine) -> None:
 
 
 def _number(connection: Any, pragma: str) -> int:
-    found: int = connection.cursor().execute(f"PRAGMA {pragma}").fetchone()[0]
-    return found
+    value: int = connection.cursor().execute(f"PRAGMA {pragma}").fetchone()[0]
+    return value

@@ -166,8 +166,8 @@ class SweepQueries:
         """The rows of those items that are still leased. A row that another transaction changes is
         left out rather than waited for."""
         keys = tuple_(SweepItemRow.sweep_id, SweepItemRow.position)
-        wanted = keys.in_([(item.sweep_id, item.position) for item in items])
-        query = select(SweepItemRow).where(wanted, SweepItemRow.lease == lease, _WAITS)
+        is_held = keys.in_([(item.sweep_id, item.position) for item in items])
+        query = select(SweepItemRow).where(is_held, SweepItemRow.lease == lease, _WAITS)
         return self._session.scalars(query.with_for_update(skip_locked=True)).all()
 
     def finish(

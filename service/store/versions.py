@@ -55,7 +55,7 @@ _CURRENT = (
 
 def current_versions(session: Session, tenant: str | None) -> Versions:
     own = None if tenant is None else own_profile_id(tenant)
-    found = first_row(session, _CURRENT, {"own": own})
-    if found is None:
+    row = first_row(session, _CURRENT, {"own": own})
+    if row is None:
         raise NotFound("profile", DEFAULT_PROFILE)
-    return Versions(*found)
+    return Versions(*row)

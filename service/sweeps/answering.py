@@ -24,7 +24,7 @@ from service.web.problems import type_of
 
 log = logging.getLogger(__name__)
 
-_MAX_DETAIL = 500
+_MAX_DETAIL = 500  # each is stored with its item, and listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
     """
     try:
         request = read_stored(RecommendationRequest, question)
-        found, choice = Recommendations(store, Evidence(store)).find(request)
+        recommendation, choice = Recommendations(store, Evidence(store)).find(request)
     except Infeasible as error:
         return _problem("infeasible", error)
     except (DomainError, ValidationError) as error:
@@ -54,11 +54,11 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
     except Exception as error:  # one item that breaks leaves the others whole
         log.exception("an item of a sweep failed")
         return _problem("failed", error)
-    return ItemAnswer("ok", _swept_layout(found, choice).model_dump(mode="json"))
+    return ItemAnswer("ok", _swept_layout(recommendation, choice).model_dump(mode="json"))
 
 
-def _swept_layout(found: Recommendation, choice: Choice | None) -> SweptLayout:
-    candidate = CandidateAnswer.of(found.recommended, found.problem.cluster)
+def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> SweptLayout:
+    candidate = CandidateAnswer.of(recommendation.recommended, recommendation.problem.cluster)
     prediction = candidate.prediction
     figures = {
         name: getattr(prediction, name)
@@ -71,11 +71,11 @@ def _swept_layout(found: Recommendation, choice: Choice | None) -> SweptLayout:
             **figures,
             **of_job,
             "layout": prediction.layout.model_dump(mode="json"),
-            "layout_summary": found.recommended.prediction.layout.summary(),
-            "chips_used": found.chips_used,
+            "layout_summary": recommendation.recommended.prediction.layout.summary(),
+            "chips_used": recommendation.chips_used,
             "usd_per_million_tokens": candidate.usd_per_million_tokens,
-            "pipelining": found.pipelining.needed,
-            "exact": found.certificate.exact,
+            "pipelining": recommendation.pipelining.needed,
+            "exact": recommendation.certificate.exact,
         }
     )
 
@@ -86,6 +86,6 @@ def _problem(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
     elif outcome == "failed":
         detail = "the service failed; the log holds the reason"
     else:
-        detail = "; ".join(each.sentence() for each in violations_of(error, [], limit=3))
+        detail = "; ".join(violation.sentence() for violation in violations_of(error, [], limit=3))
     problem = ItemProblem(type=type_of(error), detail=detail[:_MAX_DETAIL])
     return ItemAnswer(outcome, problem.model_dump(mode="json"))

@@ -76,10 +76,11 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
             else cluster.pinned_form
             for i, cluster in enumerate(clusters)
         ],
-        "workloads": [each.model_dump(mode="json") for each in request.workloads],
+        "workloads": [workload.model_dump(mode="json") for workload in request.workloads],
         "stacks": [stack.pinned_form for stack in stacks],
         "constraints": [
-            each.model_dump(mode="json", exclude_unset=True) for each in request.constraints
+            constraints.model_dump(mode="json", exclude_unset=True)
+            for constraints in request.constraints
         ],
         "profile": {"id": profile.id, "version": profile.version},
         "tolerance": request.tolerance,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from distributed import Future as DaskFuture
 
-_CONNECT_S = 5
+_CONNECT_S = 5  # a scheduler that runs answers in milliseconds
 _FETCH_S = 30  # for an answer of some kilobytes, also where it is computed anew for a lost worker
 _UNDER_WAY = 2  # for each thread of a worker, so that it finds the next item when it is done
 

@@ -31,10 +31,10 @@ class Place:
         """The place that a Last-Event-ID names; the beginning without one."""
         if last_event_id is None:
             return cls()
-        found = _LAST_EVENT_ID.fullmatch(last_event_id)
-        if found is None:
+        match = _LAST_EVENT_ID.fullmatch(last_event_id)
+        if match is None:
             raise BadHeader("Last-Event-ID", "must be the id of an event of this sweep")
-        return cls(int(found[1]), found[2] is not None)
+        return cls(int(match[1]), match[2] is not None)
 
     def __str__(self) -> str:
         return f"{self.event}-end" if self.at_end else str(self.event)

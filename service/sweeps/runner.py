@@ -35,7 +35,7 @@ _MOST_PAUSE_S = 60.0  # to which pauses double while workers cannot compute
 _STOP_S = 2.0
 """Seconds that a stop waits for the round to end, and then for the workers to close. A scheduler
 that does not answer may hold both, and the leases are given back all the same."""
-_MAX_ATTEMPTS = 4
+_MAX_ATTEMPTS = 4  # restarts and lost nodes end some; an item that ends each would block the sweep
 _WORKER_ENDED = (
     f"the process that computed it ended {_MAX_ATTEMPTS} times, as one that needs too much memory"
     " does"
@@ -129,12 +129,12 @@ class SweepRunner:
         with self._store.reading() as rows:
             if not rows.sweeps.any_free(rows.now()):
                 return
-        room = self._workers.slots() - len(self._running)
-        if room <= 0:
+        free_slots = self._workers.slots() - len(self._running)
+        if free_slots <= 0:
             return
         with self._store.writing() as rows:
             now = rows.now()
-            leased = rows.sweeps.lease(self._lease, now, now + self._length, room)
+            leased = rows.sweeps.lease(self._lease, now, now + self._length, free_slots)
         self.waits_for = None
         for item in leased:
             try:

@@ -29,7 +29,7 @@ from service.sweeps.item_table import COLUMNS, item_cells
 from service.web.tables import csv_line
 
 ACCEPTED = 202
-_ROWS_PER_QUERY = 500
+_ROWS_PER_QUERY = 500  # few round trips, and little memory while a client reads slowly
 
 
 class Sweeps:
@@ -77,11 +77,11 @@ class Sweeps:
         before = None if query.cursor is None else read_cursor("sweeps", query.cursor)
         with self._store.reading() as rows:
             # one more than the page has shows whether there is another page
-            found = rows.sweeps.newest(query.limit + 1, before)
-            page = found[: query.limit]
+            sweeps = rows.sweeps.newest(query.limit + 1, before)
+            page = sweeps[: query.limit]
             outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
         items = [_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
-        following = write_cursor("sweeps", page[-1].id) if len(found) > query.limit else None
+        following = write_cursor("sweeps", page[-1].id) if len(sweeps) > query.limit else None
         return {"items": items, "next": following}
 
     def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
@@ -89,10 +89,10 @@ class Sweeps:
         after = -1 if query.cursor is None else int(read_cursor(place, query.cursor))
         with self._store.reading() as rows:
             sweep = rows.sweeps.get(id_)
-            found = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
-        page = found[: query.limit]
+            items = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
+        page = items[: query.limit]
         following = None
-        if len(found) > query.limit:
+        if len(items) > query.limit:
             following = write_cursor(place, str(page[-1].position))
         return {"items": [item_document(sweep, row) for row in page], "next": following}
 
@@ -108,12 +108,12 @@ class Sweeps:
         after = -1
         while True:
             with self._store.reading() as rows:
-                found = rows.sweeps.items(sweep.id, outcome, _ROWS_PER_QUERY, after)
-            for row in found:
+                items = rows.sweeps.items(sweep.id, outcome, _ROWS_PER_QUERY, after)
+            for row in items:
                 yield csv_line(item_cells(item_document(sweep, row)))
-            if len(found) < _ROWS_PER_QUERY:
+            if len(items) < _ROWS_PER_QUERY:
                 return
-            after = found[-1].position
+            after = items[-1].position
 
     def cancel(self, id_: str) -> dict[str, Any]:
         with self._store.writing() as rows:

@@ -89,8 +89,8 @@ def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
     if not fits.any():
         return layouts[int(np.argmin(predictions.needed_bytes))]
     fits_under_first_policy = fits & (layouts.recompute == layouts.recompute[0])
-    wanted = fits_under_first_policy if fits_under_first_policy.any() else fits
-    return layouts[int(np.argmin(np.where(wanted, predictions.step_time_s, np.inf)))]
+    candidates = fits_under_first_policy if fits_under_first_policy.any() else fits
+    return layouts[int(np.argmin(np.where(candidates, predictions.step_time_s, np.inf)))]
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
@@ -130,7 +130,7 @@ def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
         same[number].append(i)
     result = [Layouts.of([])] * len(runs)
     for members in same.values():
-        alternatives = Layouts.of(one for i in members for one in runs[i].alternatives)
+        alternatives = Layouts.of(layout for i in members for layout in runs[i].alternatives)
         try:
             is_legal = first_broken(runs[members[0]].problem, alternatives) < 0
         except DomainError:
@@ -226,10 +226,10 @@ def newest_software(
     date do not tell."""
     dated = {row["id"] for row in rows if row.get("date")}
     years: dict[str, float] = {}
-    for one in observed:
-        if one.step_time_s is not None and one.key in dated:
-            scope = f"generation:{one.problem.cluster.chip.generation}"
-            years[scope] = max(software_year - one.problem.stack.age_years, years.get(scope, 0.0))
+    for run in observed:
+        if run.step_time_s is not None and run.key in dated:
+            scope = f"generation:{run.problem.cluster.chip.generation}"
+            years[scope] = max(software_year - run.problem.stack.age_years, years.get(scope, 0.0))
     return tuple(
         NewestSoftware(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items())
     )

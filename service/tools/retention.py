@@ -27,9 +27,9 @@ from service.store.answers import GIVEN_AGAIN_FOR, AnswerKind
 
 log = logging.getLogger(__name__)
 
-_BATCH = 200
+_BATCH = 200  # one transaction of it takes a fraction of a second, for which writers wait
 _PAUSE_S = 0.05  # between batches, for writers that wait
-_LOOK_S = 3600.0
+_LOOK_S = 3600.0  # answers are kept for days: an hour more is nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ class AtHandRoute(JsonRoute):
             read: AnswerText | None = memory.at_hand(key)
             if read is not None:
                 return immutable_text_response(request, read, _WHOLE)
-        elif (found := memory.at_hand(key)) is not None:
+        elif (answer := memory.at_hand(key)) is not None:
             count_lookup("answers", is_hit=True)
-            location, text = found
+            location, text = answer
             return text_response(request, text, _WHOLE, headers={"Location": location})
         request.state.place = _Place(memory, key, memory.changes.count())
         return None

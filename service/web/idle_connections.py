@@ -101,9 +101,13 @@ class Connection(H11Protocol):
 
     def _make_room(self, limit: int) -> None:
         now = self.loop.time()
-        others = (each for each in [*self.connections] if isinstance(each, Connection))
-        idle_s = {each: each._idle_s(now) for each in others if each is not self}
-        longest = max(idle_s, key=lambda each: idle_s[each], default=self)
+        others = (
+            connection for connection in [*self.connections] if isinstance(connection, Connection)
+        )
+        idle_s = {
+            connection: connection._idle_s(now) for connection in others if connection is not self
+        }
+        longest = max(idle_s, key=lambda connection: idle_s[connection], default=self)
         log.warning(
             "too many connections: those that are idle for longest are closed",
             extra={"connections": limit},

@@ -15,7 +15,7 @@ from service.errors import MalformedBody, Unreadable
 from service.field_violations import echoed_value
 from service.schemas.architecture import is_config
 
-MAX_DEPTH = 64
+MAX_DEPTH = 64  # far deeper than any body of the API; parsers recurse
 MAX_MEMBERS = 100_000
 """Most members of all objects together. Each member that no schema knows costs an entry in an
 error, which is made on the event loop."""
@@ -153,11 +153,11 @@ def _rejections(
         if finite:
             yield Unreadable("is not JSON, whose numbers are finite", str(value), location)
     elif isinstance(value, str):
-        if found := _UNSTORABLE_CHARACTER.search(value):
+        if match := _UNSTORABLE_CHARACTER.search(value):
             rule = (
-                f"holds a NUL character or half a surrogate pair at its character {found.start()}"
+                f"holds a NUL character or half a surrogate pair at its character {match.start()}"
             )
-            first_shown = max(found.start() - _SHOWN_CHARACTERS, 0)
+            first_shown = max(match.start() - _SHOWN_CHARACTERS, 0)
             yield Unreadable(rule, _escaped(value[first_shown:]), location)
     elif isinstance(value, dict):
         is_model_config = location == ("model",) and is_config(value)

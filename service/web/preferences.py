@@ -49,5 +49,5 @@ def requested_form(
 
 def _preferred_return(request: Request) -> str | None:
     preferences = ",".join(request.headers.getlist("prefer")).split(",")
-    found = (_RETURN.match(preference) for preference in preferences)
-    return next((match[1].lower() for match in found if match is not None), None)
+    matches = (_RETURN.match(preference) for preference in preferences)
+    return next((match[1].lower() for match in matches if match is not None), None)

@@ -249,7 +249,7 @@ _NAME_OF_EXCEPTION: dict[type[Exception], str] = {
 }
 _NAME_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
-RETRY_AFTER_S = 5
+RETRY_AFTER_S = 5  # a start, a failover or a queue of searches takes some seconds
 
 
 def install(app: FastAPI) -> None:
@@ -284,7 +284,7 @@ def internal_error_response(scope: Scope) -> JSONResponse:
 def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResponse:
     name = _name_of(error)
     if isinstance(error, errors.Refused):
-        violations = [_violation(scope, each) for each in error.errors[:MAX_ERRORS]]
+        violations = [_violation(scope, violation) for violation in error.errors[:MAX_ERRORS]]
         return _violations_response(scope, name, violations, count=len(error.errors))
     return problem_response(scope, name, str(error), _error_headers(name, error))
 
@@ -316,11 +316,11 @@ async def response_of(request: Request, error: Exception) -> JSONResponse:
 
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     """A path parameter that breaks a rule names no resource, so that is a 404."""
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    if any(item["loc"][0] == "path" for item in found):
+    errors = error.errors() if isinstance(error, RequestValidationError) else []
+    if any(item["loc"][0] == "path" for item in errors):
         return problem_response(request.scope, "not-found", _nothing_at(request))
-    violations = [_violation_of_pydantic(request.scope, item) for item in found[:MAX_ERRORS]]
-    return _violations_response(request.scope, "invalid", violations, count=len(found))
+    violations = [_violation_of_pydantic(request.scope, item) for item in errors[:MAX_ERRORS]]
+    return _violations_response(request.scope, "invalid", violations, count=len(errors))
 
 
 async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
@@ -373,7 +373,9 @@ async def _handle_domain_error(request: Request, error: Exception) -> JSONRespon
             "min_fit_probability": error.surest and error.surest.min_fit_probability,
         }
         if error.blamed:
-            members["errors"] = [_violation(request.scope, each).entry() for each in error.blamed]
+            members["errors"] = [
+                _violation(request.scope, violation).entry() for violation in error.blamed
+            ]
         return problem_response(request.scope, _name_of(error), error.detail, **members)
     if isinstance(error, Invalid):
         violations = [_violation(request.scope, error)]

@@ -47,8 +47,8 @@ class TableQuery(Protocol):
 
 
 def asks_for_table(request: Request, query: TableQuery) -> bool:
-    """Whether `format`, or else the Accept header, asks for a table. Raises Invalid where the query
-    also asks for a part of it: a table is whole."""
+    """Returns True where `format`, or else the Accept header, asks for a table. Raises Invalid
+    where the query also asks for a part of it: a table is whole."""
     if query.format is None:
         offered = ("application/json", CSV)
         if preferred_media_type(request.headers.get("accept"), offered) != CSV:

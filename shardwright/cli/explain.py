@@ -40,5 +40,5 @@ def explain(
         output.document(answer)
         return
     output.headline("good", answer["outcome"], answer["first_fix"])
-    for each in answer["warnings"]:
-        output.point("warning", each["message"] if isinstance(each, dict) else str(each))
+    for warning in answer["warnings"]:
+        output.point("warning", warning["message"] if isinstance(warning, dict) else str(warning))

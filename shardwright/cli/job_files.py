@@ -63,14 +63,14 @@ def files_beside(script: str, folder: Path) -> dict[str, str]:
     Files that these name in turn are sent too. Only files below the folder are: a script may name
     whatever it likes.
     """
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     texts = [script]
-    while texts and len(found) < _MOST_FILES:
+    while texts and len(files) < _MOST_FILES:
         for name, path in _named_in(texts.pop(), folder):
-            if name not in found and len(found) < _MOST_FILES:
-                found[name] = mask_secrets(path.read_text(encoding="utf-8", errors="replace"))
-                texts.append(found[name])
-    return found
+            if name not in files and len(files) < _MOST_FILES:
+                files[name] = mask_secrets(path.read_text(encoding="utf-8", errors="replace"))
+                texts.append(files[name])
+    return files
 
 
 def _named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:

@@ -109,8 +109,8 @@ class Output:
         from rich.text import Text
 
         self.errors.print(Text.assemble(("error: ", "bold red"), sentence))
-        for each in details:
-            self.errors.print(Text(f"  {each}"))
+        for detail in details:
+            self.errors.print(Text(f"  {detail}"))
 
 
 def interval(middle: float, low: float, high: float, unit: str) -> str:

@@ -15,5 +15,5 @@ def profiles(json: question.AsJson = None) -> None:
     if output.as_json:
         output.document(listed)
         return
-    rows = [[each["id"], str(each["active_version"])] for each in listed]
+    rows = [[profile["id"], str(profile["active_version"])] for profile in listed]
     output.table(["profile", "active version"], rows)

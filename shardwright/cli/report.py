@@ -95,7 +95,7 @@ def report(
 
 def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistory | None:
     """The history that stands in place of a log. Raises ValueError unless there is one of these."""
-    if sum(each is not None for each in (log, mlflow, csv)) != 1:
+    if sum(source is not None for source in (log, mlflow, csv)) != 1:
         raise ValueError("say what to report: a LOG, --mlflow RUN or --csv FILE")
     if mlflow is not None:
         return mlflow_history(mlflow)

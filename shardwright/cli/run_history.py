@@ -73,9 +73,9 @@ class RunHistory:
         """Returns the median of the step times behind the warm-up, from a metric with such a name
         or else from when steps were written."""
         for name, points in self.metrics.items():
-            found = _STEP_TIME.fullmatch(name)
-            if found:
-                unit = (found["unit"] or found["per_unit"] or "").lower()
+            match = _STEP_TIME.fullmatch(name)
+            if match:
+                unit = (match["unit"] or match["per_unit"] or "").lower()
                 scale = 1e-3 if unit.endswith("ms") else 1.0
                 return _median([point.value * scale for point in points])
         longest = max(self.metrics.values(), key=len, default=())
@@ -123,9 +123,9 @@ def mlflow_history(run_id: str) -> RunHistory:
     try:
         run = client.get_run(run_id)
         metrics = {
-            name: [HistoryPoint(m.step, m.timestamp / 1e3, m.value) for m in found]
+            name: [HistoryPoint(m.step, m.timestamp / 1e3, m.value) for m in history]
             for name in run.data.metrics
-            if (found := client.get_metric_history(run_id, name))
+            if (history := client.get_metric_history(run_id, name))
         }
     except MlflowException as error:
         raise NoHistory(f"MLflow: {error.message}") from None
@@ -145,7 +145,7 @@ def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
 
 
 def _median(seconds: Sequence[float]) -> float:
-    used = [each for each in seconds[int(len(seconds) * _WARM_UP) :] if each > 0]
+    used = [step_s for step_s in seconds[int(len(seconds) * _WARM_UP) :] if step_s > 0]
     if len(used) < _FEWEST:
         raise NoHistory(
             f"the history has {len(used)} steps with a time, and needs {_FEWEST}: log a metric"

@@ -72,8 +72,8 @@ def _details(problem: Problem) -> list[str]:
     """The lines below what a problem says first."""
     if isinstance(problem, Unauthorized):
         return ["give the key in SHARDWRIGHT_KEY, or in the file that SHARDWRIGHT_KEY_FILE names"]
-    cures = dict.fromkeys(_CURES[each.field] for each in problem.errors if each.field in _CURES)
-    return [*(str(each) for each in problem.errors[1:]), *cures]
+    cures = dict.fromkeys(_CURES[error.field] for error in problem.errors if error.field in _CURES)
+    return [*(str(error) for error in problem.errors[1:]), *cures]
 
 
 def _code_of(problem: Problem) -> ExitCode:

@@ -28,8 +28,8 @@ def sweep(
     output = Output(as_json=json)
     with asking(output, None, local=local) as client:
         request: Any = {
-            "models": [question.model_part(each) for each in model],
-            "clusters": [_cluster(each) for each in on],
+            "models": [question.model_part(name) for name in model],
+            "clusters": [_cluster(place) for place in on],
             "workloads": [question.workload_part(s, b) for s in seq_len for b in batch],
             "stacks": stack,
         }
@@ -66,11 +66,14 @@ def _bar(output: Output, total: int) -> Iterator[Any]:
 
 
 def _row(item: dict[str, Any]) -> list[str]:
-    found = item["recommended"]
-    layout, step = item["outcome"], ""
-    if found is not None:
-        low, high = found["step_time_low_s"], found["step_time_high_s"]
-        layout, step = found["layout_summary"], interval(found["step_time_s"], low, high, "s")
+    recommended = item["recommended"]
+    layout = item["outcome"]
+    step = ""
+    if recommended is not None:
+        layout = recommended["layout_summary"]
+        low = recommended["step_time_low_s"]
+        high = recommended["step_time_high_s"]
+        step = interval(recommended["step_time_s"], low, high, "s")
     chips = f"{item['num_chips']} {item['chip']}"
     numbers = [str(item["seq_len"]), str(item["global_batch"])]
     return [item["model"], chips, *numbers, item["stack"], layout, step]

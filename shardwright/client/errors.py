@@ -87,8 +87,8 @@ class Problem(ShardwrightError):
         """The values that break rules, where the problem names them."""
         listed = self.document.get("errors") or ()
         return tuple(
-            FieldError(str(each.get("field", "")), each.get("value"), str(each.get("rule", "")))
-            for each in listed
+            FieldError(str(error.get("field", "")), error.get("value"), str(error.get("rule", "")))
+            for error in listed
         )
 
 

@@ -31,8 +31,9 @@ class Routes:
         view: Literal["full", "brief"] | None = None,
         idempotency_key: str | None = None,
     ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
-        """The fastest layout that fits with a probability of 0.9, or as the request asks, and the
-        simplest one within the tolerance, why, and the proof that the search missed none."""
+        """Recommend the fastest layout that fits with a probability of 0.9, or as the request asks,
+        and the simplest one within the tolerance, with reasons, and the proof that the search
+        missed none."""
         return self._send(
             Call(
                 method="POST",
@@ -55,8 +56,7 @@ class Routes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> Iterator[documents.RecommendationSummary]:
-        """Newest first, each with its question and its recommended layout in brief; the answer lies
-        at `location`."""
+        """List recommendations, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -83,8 +83,7 @@ class Routes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> str:
-        """Newest first, each with its question and its recommended layout in brief; the answer lies
-        at `location`."""
+        """List recommendations, newest first."""
         return self._send(
             Call(
                 method="GET",
@@ -105,19 +104,17 @@ class Routes:
     def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
-        """A recommendation as it was answered, or in brief."""
+        """Show a recommendation as it was answered, or in brief."""
         return self._send(
             Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
         )
 
     def get_recommendation_choices(self, id: str) -> documents.ChoiceList:
-        """The places that a recommendation compared, the best first, also as a table; none where it
-        was asked about one place and has no objective."""
+        """List the places that a recommendation compared, the best first, also as a table."""
         return self._send(Call(method="GET", path=f"/v1/recommendations/{quoted(id)}/choices"))
 
     def get_recommendation_choices_csv(self, id: str) -> str:
-        """The places that a recommendation compared, the best first, also as a table; none where it
-        was asked about one place and has no objective."""
+        """List the places that a recommendation compared, the best first, also as a table."""
         return self._send(
             Call(
                 method="GET",
@@ -135,7 +132,7 @@ class Routes:
         micro_batches: int | None = None,
         choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
     ) -> documents.TimelineAnswer | documents.ChromeTrace:
-        """What each pipeline stage does when, operation by operation; or a trace for
+        """Show the operations of each pipeline stage with their times, as JSON or as a trace for
         chrome://tracing and Perfetto."""
         return self._send(
             Call(
@@ -153,8 +150,8 @@ class Routes:
         rank: int | None = None,
         choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
     ) -> documents.LaunchAnswer:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return self._send(
             Call(
                 method="GET",
@@ -171,8 +168,8 @@ class Routes:
         rank: int | None = None,
         choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
     ) -> str:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return self._send(
             Call(
                 method="GET",
@@ -189,8 +186,8 @@ class Routes:
         view: Literal["full", "brief"] | None = None,
         idempotency_key: str | None = None,
     ) -> documents.PredictionAnswer | documents.PredictionBrief:
-        """Step time, MFU, tokens/s and memory of the layouts you name, or of a launch configuration
-        as typed, term by term."""
+        """Predict step time, MFU, tokens/s and memory, term by term, of the layouts you name or of
+        a launch configuration as typed."""
         return self._send(
             Call(
                 method="POST",
@@ -213,7 +210,7 @@ class Routes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> Iterator[documents.AnswerSummary]:
-        """Newest first, each with its question; the answer lies at `location`."""
+        """List predictions, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -240,7 +237,7 @@ class Routes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> str:
-        """Newest first, each with its question; the answer lies at `location`."""
+        """List predictions, newest first."""
         return self._send(
             Call(
                 method="GET",
@@ -261,7 +258,7 @@ class Routes:
     def get_prediction(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.PredictionAnswer | documents.PredictionBrief:
-        """A prediction as it was answered, or in brief."""
+        """Show a prediction as it was answered, or in brief."""
         return self._send(
             Call(method="GET", path=f"/v1/predictions/{quoted(id)}", query={"view": view})
         )
@@ -269,7 +266,7 @@ class Routes:
     def get_prediction_timeline(
         self, id: str, *, rank: int | None = None, micro_batches: int | None = None
     ) -> documents.TimelineAnswer | documents.ChromeTrace:
-        """What each pipeline stage does when, operation by operation; or a trace for
+        """Show the operations of each pipeline stage with their times, as JSON or as a trace for
         chrome://tracing and Perfetto."""
         return self._send(
             Call(
@@ -282,8 +279,8 @@ class Routes:
     def get_prediction_launch(
         self, id: str, format: str, *, rank: int | None = None
     ) -> documents.LaunchAnswer:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return self._send(
             Call(
                 method="GET",
@@ -293,8 +290,8 @@ class Routes:
         )
 
     def get_prediction_launch_script(self, id: str, format: str, *, rank: int | None = None) -> str:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return self._send(
             Call(
                 method="GET",
@@ -307,9 +304,8 @@ class Routes:
     def compare(
         self, body: documents.ComparisonRequest | documents.LaunchedComparisonRequest
     ) -> documents.ComparisonAnswer:
-        """Why not this one? Two layouts side by side, each given, read from a launch configuration,
-        or the best under some constraints: where the difference of their times comes from, term by
-        term."""
+        """Compare two layouts, each given, read from a launch configuration, or the best under some
+        constraints: where the difference of their times comes from, term by term."""
         return self._send(Call(method="POST", path="/v1/comparisons", body=body))
 
     def check(
@@ -319,9 +315,9 @@ class Routes:
         view: Literal["full", "brief"] | None = None,
         idempotency_key: str | None = None,
     ) -> documents.CheckAnswer | documents.CheckBrief:
-        """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
-        it breaks, whether it fits, how fast it is, what would be faster, and what to change
-        first."""
+        """Check whether a job is worth submitting, by its layout or its launch configuration as
+        typed: which rules it breaks, whether it fits, how fast it is, what would be faster, and
+        what to change first."""
         return self._send(
             Call(
                 method="POST",
@@ -344,7 +340,7 @@ class Routes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> Iterator[documents.CheckSummary]:
-        """The checks that were stored, newest first; the answer lies at `location`."""
+        """List the stored checks, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -371,7 +367,7 @@ class Routes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> str:
-        """The checks that were stored, newest first; the answer lies at `location`."""
+        """List the stored checks, newest first."""
         return self._send(
             Call(
                 method="GET",
@@ -392,15 +388,15 @@ class Routes:
     def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.CheckAnswer | documents.CheckBrief:
-        """A check that was stored as it was answered, or in brief."""
+        """Show a stored check as it was answered, or in brief."""
         return self._send(Call(method="GET", path=f"/v1/checks/{quoted(id)}", query={"view": view}))
 
     def explain(
         self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
     ) -> documents.ExplanationAnswer:
-        """Why was this run slow, or why did it die? A run as in a report, or its log: where the
-        time goes, what makes the difference to what was predicted, what the log shows, and what to
-        try, with what it would gain."""
+        """Explain why a run was slow or died, by its report or its log: where the time goes, what
+        makes the difference to the prediction, what the log shows, and what to try, with what it
+        would gain."""
         return self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
@@ -429,8 +425,8 @@ class Routes:
         *,
         idempotency_key: str | None = None,
     ) -> documents.ReportAnswer | documents.BatchAnswer:
-        """What a run measured, stored beside what the active profile predicts of it; or many such
-        reports."""
+        """Store what a run measured beside what the active profile predicts of it, for one report
+        or many."""
         return self._send(
             Call(
                 method="POST",
@@ -462,7 +458,7 @@ class Routes:
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.ReportAnswer]:
-        """Newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -509,7 +505,7 @@ class Routes:
         fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
-        """Newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages or all as CSV."""
         return self._send(
             Call(
                 method="GET",
@@ -543,7 +539,7 @@ class Routes:
         *,
         idempotency_key: str | None = None,
     ) -> documents.LogAnswer:
-        """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
+        """Read a training log of Megatron-LM, NeMo, torchtitan or MaxText into a report."""
         return self._send(
             Call(
                 method="POST",
@@ -574,8 +570,8 @@ class Routes:
         by: str | None = None,
         bucket: Literal["hour", "day", "week", "month"] | None = None,
     ) -> documents.ReportSummary:
-        """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
-        several of them together over time (`by`, `bucket`)."""
+        """Summarise residuals by chip, stack, model family, profile version, week, source and
+        tenant, and by several of them together over time (`by`, `bucket`)."""
         return self._send(
             Call(
                 method="GET",
@@ -602,13 +598,13 @@ class Routes:
         )
 
     def watch_reports(self) -> Iterator[Event]:
-        """Server-sent events: `report` with each report as it comes."""
+        """Send an event `report` with each report as it comes."""
         return self._events(
             Call(method="GET", path="/v1/reports/events", accept="text/event-stream")
         )
 
     def get_report(self, id: str) -> documents.StoredReport:
-        """A report, and the submission as it was received."""
+        """Show a report, and the submission as it was received."""
         return self._send(Call(method="GET", path=f"/v1/reports/{quoted(id)}"))
 
     def withdraw_report(self, id: str, *, if_match: str | None = None) -> documents.ReportAnswer:
@@ -621,8 +617,8 @@ class Routes:
     def create_benchmark(
         self, body: documents.BenchmarkSubmission, *, idempotency_key: str | None = None
     ) -> documents.BenchmarkAnswer:
-        """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or
-        a table of products."""
+        """Store what collectives or matrix products achieve on a cluster: nccl-tests output as it
+        is, or a table of products."""
         return self._send(
             Call(
                 method="POST",
@@ -640,7 +636,7 @@ class Routes:
         fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.BenchmarkSummary]:
-        """Newest first."""
+        """List the stored benchmarks, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -652,7 +648,7 @@ class Routes:
     def list_benchmarks_csv(
         self, *, fields: str | None = None, include_withdrawn: bool | None = None
     ) -> str:
-        """Newest first."""
+        """List the stored benchmarks, newest first."""
         return self._send(
             Call(
                 method="GET",
@@ -663,7 +659,7 @@ class Routes:
         )
 
     def get_benchmark(self, id: str) -> documents.StoredBenchmark:
-        """A benchmark, and the submission as it was received."""
+        """Show a benchmark, and the submission as it was received."""
         return self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
 
     def withdraw_benchmark(
@@ -678,15 +674,15 @@ class Routes:
         )
 
     def list_profiles(self) -> Iterator[documents.ProfileAnswer]:
-        """The profile that all share and the caller's own, each with its versions."""
+        """List the profile that all share and the caller's own, each with its versions."""
         return self._pages(Call(method="GET", path="/v1/profiles"))
 
     def get_profile(self, id: str) -> documents.ProfileAnswer:
-        """A profile; its ETag is what activation asks for."""
+        """Show a profile."""
         return self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
 
     def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
-        """The coefficients of a version and, where reports made it, what they moved."""
+        """Show the coefficients of a version and, where reports made it, what they moved."""
         return self._send(
             Call(method="GET", path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}")
         )
@@ -698,8 +694,8 @@ class Routes:
         *,
         idempotency_key: str | None = None,
     ) -> documents.ProfileVersionAnswer:
-        """Learn a new version from the reports and benchmarks that the active one has not learnt;
-        of the profile `own`, from the caller's last ones, for the caller alone."""
+        """Learn a new version from the reports and benchmarks that the active one has not
+        learnt."""
         return self._send(
             Call(
                 method="POST",
@@ -713,8 +709,7 @@ class Routes:
     def activate_profile_version(
         self, id: str, version: int, if_match: str
     ) -> documents.ProfileAnswer:
-        """Make predictions use this version; an older one rolls back, and sets the policy's mode to
-        "manual"."""
+        """Make predictions use this version."""
         return self._send(
             Call(
                 method="POST",
@@ -769,7 +764,7 @@ class Routes:
     def replay_profile_version(
         self, id: str, version: int, body: documents.ReplayRequest | None
     ) -> documents.ReplayAnswer:
-        """Earlier questions and reports under this version: what would change."""
+        """Replay earlier questions and reports under this version, and say what would change."""
         return self._send(
             Call(
                 method="POST",
@@ -797,7 +792,7 @@ class Routes:
         outcome: Literal["ok", "out_of_memory"] | None = None,
         limit: int | None = None,
     ) -> documents.EvidenceList:
-        """The published runs nearest to an answer given before, or to a model, cluster and
+        """List the published runs nearest to an answer given before, or to a model, cluster and
         workload, each beside what the active profile predicts of it."""
         return self._send(
             Call(
@@ -830,7 +825,7 @@ class Routes:
         limit: int | None = None,
         fields: str | None = None,
     ) -> Iterator[documents.CatalogEntry]:
-        """Shipped and registered entries by name."""
+        """List shipped and registered entries by name."""
         return self._pages(
             Call(
                 method="GET",
@@ -845,7 +840,7 @@ class Routes:
         *,
         fields: str | None = None,
     ) -> str:
-        """Shipped and registered entries by name."""
+        """List shipped and registered entries by name."""
         return self._send(
             Call(
                 method="GET",
@@ -858,7 +853,7 @@ class Routes:
     def get_catalog_entry(
         self, kind: Literal["chips", "clusters", "architectures", "stacks"], name: str
     ) -> documents.CatalogEntry:
-        """An entry by name or alias; `name@3` is the third version of a registered one."""
+        """Show an entry by name or alias."""
         return self._send(Call(method="GET", path=f"/v1/catalog/{quoted(kind)}/{quoted(name)}"))
 
     def register_chip(
@@ -906,14 +901,14 @@ class Routes:
     def list_audit(
         self, *, limit: int | None = None, fields: str | None = None
     ) -> Iterator[documents.AuditEntry]:
-        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return self._pages(
             Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
         )
 
     def list_audit_csv(self, *, fields: str | None = None) -> str:
-        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return self._send(
             Call(
@@ -927,7 +922,7 @@ class Routes:
     def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
     ) -> documents.SweepDetails:
-        """Recommends a layout for every combination of the models, clusters, workloads, stacks and
+        """Recommend a layout for every combination of the models, clusters, workloads, stacks and
         constraints that you list, as one job."""
         return self._send(
             Call(
@@ -942,13 +937,13 @@ class Routes:
     def list_sweeps(
         self, *, limit: int | None = None, fields: str | None = None
     ) -> Iterator[documents.SweepAnswer]:
-        """Newest first."""
+        """List sweeps, newest first."""
         return self._pages(
             Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
         )
 
     def list_sweeps_csv(self, *, fields: str | None = None) -> str:
-        """Newest first."""
+        """List sweeps, newest first."""
         return self._send(
             Call(
                 method="GET",
@@ -959,11 +954,11 @@ class Routes:
         )
 
     def get_sweep(self, id: str) -> documents.SweepDetails:
-        """How far a sweep is, and what it was asked."""
+        """Show the progress of a sweep, and the request that it answers."""
         return self._send(Call(method="GET", path=f"/v1/sweeps/{quoted(id)}"))
 
     def remove_sweep(self, id: str) -> None:
-        """Cancels a sweep and removes it with its results."""
+        """Cancel a sweep and remove it with its results."""
         self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
 
     def list_sweep_items(
@@ -975,8 +970,8 @@ class Routes:
         limit: int | None = None,
         fields: str | None = None,
     ) -> Iterator[documents.SweepItem]:
-        """The items in order, those that are finished with their results, in pages or all as
-        CSV."""
+        """List the items of a sweep in order, those that are finished with their results, in pages
+        or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -993,8 +988,8 @@ class Routes:
         | None = None,
         fields: str | None = None,
     ) -> str:
-        """The items in order, those that are finished with their results, in pages or all as
-        CSV."""
+        """List the items of a sweep in order, those that are finished with their results, in pages
+        or all as CSV."""
         return self._send(
             Call(
                 method="GET",
@@ -1005,31 +1000,31 @@ class Routes:
         )
 
     def watch_sweep(self, id: str) -> Iterator[Event]:
-        """Server-sent events: `item` with each result as it comes, `progress`, and `end`."""
+        """Send an event `item` with each result as it comes, `progress`, and `end`."""
         return self._events(
             Call(method="GET", path=f"/v1/sweeps/{quoted(id)}/events", accept="text/event-stream")
         )
 
     def cancel_sweep(self, id: str) -> documents.SweepDetails:
-        """Gives up what is not finished."""
+        """Cancel the items that are not finished."""
         return self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/cancel"))
 
     def retry_sweep(self, id: str) -> documents.SweepDetails:
-        """Computes those items again that failed or were cancelled."""
+        """Compute the items again that failed or were cancelled."""
         return self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/retry"))
 
     def create_stream_ticket(self, body: documents.TicketRequest) -> documents.TicketAnswer:
-        """A URL that opens an event stream within a minute, for browsers, which cannot send a key
-        with an EventSource."""
+        """Make a URL that opens an event stream within a minute, for browsers, which cannot send a
+        key with an EventSource."""
         return self._send(Call(method="POST", path="/v1/stream-tickets", body=body))
 
     def live(self) -> dict[str, Any]:
-        """The process answers."""
+        """Answer while the process runs."""
         return self._send(Call(method="GET", path="/livez"))
 
     def ready(self) -> Any:
-        """The database answers, is migrated and stores what it is given, and the cost model is
-        compiled."""
+        """Answer whether requests can be served: the database answers, is migrated and takes
+        writes, and the cost model is compiled."""
         return self._send(Call(method="GET", path="/readyz"))
 
 
@@ -1052,8 +1047,9 @@ class AsyncRoutes:
         view: Literal["full", "brief"] | None = None,
         idempotency_key: str | None = None,
     ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
-        """The fastest layout that fits with a probability of 0.9, or as the request asks, and the
-        simplest one within the tolerance, why, and the proof that the search missed none."""
+        """Recommend the fastest layout that fits with a probability of 0.9, or as the request asks,
+        and the simplest one within the tolerance, with reasons, and the proof that the search
+        missed none."""
         return await self._send(
             Call(
                 method="POST",
@@ -1076,8 +1072,7 @@ class AsyncRoutes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> AsyncIterator[documents.RecommendationSummary]:
-        """Newest first, each with its question and its recommended layout in brief; the answer lies
-        at `location`."""
+        """List recommendations, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -1104,8 +1099,7 @@ class AsyncRoutes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> str:
-        """Newest first, each with its question and its recommended layout in brief; the answer lies
-        at `location`."""
+        """List recommendations, newest first."""
         return await self._send(
             Call(
                 method="GET",
@@ -1126,21 +1120,19 @@ class AsyncRoutes:
     async def get_recommendation(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.RecommendationAnswer | documents.RecommendationBrief:
-        """A recommendation as it was answered, or in brief."""
+        """Show a recommendation as it was answered, or in brief."""
         return await self._send(
             Call(method="GET", path=f"/v1/recommendations/{quoted(id)}", query={"view": view})
         )
 
     async def get_recommendation_choices(self, id: str) -> documents.ChoiceList:
-        """The places that a recommendation compared, the best first, also as a table; none where it
-        was asked about one place and has no objective."""
+        """List the places that a recommendation compared, the best first, also as a table."""
         return await self._send(
             Call(method="GET", path=f"/v1/recommendations/{quoted(id)}/choices")
         )
 
     async def get_recommendation_choices_csv(self, id: str) -> str:
-        """The places that a recommendation compared, the best first, also as a table; none where it
-        was asked about one place and has no objective."""
+        """List the places that a recommendation compared, the best first, also as a table."""
         return await self._send(
             Call(
                 method="GET",
@@ -1158,7 +1150,7 @@ class AsyncRoutes:
         micro_batches: int | None = None,
         choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
     ) -> documents.TimelineAnswer | documents.ChromeTrace:
-        """What each pipeline stage does when, operation by operation; or a trace for
+        """Show the operations of each pipeline stage with their times, as JSON or as a trace for
         chrome://tracing and Perfetto."""
         return await self._send(
             Call(
@@ -1176,8 +1168,8 @@ class AsyncRoutes:
         rank: int | None = None,
         choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
     ) -> documents.LaunchAnswer:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return await self._send(
             Call(
                 method="GET",
@@ -1194,8 +1186,8 @@ class AsyncRoutes:
         rank: int | None = None,
         choice: Literal["recommended", "fastest", "simplest", "bolder"] | None = None,
     ) -> str:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return await self._send(
             Call(
                 method="GET",
@@ -1212,8 +1204,8 @@ class AsyncRoutes:
         view: Literal["full", "brief"] | None = None,
         idempotency_key: str | None = None,
     ) -> documents.PredictionAnswer | documents.PredictionBrief:
-        """Step time, MFU, tokens/s and memory of the layouts you name, or of a launch configuration
-        as typed, term by term."""
+        """Predict step time, MFU, tokens/s and memory, term by term, of the layouts you name or of
+        a launch configuration as typed."""
         return await self._send(
             Call(
                 method="POST",
@@ -1236,7 +1228,7 @@ class AsyncRoutes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> AsyncIterator[documents.AnswerSummary]:
-        """Newest first, each with its question; the answer lies at `location`."""
+        """List predictions, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -1263,7 +1255,7 @@ class AsyncRoutes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> str:
-        """Newest first, each with its question; the answer lies at `location`."""
+        """List predictions, newest first."""
         return await self._send(
             Call(
                 method="GET",
@@ -1284,7 +1276,7 @@ class AsyncRoutes:
     async def get_prediction(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.PredictionAnswer | documents.PredictionBrief:
-        """A prediction as it was answered, or in brief."""
+        """Show a prediction as it was answered, or in brief."""
         return await self._send(
             Call(method="GET", path=f"/v1/predictions/{quoted(id)}", query={"view": view})
         )
@@ -1292,7 +1284,7 @@ class AsyncRoutes:
     async def get_prediction_timeline(
         self, id: str, *, rank: int | None = None, micro_batches: int | None = None
     ) -> documents.TimelineAnswer | documents.ChromeTrace:
-        """What each pipeline stage does when, operation by operation; or a trace for
+        """Show the operations of each pipeline stage with their times, as JSON or as a trace for
         chrome://tracing and Perfetto."""
         return await self._send(
             Call(
@@ -1305,8 +1297,8 @@ class AsyncRoutes:
     async def get_prediction_launch(
         self, id: str, format: str, *, rank: int | None = None
     ) -> documents.LaunchAnswer:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return await self._send(
             Call(
                 method="GET",
@@ -1318,8 +1310,8 @@ class AsyncRoutes:
     async def get_prediction_launch_script(
         self, id: str, format: str, *, rank: int | None = None
     ) -> str:
-        """What launches a layout in the words of a framework: as JSON, or by the Accept header as a
-        shell script, YAML or Python."""
+        """Write the launch configuration of a layout in the words of a framework: as JSON, or by
+        the Accept header as a shell script, YAML or Python."""
         return await self._send(
             Call(
                 method="GET",
@@ -1332,9 +1324,8 @@ class AsyncRoutes:
     async def compare(
         self, body: documents.ComparisonRequest | documents.LaunchedComparisonRequest
     ) -> documents.ComparisonAnswer:
-        """Why not this one? Two layouts side by side, each given, read from a launch configuration,
-        or the best under some constraints: where the difference of their times comes from, term by
-        term."""
+        """Compare two layouts, each given, read from a launch configuration, or the best under some
+        constraints: where the difference of their times comes from, term by term."""
         return await self._send(Call(method="POST", path="/v1/comparisons", body=body))
 
     async def check(
@@ -1344,9 +1335,9 @@ class AsyncRoutes:
         view: Literal["full", "brief"] | None = None,
         idempotency_key: str | None = None,
     ) -> documents.CheckAnswer | documents.CheckBrief:
-        """Is this job worth submitting? A layout, or a launch configuration as typed: which rules
-        it breaks, whether it fits, how fast it is, what would be faster, and what to change
-        first."""
+        """Check whether a job is worth submitting, by its layout or its launch configuration as
+        typed: which rules it breaks, whether it fits, how fast it is, what would be faster, and
+        what to change first."""
         return await self._send(
             Call(
                 method="POST",
@@ -1369,7 +1360,7 @@ class AsyncRoutes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> AsyncIterator[documents.CheckSummary]:
-        """The checks that were stored, newest first; the answer lies at `location`."""
+        """List the stored checks, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -1396,7 +1387,7 @@ class AsyncRoutes:
         chip: list[str] | None = None,
         stack: list[str] | None = None,
     ) -> str:
-        """The checks that were stored, newest first; the answer lies at `location`."""
+        """List the stored checks, newest first."""
         return await self._send(
             Call(
                 method="GET",
@@ -1417,7 +1408,7 @@ class AsyncRoutes:
     async def get_check(
         self, id: str, *, view: Literal["full", "brief"] | None = None
     ) -> documents.CheckAnswer | documents.CheckBrief:
-        """A check that was stored as it was answered, or in brief."""
+        """Show a stored check as it was answered, or in brief."""
         return await self._send(
             Call(method="GET", path=f"/v1/checks/{quoted(id)}", query={"view": view})
         )
@@ -1425,9 +1416,9 @@ class AsyncRoutes:
     async def explain(
         self, body: documents.ExplanationRequest | documents.LaunchedExplanationRequest
     ) -> documents.ExplanationAnswer:
-        """Why was this run slow, or why did it die? A run as in a report, or its log: where the
-        time goes, what makes the difference to what was predicted, what the log shows, and what to
-        try, with what it would gain."""
+        """Explain why a run was slow or died, by its report or its log: where the time goes, what
+        makes the difference to the prediction, what the log shows, and what to try, with what it
+        would gain."""
         return await self._send(Call(method="POST", path="/v1/explanations", body=body))
 
     async def draw_frontier(self, body: documents.FrontierRequest) -> documents.FrontierAnswer:
@@ -1456,8 +1447,8 @@ class AsyncRoutes:
         *,
         idempotency_key: str | None = None,
     ) -> documents.ReportAnswer | documents.BatchAnswer:
-        """What a run measured, stored beside what the active profile predicts of it; or many such
-        reports."""
+        """Store what a run measured beside what the active profile predicts of it, for one report
+        or many."""
         return await self._send(
             Call(
                 method="POST",
@@ -1489,7 +1480,7 @@ class AsyncRoutes:
         limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.ReportAnswer]:
-        """Newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -1536,7 +1527,7 @@ class AsyncRoutes:
         fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
-        """Newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages or all as CSV."""
         return await self._send(
             Call(
                 method="GET",
@@ -1570,7 +1561,7 @@ class AsyncRoutes:
         *,
         idempotency_key: str | None = None,
     ) -> documents.LogAnswer:
-        """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
+        """Read a training log of Megatron-LM, NeMo, torchtitan or MaxText into a report."""
         return await self._send(
             Call(
                 method="POST",
@@ -1601,8 +1592,8 @@ class AsyncRoutes:
         by: str | None = None,
         bucket: Literal["hour", "day", "week", "month"] | None = None,
     ) -> documents.ReportSummary:
-        """Residuals by chip, stack, model family, profile version, week, source and tenant, and by
-        several of them together over time (`by`, `bucket`)."""
+        """Summarise residuals by chip, stack, model family, profile version, week, source and
+        tenant, and by several of them together over time (`by`, `bucket`)."""
         return await self._send(
             Call(
                 method="GET",
@@ -1629,13 +1620,13 @@ class AsyncRoutes:
         )
 
     def watch_reports(self) -> AsyncIterator[Event]:
-        """Server-sent events: `report` with each report as it comes."""
+        """Send an event `report` with each report as it comes."""
         return self._events(
             Call(method="GET", path="/v1/reports/events", accept="text/event-stream")
         )
 
     async def get_report(self, id: str) -> documents.StoredReport:
-        """A report, and the submission as it was received."""
+        """Show a report, and the submission as it was received."""
         return await self._send(Call(method="GET", path=f"/v1/reports/{quoted(id)}"))
 
     async def withdraw_report(
@@ -1650,8 +1641,8 @@ class AsyncRoutes:
     async def create_benchmark(
         self, body: documents.BenchmarkSubmission, *, idempotency_key: str | None = None
     ) -> documents.BenchmarkAnswer:
-        """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or
-        a table of products."""
+        """Store what collectives or matrix products achieve on a cluster: nccl-tests output as it
+        is, or a table of products."""
         return await self._send(
             Call(
                 method="POST",
@@ -1669,7 +1660,7 @@ class AsyncRoutes:
         fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.BenchmarkSummary]:
-        """Newest first."""
+        """List the stored benchmarks, newest first."""
         return self._pages(
             Call(
                 method="GET",
@@ -1681,7 +1672,7 @@ class AsyncRoutes:
     async def list_benchmarks_csv(
         self, *, fields: str | None = None, include_withdrawn: bool | None = None
     ) -> str:
-        """Newest first."""
+        """List the stored benchmarks, newest first."""
         return await self._send(
             Call(
                 method="GET",
@@ -1692,7 +1683,7 @@ class AsyncRoutes:
         )
 
     async def get_benchmark(self, id: str) -> documents.StoredBenchmark:
-        """A benchmark, and the submission as it was received."""
+        """Show a benchmark, and the submission as it was received."""
         return await self._send(Call(method="GET", path=f"/v1/benchmarks/{quoted(id)}"))
 
     async def withdraw_benchmark(
@@ -1707,15 +1698,15 @@ class AsyncRoutes:
         )
 
     def list_profiles(self) -> AsyncIterator[documents.ProfileAnswer]:
-        """The profile that all share and the caller's own, each with its versions."""
+        """List the profile that all share and the caller's own, each with its versions."""
         return self._pages(Call(method="GET", path="/v1/profiles"))
 
     async def get_profile(self, id: str) -> documents.ProfileAnswer:
-        """A profile; its ETag is what activation asks for."""
+        """Show a profile."""
         return await self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
 
     async def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
-        """The coefficients of a version and, where reports made it, what they moved."""
+        """Show the coefficients of a version and, where reports made it, what they moved."""
         return await self._send(
             Call(method="GET", path=f"/v1/profiles/{quoted(id)}/versions/{quoted(version)}")
         )
@@ -1727,8 +1718,8 @@ class AsyncRoutes:
         *,
         idempotency_key: str | None = None,
     ) -> documents.ProfileVersionAnswer:
-        """Learn a new version from the reports and benchmarks that the active one has not learnt;
-        of the profile `own`, from the caller's last ones, for the caller alone."""
+        """Learn a new version from the reports and benchmarks that the active one has not
+        learnt."""
         return await self._send(
             Call(
                 method="POST",
@@ -1742,8 +1733,7 @@ class AsyncRoutes:
     async def activate_profile_version(
         self, id: str, version: int, if_match: str
     ) -> documents.ProfileAnswer:
-        """Make predictions use this version; an older one rolls back, and sets the policy's mode to
-        "manual"."""
+        """Make predictions use this version."""
         return await self._send(
             Call(
                 method="POST",
@@ -1798,7 +1788,7 @@ class AsyncRoutes:
     async def replay_profile_version(
         self, id: str, version: int, body: documents.ReplayRequest | None
     ) -> documents.ReplayAnswer:
-        """Earlier questions and reports under this version: what would change."""
+        """Replay earlier questions and reports under this version, and say what would change."""
         return await self._send(
             Call(
                 method="POST",
@@ -1826,7 +1816,7 @@ class AsyncRoutes:
         outcome: Literal["ok", "out_of_memory"] | None = None,
         limit: int | None = None,
     ) -> documents.EvidenceList:
-        """The published runs nearest to an answer given before, or to a model, cluster and
+        """List the published runs nearest to an answer given before, or to a model, cluster and
         workload, each beside what the active profile predicts of it."""
         return await self._send(
             Call(
@@ -1859,7 +1849,7 @@ class AsyncRoutes:
         limit: int | None = None,
         fields: str | None = None,
     ) -> AsyncIterator[documents.CatalogEntry]:
-        """Shipped and registered entries by name."""
+        """List shipped and registered entries by name."""
         return self._pages(
             Call(
                 method="GET",
@@ -1874,7 +1864,7 @@ class AsyncRoutes:
         *,
         fields: str | None = None,
     ) -> str:
-        """Shipped and registered entries by name."""
+        """List shipped and registered entries by name."""
         return await self._send(
             Call(
                 method="GET",
@@ -1887,7 +1877,7 @@ class AsyncRoutes:
     async def get_catalog_entry(
         self, kind: Literal["chips", "clusters", "architectures", "stacks"], name: str
     ) -> documents.CatalogEntry:
-        """An entry by name or alias; `name@3` is the third version of a registered one."""
+        """Show an entry by name or alias."""
         return await self._send(
             Call(method="GET", path=f"/v1/catalog/{quoted(kind)}/{quoted(name)}")
         )
@@ -1937,14 +1927,14 @@ class AsyncRoutes:
     def list_audit(
         self, *, limit: int | None = None, fields: str | None = None
     ) -> AsyncIterator[documents.AuditEntry]:
-        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return self._pages(
             Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
         )
 
     async def list_audit_csv(self, *, fields: str | None = None) -> str:
-        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return await self._send(
             Call(
@@ -1958,7 +1948,7 @@ class AsyncRoutes:
     async def create_sweep(
         self, body: documents.SweepRequest, *, idempotency_key: str | None = None
     ) -> documents.SweepDetails:
-        """Recommends a layout for every combination of the models, clusters, workloads, stacks and
+        """Recommend a layout for every combination of the models, clusters, workloads, stacks and
         constraints that you list, as one job."""
         return await self._send(
             Call(
@@ -1973,13 +1963,13 @@ class AsyncRoutes:
     def list_sweeps(
         self, *, limit: int | None = None, fields: str | None = None
     ) -> AsyncIterator[documents.SweepAnswer]:
-        """Newest first."""
+        """List sweeps, newest first."""
         return self._pages(
             Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
         )
 
     async def list_sweeps_csv(self, *, fields: str | None = None) -> str:
-        """Newest first."""
+        """List sweeps, newest first."""
         return await self._send(
             Call(
                 method="GET",
@@ -1990,11 +1980,11 @@ class AsyncRoutes:
         )
 
     async def get_sweep(self, id: str) -> documents.SweepDetails:
-        """How far a sweep is, and what it was asked."""
+        """Show the progress of a sweep, and the request that it answers."""
         return await self._send(Call(method="GET", path=f"/v1/sweeps/{quoted(id)}"))
 
     async def remove_sweep(self, id: str) -> None:
-        """Cancels a sweep and removes it with its results."""
+        """Cancel a sweep and remove it with its results."""
         await self._send(Call(method="DELETE", path=f"/v1/sweeps/{quoted(id)}"))
 
     def list_sweep_items(
@@ -2006,8 +1996,8 @@ class AsyncRoutes:
         limit: int | None = None,
         fields: str | None = None,
     ) -> AsyncIterator[documents.SweepItem]:
-        """The items in order, those that are finished with their results, in pages or all as
-        CSV."""
+        """List the items of a sweep in order, those that are finished with their results, in pages
+        or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -2024,8 +2014,8 @@ class AsyncRoutes:
         | None = None,
         fields: str | None = None,
     ) -> str:
-        """The items in order, those that are finished with their results, in pages or all as
-        CSV."""
+        """List the items of a sweep in order, those that are finished with their results, in pages
+        or all as CSV."""
         return await self._send(
             Call(
                 method="GET",
@@ -2036,29 +2026,29 @@ class AsyncRoutes:
         )
 
     def watch_sweep(self, id: str) -> AsyncIterator[Event]:
-        """Server-sent events: `item` with each result as it comes, `progress`, and `end`."""
+        """Send an event `item` with each result as it comes, `progress`, and `end`."""
         return self._events(
             Call(method="GET", path=f"/v1/sweeps/{quoted(id)}/events", accept="text/event-stream")
         )
 
     async def cancel_sweep(self, id: str) -> documents.SweepDetails:
-        """Gives up what is not finished."""
+        """Cancel the items that are not finished."""
         return await self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/cancel"))
 
     async def retry_sweep(self, id: str) -> documents.SweepDetails:
-        """Computes those items again that failed or were cancelled."""
+        """Compute the items again that failed or were cancelled."""
         return await self._send(Call(method="POST", path=f"/v1/sweeps/{quoted(id)}/retry"))
 
     async def create_stream_ticket(self, body: documents.TicketRequest) -> documents.TicketAnswer:
-        """A URL that opens an event stream within a minute, for browsers, which cannot send a key
-        with an EventSource."""
+        """Make a URL that opens an event stream within a minute, for browsers, which cannot send a
+        key with an EventSource."""
         return await self._send(Call(method="POST", path="/v1/stream-tickets", body=body))
 
     async def live(self) -> dict[str, Any]:
-        """The process answers."""
+        """Answer while the process runs."""
         return await self._send(Call(method="GET", path="/livez"))
 
     async def ready(self) -> Any:
-        """The database answers, is migrated and stores what it is given, and the cost model is
-        compiled."""
+        """Answer whether requests can be served: the database answers, is migrated and takes
+        writes, and the cost model is compiled."""
         return await self._send(Call(method="GET", path="/readyz"))

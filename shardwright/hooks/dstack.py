@@ -24,12 +24,12 @@ def run_answer(request: Mapping[str, Any], policy: HookPolicy) -> tuple[dict[str
     configuration = spec.get("configuration") or {}
     if configuration.get("type") != "task" or not configuration.get("commands"):
         return {"spec": spec, "error": None}, Finding()
-    found = find(policy, question(described(_task(configuration))))
-    if found.is_refused:
-        return {"spec": spec, "error": found.line(MORE)}, found
-    if policy.patch and found.verdict is not None:
-        spec = {**spec, "configuration": _changed(configuration, found, policy)}
-    return {"spec": spec, "error": None}, found
+    finding = find(policy, question(described(_task(configuration))))
+    if finding.is_refused:
+        return {"spec": spec, "error": finding.line(MORE)}, finding
+    if policy.patch and finding.verdict is not None:
+        spec = {**spec, "configuration": _changed(configuration, finding, policy)}
+    return {"spec": spec, "error": None}, finding
 
 
 def _task(configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,15 +59,15 @@ def _variables(env: Any) -> dict[str, str]:
     """Variables with values: a name alone is one that dstack asks its user for."""
     if isinstance(env, Mapping):
         return {name: str(value) for name, value in env.items() if isinstance(value, str | int)}
-    pairs = (str(each).partition("=") for each in env or ())
+    pairs = (str(assignment).partition("=") for assignment in env or ())
     return {name: value for name, is_joined, value in pairs if is_joined}
 
 
 def _changed(
-    configuration: Mapping[str, Any], found: Finding, policy: HookPolicy
+    configuration: Mapping[str, Any], finding: Finding, policy: HookPolicy
 ) -> dict[str, Any]:
     """A configuration that prints what was found before it runs."""
-    variables = {**found.variables(policy.service.url), "SHARDWRIGHT_CHECK": found.line(MORE)}
+    variables = {**finding.variables(policy.service.url), "SHARDWRIGHT_CHECK": finding.line(MORE)}
     env = configuration.get("env") or {}
     if isinstance(env, Mapping):
         joined: Any = {**variables, **env}

@@ -79,7 +79,7 @@ def _change(change: Mapping[str, Any] | None) -> tuple[str, ...]:
     if change is None:
         return ()
     settings = change.get("settings") or ()
-    words = ", ".join(_setting(each) for each in settings[:_MOST_SETTINGS]) or change["words"]
+    words = ", ".join(_setting(setting) for setting in settings[:_MOST_SETTINGS]) or change["words"]
     others = f" and {len(settings) - _MOST_SETTINGS} more" if len(settings) > _MOST_SETTINGS else ""
     gain = change.get("gain")
     worth = f" ({gain:.0%} more steps an hour)" if gain is not None and gain > 0 else ""

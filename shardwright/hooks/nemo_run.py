@@ -41,17 +41,17 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
             return
         try:
             policy = HookPolicy.read()
-            found = self._found(task, executor, policy)
+            finding = self._found(task, executor, policy)
         except (OSError, ValueError) as error:
             sys.stderr.write(f"shardwright: not checked, goes on unchanged: {error}\n")
             return
-        line = found.line("shardwright check")
+        line = finding.line("shardwright check")
         if line:
             sys.stderr.write(f"{line}\n")
-        if found.is_refused:
+        if finding.is_refused:
             raise Refused(line)
-        if policy.patch and found.verdict is not None:
-            variables = found.variables(policy.service.url)
+        if policy.patch and finding.verdict is not None:
+            variables = finding.variables(policy.service.url)
             executor.env_vars = {**variables, **executor.env_vars}
 
     def _found(self, task: Script, executor: Executor, policy: HookPolicy) -> Finding:

@@ -63,28 +63,28 @@ def _kubernetes(body: bytes, policy: HookPolicy) -> Response:
 def _skypilot(body: bytes, policy: HookPolicy) -> Response:
     request = json.loads(body)
     try:
-        answer, found = skypilot.policy_answer(request, policy)
+        answer, finding = skypilot.policy_answer(request, policy)
     except Exception:  # noqa: BLE001 - a launch goes on whatever befalls its check
         _LOG.exception("a task was not checked")
         return JSONResponse(request)
-    _tell("SkyPilot", found, skypilot.MORE)
-    if found.is_refused:
-        return PlainTextResponse(found.line(skypilot.MORE), 400)
+    _tell("SkyPilot", finding, skypilot.MORE)
+    if finding.is_refused:
+        return PlainTextResponse(finding.line(skypilot.MORE), 400)
     return JSONResponse(answer)
 
 
 def _dstack(body: bytes, policy: HookPolicy) -> Response:
     request = json.loads(body)
     try:
-        answer, found = dstack.run_answer(request, policy)
+        answer, finding = dstack.run_answer(request, policy)
     except Exception:  # noqa: BLE001 - a run goes on whatever befalls its check
         _LOG.exception("a run was not checked")
         return JSONResponse({"spec": request["spec"], "error": None})
-    _tell("dstack", found, dstack.MORE)
+    _tell("dstack", finding, dstack.MORE)
     return JSONResponse(answer)
 
 
-def _tell(caller: str, found: Finding, more: str) -> None:
+def _tell(caller: str, finding: Finding, more: str) -> None:
     """Writes down what was found, as the callers show none of it."""
-    if found.sentences:
-        _LOG.info("%s: %s", caller, found.line(more))
+    if finding.sentences:
+        _LOG.info("%s: %s", caller, finding.line(more))

@@ -26,20 +26,20 @@ def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
     Raises ValueError and KeyError where the body is no such request."""
     request = json.loads(body)
     launch = {"arguments": mask_secrets(request["task"])}
-    found = find(policy, question(launch))
+    finding = find(policy, question(launch))
     task = request["task"]
-    if policy.patch and found.verdict is not None:
-        task = _changed(task, found, policy)
+    if policy.patch and finding.verdict is not None:
+        task = _changed(task, finding, policy)
     answer = {"task": task, "skypilot_config": request["skypilot_config"]}
-    return json.dumps(answer), found
+    return json.dumps(answer), finding
 
 
-def _changed(task: str, found: Finding, policy: HookPolicy) -> str:
+def _changed(task: str, finding: Finding, policy: HookPolicy) -> str:
     """A task that prints what was found before it runs."""
     document = yaml.safe_load(task)
     if not isinstance(document, Mapping) or "run" not in document:
         return task
-    variables = {**found.variables(policy.service.url), "SHARDWRIGHT_CHECK": found.line(MORE)}
+    variables = {**finding.variables(policy.service.url), "SHARDWRIGHT_CHECK": finding.line(MORE)}
     changed = {
         **document,
         "envs": {**variables, **(document.get("envs") or {})},

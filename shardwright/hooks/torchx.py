@@ -55,14 +55,14 @@ def torchrun(
     variables = dict(env or {})
     if policy is not None:
         program = ["-m", m] if m else [script or ""]
-        found = _found(policy, [*program, *script_args], j, h, variables)
-        line = found.line("shardwright check")
+        finding = _found(policy, [*program, *script_args], j, h, variables)
+        line = finding.line("shardwright check")
         if line:
             sys.stderr.write(f"{line}\n")
-        if found.is_refused:
+        if finding.is_refused:
             raise ValueError(line)
-        if policy.patch and found.verdict is not None:
-            variables = {**found.variables(policy.service.url), **variables}
+        if policy.patch and finding.verdict is not None:
+            variables = {**finding.variables(policy.service.url), **variables}
     given = {"image": image} if image else {}
     return dist.torchrun(
         *script_args,

@@ -60,7 +60,9 @@ def peak_mib(service: Service) -> float:
 
 @pytest.mark.hostile
 @pytest.mark.parametrize(("phases", "factor"), [("examples,coverage,fuzzing", 1), ("stateful", 20)])
-def test_hostile_requests(database_url: str, tmp_path: Path, phases: str, factor: int) -> None:
+def test_hostile_requests_are_answered_as_documented(
+    database_url: str, tmp_path: Path, phases: str, factor: int
+) -> None:
     """Chains are short and quick, and few of them get far: so there are more."""
     seed = os.environ.get("HOSTILE_SEED") or str(random.randrange(2**32))
     examples = int(os.environ.get("HOSTILE_EXAMPLES") or 10)
@@ -71,7 +73,7 @@ def test_hostile_requests(database_url: str, tmp_path: Path, phases: str, factor
 
 @pytest.mark.long
 @pytest.mark.parametrize(("phases", "examples"), [("examples,fuzzing", 1), ("stateful", 40)])
-def test_some_hostile_requests(
+def test_a_few_hostile_requests_are_answered_as_documented(
     database_url: str, tmp_path: Path, phases: str, examples: int
 ) -> None:
     """Few enough for each run of the long tests, and the same in all."""

@@ -23,7 +23,7 @@ from tests.waiting import LONG_S, wait_for
 
 
 @ON_POSTGRESQL_FIRST
-def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
+def test_a_process_migrates_serves_and_stops(empty_database_url: str) -> None:
     with serving(empty_database_url) as service:
         assert service.request("GET", "/livez").status_code == 200
         made = service.request("POST", "/v1/predictions", json=PREDICTION)

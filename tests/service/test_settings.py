@@ -61,7 +61,9 @@ def test_variables_of_callers_are_left_to_them(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "name", ["idempotency_ttl_s", "idempotency_lease_s", "heavy_wait_s", "body_wait_s"]
 )
-def test_times_are_times(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_setting_that_is_no_time_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     monkeypatch.setenv(f"SHARDWRIGHT_{name.upper()}", value)
     with pytest.raises(Misconfigured, match=name):
         from_environment()

@@ -97,5 +97,5 @@ def test_what_is_not_there_is_a_problem(client) -> None:
         assert_problem(client.get(address), "not-found")
 
 
-def test_it_is_ready(client) -> None:
+def test_a_served_process_is_ready(client) -> None:
     assert client.get("/readyz").json() == {"database": "ok", "cost_model": "ok"}

@@ -120,7 +120,7 @@ def test_what_is_no_key_is_refused(guarded: TestClient, authorization: str) -> N
     assert_problem(answer, "unauthenticated")
 
 
-def test_two_keys_are_none(guarded: TestClient, key) -> None:
+def test_a_request_with_two_keys_is_unauthenticated(guarded: TestClient, key) -> None:
     """A proxy may read the other one."""
     both = [("Authorization", key(tenant)["Authorization"]) for tenant in "ab"]
     assert_problem(guarded.get("/v1/profiles", headers=both), "unauthenticated")

@@ -10,7 +10,7 @@ from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.parts import gated, heads
 from service.formats.huggingface.patterns import num_layers
 
-_WIDTH_MULTIPLE = 256
+_WIDTH_MULTIPLE = 256  # to which _ffn_mult_to_intermediate_size of the published code rounds up
 _UNDESCRIBED = {
     "replace_with_linear": "a single matrix in place of a block",
     "num_sink_tokens": "windows with sink tokens",

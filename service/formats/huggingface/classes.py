@@ -1,8 +1,8 @@
-"""What a key means where a config leaves it out: the default of the config class.
+"""Defaults of the config classes, which hold where a config leaves a key out.
 
-`classes.json` has the defaults of the classes in transformers, which
-`python -m tests.launchers.model_code` writes, and `remote_classes.json` those of classes that are
-published beside weights.
+`classes.json` has the defaults of the classes in transformers, which `python -m
+tests.launchers.model_code` writes, and `remote_classes.json` those of classes that are published
+beside weights.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ UNTIED = ("qwen2_5_omni_text", "qwen3_vl_moe_text")
 
 
 def class_defaults(model_type: str) -> Mapping[str, object]:
-    """What transformers takes for the keys that are not written."""
+    """Returns what transformers takes for keys that a config does not have."""
     remote = data("remote_classes")
     if model_type in remote["defaults"]:
         own: Mapping[str, object] = remote["defaults"][model_type]
         return own
     defaults = data("classes")["defaults"].get(remote["like"].get(model_type, model_type), {})
     ambiguous = remote["ambiguous"].get(model_type, ())
-    found = {key: value for key, value in defaults.items() if key not in ambiguous}
-    return {**found, "tie_word_embeddings": False} if model_type in UNTIED else found
+    unambiguous = {key: value for key, value in defaults.items() if key not in ambiguous}
+    return {**unambiguous, "tie_word_embeddings": False} if model_type in UNTIED else unambiguous
 
 
 def defaults_without_sizes(model_type: str) -> Mapping[str, object]:

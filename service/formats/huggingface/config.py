@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid, Unsupported
 
-MAX_LAYERS = 1024
-MAX_SIZE = 2**24
+MAX_LAYERS = 1024  # several times as many as any released model
+MAX_SIZE = 2**24  # no dimension of a released model has a tenth of it
 _SYNONYMS = (
     ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"),
@@ -21,7 +21,7 @@ _SYNONYMS = (
 """Keys that mean the same; which a family has changed from one release of its code to the next."""
 _OTHER_NAMES = {key: names for names in _SYNONYMS for key in names}
 _MAX_SHOWN_CHARACTERS = 80
-_MAX_SHOWN_INTEGER = 2**63
+_MAX_SHOWN_INTEGER = 2**63  # longer ones are slow to write in decimals
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Config:
     model_type: str
     absent: Mapping[str, object] = field(default_factory=dict)
     name: str = ""
-    """Of the architecture."""
+    """The name of the architecture."""
     path: str = ""
     """Leads from the whole config to this object, with a dot at its end."""
     respelled: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,8 @@ class Config:
         return self._whole(key, default, 0, most)
 
     def null(self, key: str) -> bool:
-        """Whether the key is null, as written or because that is what its absence means."""
+        """Returns True where the config has null for the key, or lacks it and null is its
+        default."""
         is_known = self.is_written(key) or self._name_in(self.absent, key) is not None
         return is_known and self.get(key) is None
 
@@ -127,14 +128,16 @@ class Config:
 
     def inners(self, key: str, length: int) -> list[Config]:
         """A list of `length` objects."""
-        found = []
+        inner_configs = []
         for where, value in self._items(key, length):
             if not isinstance(value, Mapping):
                 raise Invalid(where, shown(value), "must be an object")
-            found.append(replace(self, values=value, path=f"{where}.", absent={}, respelled={}))
-        if not found:
+            inner_configs.append(
+                replace(self, values=value, path=f"{where}.", absent={}, respelled={})
+            )
+        if not inner_configs:
             raise self.missing(key)
-        return found
+        return inner_configs
 
     def number(self, key: str, most: float = MAX_SIZE) -> float:
         """A positive number."""

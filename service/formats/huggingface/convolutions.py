@@ -1,4 +1,4 @@
-"""What configs of families with short convolutions (LFM2) say in a way of their own."""
+"""Reads families with short convolutions (LFM2)."""
 
 from __future__ import annotations
 

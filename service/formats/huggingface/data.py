@@ -11,6 +11,7 @@ from typing import Any
 
 @cache
 def data(name: str) -> Mapping[str, Any]:
-    """What the file of this name holds. It is shared by all who ask: nobody changes it."""
-    found: Mapping[str, Any] = json.loads((files(__package__) / f"{name}.json").read_text())
-    return found
+    """Returns the content of a JSON file of this folder. Callers share one object and must not
+    change it."""
+    content: Mapping[str, Any] = json.loads((files(__package__) / f"{name}.json").read_text())
+    return content

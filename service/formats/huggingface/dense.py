@@ -1,4 +1,4 @@
-"""What configs of dense families say in a way of their own."""
+"""Reads dense families, as far as their configs differ from Llama's."""
 
 from __future__ import annotations
 

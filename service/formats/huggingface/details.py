@@ -1,5 +1,4 @@
-"""What a config says of a model that changes neither time nor memory, and that a framework must
-know all the same."""
+"""Reads details of a model that change neither time nor memory, but that a framework must know."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ def rope_scaling(config: Mapping[str, object]) -> RopeScaling | None:
     """The stretching of rotary positions, where a config says it for all layers."""
     values = text_tower(config).values
     for key in ("rope_parameters", "rope_scaling"):
-        found = values.get(key)
-        if isinstance(found, Mapping):
-            return RopeScaling.of(found)
+        scaling = values.get(key)
+        if isinstance(scaling, Mapping):
+            return RopeScaling.of(scaling)
     return None
 
 
@@ -55,9 +54,9 @@ def _first_number(config: Mapping[str, object], keys: Sequence[str]) -> float | 
     """The value of the first of some keys that a config has as a number."""
     values = text_tower(config).values
     numbers = (values.get(key) for key in keys)
-    is_number = (each for each in numbers if isinstance(each, (int, float)))
-    found = next((each for each in is_number if not isinstance(each, bool)), None)
-    return None if found is None else float(found)
+    is_number = (number for number in numbers if isinstance(number, (int, float)))
+    first = next((number for number in is_number if not isinstance(number, bool)), None)
+    return None if first is None else float(first)
 
 
 def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
@@ -74,5 +73,5 @@ def activation(config: Mapping[str, object]) -> str | None:
     """The activation function of networks, by the name that transformers has for it."""
     values = text_tower(config).values
     keys = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function")
-    found = next((values[key] for key in keys if values.get(key) is not None), None)
-    return found if isinstance(found, str) else None
+    name = next((values[key] for key in keys if values.get(key) is not None), None)
+    return name if isinstance(name, str) else None

@@ -37,7 +37,8 @@ _EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "m
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """How attention and MLP stand on the residual stream; `Layer` explains the terms."""
+    """Norms say where normalisation stands relative to attention, MLP and residual stream, in the
+    terms of `Layer`."""
 
     num: int = 2
     weight: bool = True
@@ -57,7 +58,7 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What the configs of a family mean."""
+    """A family says what the keys of its configs mean."""
 
     keys: Mapping[str, str] = field(default_factory=dict)
     """From a common key to the one that this family uses."""
@@ -80,15 +81,14 @@ class Family:
     more_positions: int = 0
     """Embeddings of positions beyond that number."""
     has_positions: Callable[[Config], bool] = lambda cfg: True
-    """Whether attention has positions."""
     described: tuple[str, ...] = ()
     """Keys for which configs of other families are refused, and which this family has."""
 
     def read(self, cfg: Config) -> Architecture:
         """The architecture of a config. Raises Invalid or Unsupported."""
         cfg = self.prepare(cfg.respell(self.keys))
-        for one in self.refused:
-            cfg.refuse(one.key, one.missing, one.value)
+        for refusal in self.refused:
+            cfg.refuse(refusal.key, refusal.missing, refusal.value)
         norms = self.norms if isinstance(self.norms, Norms) else self.norms(cfg)
         layers = tuple(self.layers(cfg, norms))
         positions = self.learned_positions
@@ -154,10 +154,10 @@ class Hybrid(Family):
         kind_of = self.kinds(cfg)
         kinds = [kind_of(index) for index in range(num_layers(cfg))]
         of_kind = {kind: self._layer(cfg, kind) for kind in dict.fromkeys(kinds)}
-        found = [of_kind[kind] for kind in kinds]
+        layers = [of_kind[kind] for kind in kinds]
         if self.one_block:
-            return [replace(layer, num_norms=1) for layer in found]
-        pairs = zip(found, self.networks(cfg), strict=True)
+            return [replace(layer, num_norms=1) for layer in layers]
+        pairs = zip(layers, self.networks(cfg), strict=True)
         return [replace(layer, feed_forward=network) for layer, network in pairs]
 
     def _layer(self, cfg: Config, kind: str) -> Layer:

@@ -1,5 +1,4 @@
-"""What configs of families with recurrences, or with attention over chosen or pooled keys, say in a
-way of their own."""
+"""Reads families with recurrences, or with attention over chosen or pooled keys."""
 
 from __future__ import annotations
 
@@ -284,11 +283,14 @@ def minimax_m3(cfg: Config) -> Config:
         cfg = cfg.with_value(key, inner.size(other))
     chosen = inner.switches("sparse_attention_freq", num_layers(cfg))
     without_values = inner.switches("sparse_disable_index_value", num_layers(cfg))
-    if any(one and not other for one, other in zip(chosen, without_values, strict=False)):
+    if any(
+        is_sparse and not lacks_values
+        for is_sparse, lacks_values in zip(chosen, without_values, strict=False)
+    ):
         missing = "values of the indexer"
         raise Unsupported(inner.where("sparse_disable_index_value"), 0, missing)
     if chosen and cfg.get("layer_types") is None:
-        kinds = [_CHOSEN_BLOCKS if one else FULL for one in chosen]
+        kinds = [_CHOSEN_BLOCKS if is_sparse else FULL for is_sparse in chosen]
         cfg = cfg.with_value("layer_types", kinds)
     return cfg
 

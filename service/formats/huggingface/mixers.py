@@ -22,7 +22,7 @@ from service.formats.huggingface.parts import AttentionPart, MlpPart, MoePart, S
 from service.formats.huggingface.patterns import FULL, SLIDING
 
 LayerPart: TypeAlias = Callable[[Config], Layer]
-"""Of one kind, and without its feed-forward network unless it is nothing but that."""
+"""Returns a layer of one kind. It has no feed-forward network, unless it is nothing but one."""
 RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
 
 
@@ -93,7 +93,7 @@ def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> Re
 
 
 def lightning_attention(part: AttentionPart) -> RecurrencePart:
-    """As many heads as attention has, each with keys of its own."""
+    """Returns a recurrence with as many heads as the attention, each with keys of its own."""
 
     def read(cfg: Config) -> LightningAttention:
         like = part(cfg, FULL)
@@ -108,7 +108,7 @@ def lightning_attention(part: AttentionPart) -> RecurrencePart:
 
 
 def short_convolution(cfg: Config) -> ShortConvolution:
-    """That of LFM2, which has a channel for each element of the stream."""
+    """Returns the convolution of LFM2, which has a channel for each element of the stream."""
     return ShortConvolution.of(
         cfg.size("hidden_size"), cfg.size("conv_L_cache"), bias=cfg.flag("conv_bias")
     )

@@ -1,4 +1,4 @@
-"""What configs of families with experts say in a way of their own."""
+"""Reads families with experts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
         for key in keys:
             value = cfg.get(key)
             if isinstance(value, list) and value:
-                if any(one != value[0] for one in value):
+                if any(of_layer != value[0] for of_layer in value):
                     missing = "experts that differ from layer to layer"
                     raise Unsupported(cfg.where(key), shown(value), missing)
                 cfg = cfg.with_value(key, value[0])
@@ -148,10 +148,10 @@ def longcat_flash_experts(cfg: Config) -> Moe:
         shared_width="ffn_hidden_size",
         selection_bias=True,
     )
-    found = part(cfg)
-    computing = found.num_experts / (found.num_experts + zero_experts)
+    moe = part(cfg)
+    computing = moe.num_experts / (moe.num_experts + zero_experts)
     return replace(
-        found,
-        experts_per_token=max(round(found.experts_per_token * computing), 1),
+        moe,
+        experts_per_token=max(round(moe.experts_per_token * computing), 1),
         zero_experts=zero_experts,
     )

@@ -1,8 +1,8 @@
-"""What the layers of Hugging Face families are made of: attention, MLPs and experts.
+"""Reads the parts of a layer from a config: attention, MLPs and experts.
 
-A part is a function that reads it from a config. The functions here that have the name of a part
-take what is peculiar to a family, and return such a function. A `Switch` among that is true, false,
-or the key of the config that says so.
+A part is a function that reads it from a config. A function here that has the name of a part takes
+what is peculiar to a family, and returns such a function. A `Switch` is true, false, or the key of
+the config that says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.formats.huggingface.config import MAX_LAYERS, Config
 
 Switch: TypeAlias = bool | str
 AttentionPart: TypeAlias = Callable[[Config, str], Attention]
-"""Of the layers of one kind, without their window."""
+"""Returns the attention of the layers of one kind, without their window."""
 MlpPart: TypeAlias = Callable[[Config], Mlp]
 MoePart: TypeAlias = Callable[[Config], Moe]
 

@@ -1,4 +1,4 @@
-"""Which layers of a Hugging Face model are of which kind, as configs write it down."""
+"""Reads which layers of a model are of which kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RENAMED = {
 Kinds: TypeAlias = Callable[[Config], Callable[[int], str]]
 """The kind of attention of each layer by its index."""
 Sparse: TypeAlias = Callable[[Config], Callable[[int], bool]]
-"""Whether a layer has experts, by its index."""
+"""Returns a test whether the layer with this index has experts."""
 
 
 def num_layers(cfg: Config) -> int:

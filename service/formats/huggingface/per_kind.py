@@ -1,5 +1,4 @@
-"""What configs of families say in a way of their own whose layers of one kind of attention have
-other heads than those of another."""
+"""Reads families whose attention layers of one kind have other heads than those of another."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ def gemma4(cfg: Config) -> Config:
     if not isinstance(overrides, Mapping) or not overrides:
         return cfg
     first = next(iter(overrides.values()))
-    if not isinstance(first, Mapping) or any(one != first for one in overrides.values()):
+    if not isinstance(first, Mapping) or any(override != first for override in overrides.values()):
         raise Unsupported(
             cfg.where("per_layer_config"), shown(overrides), "layers that differ within a kind"
         )
@@ -173,11 +172,13 @@ def laguna(cfg: Config) -> Config:
     kinds = cfg.words("layer_types", num_layers(cfg)) or [FULL] * num_layers(cfg)
     if not isinstance(num_heads, list) or len(num_heads) != len(kinds):
         raise cfg.invalid(key, f"must be a list of {len(kinds)}")
-    found = dict(zip(kinds, num_heads, strict=True))
-    if any(found[kind] != number for kind, number in zip(kinds, num_heads, strict=True)):
+    heads_of_kind = dict(zip(kinds, num_heads, strict=True))
+    if any(heads_of_kind[kind] != number for kind, number in zip(kinds, num_heads, strict=True)):
         raise Unsupported(cfg.where(key), shown(num_heads), "heads that differ within a kind")
-    cfg = cfg.with_value("num_sliding_attention_heads", found.get(SLIDING))
-    return cfg.with_value("num_attention_heads", found.get(FULL, cfg.get("num_attention_heads")))
+    cfg = cfg.with_value("num_sliding_attention_heads", heads_of_kind.get(SLIDING))
+    return cfg.with_value(
+        "num_attention_heads", heads_of_kind.get(FULL, cfg.get("num_attention_heads"))
+    )
 
 
 def laguna_heads(cfg: Config, kind: str) -> Attention:

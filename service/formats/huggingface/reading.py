@@ -42,7 +42,7 @@ UNSUPPORTED = {
     for missing, model_types in _UNSUPPORTED[kind].items()
     for model_type in model_types
 }
-"""What the cost model lacks for each family that it cannot describe, by model_type."""
+"""The part that the cost model lacks for each family it cannot describe, by model_type."""
 _TEXT_TOWERS = ("text_config", "language_config", "llm_config", "thinker_config")
 
 _CURE = (
@@ -64,11 +64,11 @@ _NOT_A_DECODER = {
     "use_bidirectional_attention": "bidirectional attention",
 }
 _ON_IMAGES_ALONE = "vision"
-"""What use_bidirectional_attention says of a model whose text is causal."""
+"""The value of use_bidirectional_attention for a model whose text is causal."""
 
 
 def is_multimodal(config: Mapping[str, object]) -> bool:
-    """Whether there are towers other than that of text, which `read` leaves out."""
+    """Returns True where the model has towers beside that of text. `read` leaves them out."""
     return _tower_key(config) is not None or config.get("model_type") in text_towers()
 
 
@@ -89,7 +89,7 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
 
 
 def reads_tower(config: Mapping[str, object]) -> bool:
-    """Whether `read_tower` knows the encoder of images of this config."""
+    """Returns True where `read_tower` knows the image encoder of this config."""
     return vision.is_known(config)
 
 
@@ -105,14 +105,14 @@ def family(config: Mapping[str, object]) -> str:
 
 
 def has_positions(config: Mapping[str, object]) -> bool:
-    """Whether attention has positions of any kind: some hybrids leave these to their
+    """Returns True where attention has positions of any kind. Some hybrids leave these to their
     recurrences."""
     text = text_tower(config)
     return FAMILIES[text.model_type].has_positions(text)
 
 
 def is_quantized(config: Mapping[str, object]) -> bool:
-    """Whether the file describes weights in a format for inference."""
+    """Returns True where the config describes weights in a format for inference."""
     towers = (config.get(key) for key in _TEXT_TOWERS)
     return any(
         tower.get("quantization_config") is not None

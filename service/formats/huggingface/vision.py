@@ -22,11 +22,12 @@ from service.formats.huggingface.towers import (
 )
 
 Read = Callable[[Config, Config, int], Tower]
-"""Of the whole config, of its vision_config, and of the hidden size of the language model."""
+"""Reads a tower from the whole config, its vision_config, and the hidden size of the language
+model."""
 
 
 def is_known(config: Mapping[str, object]) -> bool:
-    """Whether the tower of a config is of a family that `read` reads."""
+    """Returns True where `read` knows the family of the config's tower."""
     model_type = str(config.get("model_type"))
     if model_type not in _READERS:
         return False
@@ -235,7 +236,7 @@ def _pair(cfg: Config, key: str) -> tuple[int, int]:
     value = cfg.get(key)
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise cfg.invalid(key, "must be a list of two whole numbers")
-    tall, wide = (cfg.with_value(key, one).size(key) for one in value)
+    tall, wide = (cfg.with_value(key, side).size(key) for side in value)
     return tall, wide
 
 
@@ -321,7 +322,7 @@ def _clip(vision: Config, projector: Projector) -> Tower:
 
 
 def _features(outer: Config) -> int:
-    """Of how many layers of the encoder the projector reads the output."""
+    """Returns the number of encoder layers whose output the projector reads."""
     layers = outer.get("vision_feature_layer")
     return len(layers) if isinstance(layers, (list, tuple)) else 1
 

@@ -38,7 +38,11 @@ def whole(value: Any) -> int | None:
 
 def environment_of(value: Any) -> dict[str, str]:
     """Returns variables that are a mapping, or a list of objects with `name` and `value`."""
-    pairs = [(each.get("name"), each.get("value")) for each in listed(value) if mapping(each)]
+    pairs = [
+        (variable.get("name"), variable.get("value"))
+        for variable in listed(value)
+        if mapping(variable)
+    ]
     pairs += list(mapping(value).items())
     return {str(name): _text(given) for name, given in pairs if name and given is not None}
 

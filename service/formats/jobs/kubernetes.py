@@ -27,8 +27,8 @@ _CHIP_LABELS = (
 """Labels by which a pod asks for nodes with a kind of chip."""
 _COUNTS = ("replicas", "parallelism", "completions", "numNodes", "minMember")
 _LISTS = ("replicatedJobs", "tasks", "workerGroupSpecs")
-_MOST_PODS = 64
-_MOST_DEPTH = 24
+_MOST_PODS = 64  # of one training: objects have a template for each role, not one for each pod
+_MOST_DEPTH = 24  # twice the depth at which any kind of object has its pods
 _VARIABLE = re.compile(r"\$\((\w{1,100})\)", re.ASCII)
 
 
@@ -94,8 +94,10 @@ def _of_trainer(trainer: Mapping[str, Any]) -> JobText | None:
     if not text:
         return None
     written = {"nodes": f"numNodes: {nodes}", "gpus-per-node": f"resourcesPerNode: {gpus}"}
-    found = header("TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, written=written)
-    return JobText(text=text, environment=environment_of(trainer.get("env")), header=found)
+    trainer_header = header(
+        "TrainJob", nodes=nodes, gpus=gpus or per_node, chip=None, written=written
+    )
+    return JobText(text=text, environment=environment_of(trainer.get("env")), header=trainer_header)
 
 
 def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
@@ -114,8 +116,8 @@ def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
             for role in mapping(value).values():
                 yield from _pods(mapping(role), count, depth + 1)
         elif name in _LISTS:
-            for each in listed(value):
-                yield from _pods(mapping(each), count, depth + 1)
+            for pod in listed(value):
+                yield from _pods(mapping(pod), count, depth + 1)
         elif name in ("rayClusterSpec", "headGroupSpec"):
             yield from _pods(mapping(value), count, depth + 1)
 

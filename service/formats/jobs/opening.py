@@ -18,7 +18,7 @@ _NAMES = "kind|run|commands|ARGS|MODEL_ARGS|TRAINING_ARGS|MEGATRON_ARGS|args"
 _MARKS = re.compile(rf"^\"?(?:{_NAMES})\"?\s*:", re.MULTILINE)
 _MARKS_OF_JSON = re.compile(rf'"(?:{_NAMES})"\s*:')
 _DIVIDES = re.compile(r"^---[ \t]*(?:#.*)?$", re.MULTILINE)
-_MOST_DOCUMENTS = 32
+_MOST_DOCUMENTS = 32  # files of a job hold a few; each is parsed
 
 
 def opened(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:
@@ -51,10 +51,10 @@ def _documents(text: str) -> list[Mapping[str, Any]]:
     if not _MARKS.search(text):
         return []
     try:
-        found = [read_yaml(part) for part in _DIVIDES.split(text)[:_MOST_DOCUMENTS]]
+        documents = [read_yaml(part) for part in _DIVIDES.split(text)[:_MOST_DOCUMENTS]]
     except Invalid:
         return []
-    return [document for document in found if isinstance(document, Mapping)]
+    return [document for document in documents if isinstance(document, Mapping)]
 
 
 def _of_json(text: str) -> list[Mapping[str, Any]]:
@@ -64,4 +64,4 @@ def _of_json(text: str) -> list[Mapping[str, Any]]:
     except (ValueError, RecursionError):
         return []
     items = listed(mapping(document).get("items"))[:_MOST_DOCUMENTS]
-    return [each for each in items if mapping(each)] or [document]
+    return [item for item in items if mapping(item)] or [document]

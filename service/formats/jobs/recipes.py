@@ -26,7 +26,9 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     variables = [environment_of(document.get(name)) for name in _VARIABLES]
     return JobText(
         text=" ".join(map(_quoted, words)),
-        environment={name: value for each in variables for name, value in each.items()},
+        environment={
+            name: value for assignments in variables for name, value in assignments.items()
+        },
     )
 
 

@@ -48,15 +48,15 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns what a task asks for; of several that would do, the first."""
-    asked = mapping(document.get("resources"))
-    others = [*listed(asked.get("any_of")), *listed(asked.get("ordered"))]
-    return {**asked, **mapping(others[0])} if others else asked
+    resources = mapping(document.get("resources"))
+    others = [*listed(resources.get("any_of")), *listed(resources.get("ordered"))]
+    return {**resources, **mapping(others[0])} if others else resources
 
 
 def _of_dstack(document: Mapping[str, Any]) -> JobText:
     nodes = whole(document.get("nodes")) or 1
     chip, gpus = _accelerators(mapping(document.get("resources")).get("gpu"))
-    pairs = [str(each).partition("=") for each in listed(document.get("env"))]
+    pairs = [str(assignment).partition("=") for assignment in listed(document.get("env"))]
     written = {name: value for name, equals, value in pairs if equals}
     counts = {"DSTACK_NODES_NUM": str(nodes)}
     if gpus:

@@ -22,7 +22,7 @@ from service.formats.shell.files import LaunchFiles
 
 _MOST_CHARACTERS = 2**16
 _MOST_SHOWN = 80
-_DEEPEST = 32
+_DEEPEST = 32  # far deeper than any framework nests settings; parsers recurse
 _LONGEST_NAME = 400
 """Characters of a name with its dots: frameworks have none of half as many, and every setting of an
 object repeats the name of the object."""
@@ -65,7 +65,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong with a text, in the words of the parser where it has some."""
+    """Returns what is wrong with a text, in the words of the parser where it has some."""
     if isinstance(error, yaml.reader.ReaderError):
         return f"character {error.position + 1} is none of a text: take it out"
     return str(getattr(error, "problem", None) or error or type(error).__name__)
@@ -90,12 +90,12 @@ def _json_value(text: str) -> Any:
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """The object of some pairs. Raises Invalid where two have the same name and differ."""
-    found: dict[str, Any] = {}
+    distinct: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found and found[name] != value:
+        if name in distinct and distinct[name] != value:
             raise _twice(name)
-        found[name] = value
-    return found
+        distinct[name] = value
+    return distinct
 
 
 def _twice(name: str) -> Invalid:
@@ -106,7 +106,6 @@ def _twice(name: str) -> Invalid:
 
 
 def _items(value: Any) -> Collection[Any]:
-    """What is in an object or a list."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
@@ -141,14 +140,14 @@ class _Measuring:
         self.open: set[int] = set()
 
     def size(self, node: yaml.Node) -> tuple[int, int]:
-        """How many values a node has in it, and how deep they nest."""
+        """Returns the number of values in a node, and how deep they nest."""
         if id(node) in self.sizes:
             return self.sizes[id(node)]
         if id(node) in self.open:
             rule = "uses YAML aliases (*name) inside of what they name: write the values out"
             raise Invalid(PATH, self.text[:_MOST_SHOWN], rule)
         self.open.add(id(node))
-        inner = [self.size(each) for each in _inner_nodes(node)]
+        inner = [self.size(child) for child in _inner_nodes(node)]
         self.open.discard(id(node))
         count = 1 + sum(size for size, _ in inner)
         height = 1 + max((height for _, height in inner), default=0)
@@ -180,8 +179,8 @@ def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
-    """Whether two nodes stand for one value. Aliases may make trees of them that are endless to
-    walk through, so that no more than a document of settings has is looked at."""
+    """Returns True where two nodes stand for one value. Aliases may make trees that are endless to
+    walk through, so at most as many nodes as a document of settings has are compared."""
     pairs = [(first, second)]
     for one, other in islice(_taken_out(pairs), _MOST_VALUES):
         if type(one) is not type(other) or one.tag != other.tag:
@@ -205,7 +204,7 @@ def _taken_out(pairs: list[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.
 def _parts(node: yaml.Node) -> list[yaml.Node]:
     """The nodes that are directly in a list or a mapping."""
     if isinstance(node, yaml.MappingNode):
-        return [each for pair in node.value for each in pair]
+        return [part for pair in node.value for part in pair]
     return list(node.value)
 
 
@@ -257,14 +256,14 @@ def sent_settings(
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the settings of a document with dotted names, in its order. An empty object is a
     value. Raises Invalid for a name that is longer than any of a framework."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for name, value in document.items():
         path = f"{prefix}{name}"
         if len(path) > _LONGEST_NAME:
             rule = f"is a name of {len(path)} characters; no setting has one of {_LONGEST_NAME}"
             raise Invalid(PATH, path[:_MOST_SHOWN], rule)
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{path}.")
+            dotted |= flat(value, f"{path}.")
         else:
-            found[path] = value
-    return found
+            dotted[path] = value
+    return dotted

@@ -12,10 +12,10 @@ from typing import Any
 @cache
 def facts(name: str) -> Mapping[str, Any]:
     """Returns what the file of this name holds. It is shared by all who ask: nobody changes it."""
-    found: Mapping[str, Any] = json.loads(
+    content: Mapping[str, Any] = json.loads(
         (files(__package__) / "fields" / f"{name}.json").read_text()
     )
-    return found
+    return content
 
 
 def placeholders(format_: str, **needed: bool) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""What launch configurations say of fine-tuning, of 16-bit parameters and of images: which formats
-have no words for it, and what a script must do besides."""
+"""Fine-tuning, 16-bit parameters and images in launch configurations: the formats that cannot
+express them, and what a script must do besides."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class LaunchFormat:
     says: Callable[[Problem], Collection[str]] = _says_nothing
     """The fields of the stack that other settings say than those of its switches."""
     is_of_script: bool
-    """Whether the model, and what trains it, is a script of the caller's own."""
+    """True where a script of the caller's own makes the model and trains it."""
     name_in: Callable[[str, str | None], str] = _same_name
     """Returns the name that a release has for a setting of `release`, which None stands for."""
     words: Callable[[Mapping[str, Any]], list[str]] | None = None

@@ -32,7 +32,7 @@ class ModelDetails:
     rotary_share: float | None = None
     """The share of a head that has them."""
     has_positions: bool = True
-    """Whether attention has any, rotary unless they are learned."""
+    """True where attention has positions. They are rotary unless they are learned."""
     rope_scaling: RopeScaling | None = None
     """The stretching of rotary positions beyond the length that the model was first trained at."""
     norm_epsilon: float | None = None
@@ -90,7 +90,7 @@ class Job:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether experts take a fixed number of tokens."""
+        """Returns True where experts take a fixed number of tokens."""
         problem = self.problem
         return problem.architecture.is_moe and problem.workload.capacity_factor is not None
 
@@ -220,7 +220,7 @@ class LaunchReading:
     asks: Mapping[str, str] = field(default_factory=dict)
     """By part: what is named and not known here, and what to send."""
     stops: tuple[Stop, ...] = ()
-    """What is read, but the framework refuses, beyond the rules of layouts."""
+    """Settings that were read but that the framework refuses, beyond the rules of layouts."""
     reservations: tuple[Reservation, ...] = ()
     """Settings that are not understood and could change time, memory or what is legal."""
     warnings: tuple[str, ...] = ()
@@ -234,5 +234,5 @@ class LaunchReading:
 
     @property
     def is_open(self) -> bool:
-        """Whether a file was not sent, in which anything else may be said."""
-        return any(one.is_open for one in self.reservations)
+        """Returns True where a file that may say anything else was not sent."""
+        return any(reservation.is_open for reservation in self.reservations)

@@ -1,4 +1,4 @@
-"""What a format can say of the knobs of a layout."""
+"""Checks of what a format can express of the knobs of a layout."""
 
 from __future__ import annotations
 

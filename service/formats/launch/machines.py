@@ -1,4 +1,4 @@
-"""How the devices of a cluster stand in machines, and what to ask Slurm for them."""
+"""The division of a cluster into machines, and what to ask Slurm for to get them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Machines:
     nodes: int
     devices_per_node: int
     segment: int
-    """How many machines share scale-up links; 1 where these end at the machine."""
+    """The number of machines that share scale-up links; 1 where the links end at the machine."""
     is_whole: bool = True
     """All devices of each machine are of the job."""
     names: tuple[str, ...] = ()
-    """Of the machines, in the order of ranks, where they are known."""
+    """The names of the machines in the order of ranks, where they are known."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machines:
@@ -37,8 +37,8 @@ class Machines:
         if machine > MOST_IN_MACHINE or cluster.is_torus:
             machine = _CHIPS_PER_TRAY
         devices = held * cluster.chip.devices_per_chip
-        joined, rest = divmod(cluster.scale_up_domain, devices)
-        segment = joined if held == chips and not rest else 1
+        joined, remainder = divmod(cluster.scale_up_domain, devices)
+        segment = joined if held == chips and not remainder else 1
         return cls(cluster.num_devices // devices, devices, segment, is_whole=held == machine)
 
 

@@ -1,4 +1,4 @@
-"""Which format a text of launch settings is in, told by the names of its settings."""
+"""Recognises the format of a launch text by the names of its settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _MAIN_KEYS = {
     ),
     "deepspeed": ("train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "enabled"),
 }  # fmt: skip
-"""Of a document, beside those of knobs, of switches and of what changes nothing."""
+"""The keys by which a document is recognised, beside those of knobs, of switches and of settings
+that change nothing."""
 TRAINER_TABLES = (
     "transformers", "axolotl", "llama_factory", "llama_factory_v1", "ms_swift", "megatron_swift",
 )  # fmt: skip
@@ -94,15 +95,17 @@ def other_format(format_: str, text: str) -> str | None:
     """The format whose settings a text has where they are not those of `format_`: more than twice
     as many. None where the text may be of that format, or is of none."""
     names = _names(text)
-    found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
+    matches = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
     if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
         return None
     if _FLAG.search(text) and not _ACCELERATE.search(text):
-        found["accelerate"] = 0  # whose flags are those of any script of transformers
-    likely = max(found, key=lambda name: found[name])
+        matches["accelerate"] = 0  # whose flags are those of any script of transformers
+    likely = max(matches, key=lambda name: matches[name])
     if format_ in _OF_TRAINER and likely in _OF_TRAINER:
         return None  # one reader takes both
-    is_other = found[likely] > 2 * found[format_] and found[likely] >= min(_FEWEST, len(names))
+    is_other = matches[likely] > 2 * matches[format_] and matches[likely] >= min(
+        _FEWEST, len(names)
+    )
     return likely if is_other else None
 
 
@@ -129,11 +132,11 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
             if launcher in named:
                 return Recognized(format_, f"the launcher {launcher}")
         names |= _names(" ".join(command.words))  # of a script that was sent
-    found = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
-    likely = max(found, key=lambda name: found[name])
-    if found[likely] < _FEWEST or sorted(found.values())[-2] == found[likely]:
+    matches = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
+    likely = max(matches, key=lambda name: matches[name])
+    if matches[likely] < _FEWEST or sorted(matches.values())[-2] == matches[likely]:
         return None
-    return Recognized(likely, f"the names of its settings, of which {found[likely]} are of it")
+    return Recognized(likely, f"the names of its settings, of which {matches[likely]} are of it")
 
 
 def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | None:
@@ -187,8 +190,8 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
         command = split_command(text, files)
         program = command.program or ""
         started = " ".join((*command.before, program))
-        found = next((name for each, name in _UNREAD if each.search(started)), None)
-        return None if found is None else (program, found)
+        framework = next((name for mark, name in _UNREAD if mark.search(started)), None)
+        return None if framework is None else (program, framework)
     return None
 
 
@@ -197,8 +200,8 @@ def _names(text: str) -> set[str]:
     text = _COMMENT.sub(r"\1", text)
     with suppress(Invalid):
         return {*read_toml(text)}
-    found = (pattern.findall(text) for pattern in (_FLAG, _PAIR, _KEY, _DUMPED))
-    return {name.replace("-", "_") for names in found for name in names}
+    matches = (pattern.findall(text) for pattern in (_FLAG, _PAIR, _KEY, _DUMPED))
+    return {name.replace("-", "_") for names in matches for name in names}
 
 
 @cache

@@ -20,12 +20,13 @@ from service.formats.launch.job import LaunchConfiguration
 _WIDTH = 100
 _PORT = 29500
 _TOKEN = re.compile(r":::(\w+):::", re.ASCII)
-"""Where the value of a shell variable goes. No format quotes its characters."""
+"""A token marks where the value of a shell variable goes. No format quotes its characters."""
 _BEGINS_ARGUMENT = re.compile(r"--|[A-Za-z_][\w.]*=", re.ASCII)
 _FILES = {"deepspeed": "deepspeed.json", "accelerate": "accelerate.yaml"}
 """The files that documents are written to."""
 _CONFIG = "${CONFIG}"
-"""What holds the name of that file in a script, which has the number of the job in it."""
+"""The variable in a script that holds the name of the file, which has the number of the job in
+it."""
 _OF_THE_SHELL = {"PATH", "HOME", "USER", "SHELL", "PWD", "IFS", "LANG", "TMPDIR", "SCRIPT"}
 _TOKEN_OF = ":::{}:::"
 _OF_THE_SITE = (
@@ -40,8 +41,8 @@ _FURTHER = "What follows the name of this script goes to the program as further 
 
 
 def command_words(configuration: LaunchConfiguration) -> list[str]:
-    """What stands behind the training program on its command line: all settings, or those that are
-    no part of a document."""
+    """Returns the words behind the training program on its command line: all settings, or those
+    that are no part of a document."""
     to_words = FORMATS[configuration.format].words
     if to_words is not None:
         return to_words(configuration.settings)
@@ -66,7 +67,7 @@ def as_yaml(configuration: LaunchConfiguration) -> str:
 
 
 def _comments(configuration: LaunchConfiguration) -> str:
-    """What a text that holds settings alone says of the rest, in comments."""
+    """Returns as comments what a text of settings alone has to say of the rest of the launch."""
     lines = [f"{configuration.framework} {configuration.version}"]
     lines += [f"Environment: {name}={value}" for name, value in configuration.environment.items()]
     lines += [f"To fill in: {name}: {what}" for name, what in configuration.placeholders.items()]
@@ -298,7 +299,7 @@ def _program(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[
 
 
 def _is_script_named(format_: LaunchFormat, configuration: LaunchConfiguration) -> bool:
-    """Whether the caller says what the training program is."""
+    """Returns True where the caller names the training program."""
     return bool(configuration.script) or not format_.program
 
 

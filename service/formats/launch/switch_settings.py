@@ -44,12 +44,12 @@ def set_switches(
 @cache
 def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
     """The values, in lower case, that the arguments of a stack's switches have, by argument."""
-    found: dict[str, set[str]] = {}
+    values_of: dict[str, set[str]] = {}
     for switch in switches_of(catalogue.stack(stack_id)):
         for setting in switch.settings:
             for name, value in setting.arguments.items():
-                found.setdefault(name, set()).add(str(value).lower())
-    return {name: frozenset(values) for name, values in found.items()}
+                values_of.setdefault(name, set()).add(str(value).lower())
+    return {name: frozenset(values) for name, values in values_of.items()}
 
 
 def _unspoiled(value: Any, name: str, stack_id: str) -> Any:
@@ -63,7 +63,7 @@ def _unspoiled(value: Any, name: str, stack_id: str) -> Any:
 
 
 def _holds(condition: Condition, layout: Mapping[str, Any]) -> bool:
-    """Whether the condition of a switch may hold in a layout as requests write it."""
+    """Returns True where the condition of a switch may hold in a layout as requests write it."""
     if condition in ("tp", "cp", "ep", "pp"):
         return layout.get(condition, 1) > 1
     if condition in ("zero_1_2", "zero_3"):

@@ -1,4 +1,4 @@
-"""What PyTorch's allocator says when it runs out of memory: how full the device was, and of what
+"""Reads the out-of-memory message of PyTorch's allocator: how full the device was, and of what
 (c10/cuda/CUDACachingAllocator.cpp)."""
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class AllocatorMessage:
     capacity_gib: float | None
     free_gib: float | None
     process_gib: float | None
-    """What this process held, with what is not PyTorch's."""
+    """Memory that this process held, including what is not PyTorch's."""
     allocated_gib: float | None
-    """What its tensors took."""
+    """Memory of this process's tensors."""
     unallocated_gib: float | None
-    """What it had reserved, in pieces that were too small."""
+    """Memory that this process had reserved in pieces too small to use."""
     others_gib: float
-    """What other processes held that the message names."""
+    """Memory of other processes that the message names."""
 
 
 def allocator_message(text: str) -> AllocatorMessage | None:

@@ -56,7 +56,9 @@ def _pipeline(log: Log) -> Findings:
 def _throughput(log: Log) -> Findings:
     """Steps by samples per second; as seconds, where the log says the samples of a step."""
     findings = Findings()
-    batches = {each.value for each in stated_facts(log.text) if each.fact == "global_batch"}
+    batches = {
+        statement.value for statement in stated_facts(log.text) if statement.fact == "global_batch"
+    }
     batch = int(batches.pop()) if len(batches) == 1 else None
     findings.in_samples = batch is None
     mark = next((mark for mark in _RATE_MARKS if mark in log.text), _RATE_MARKS[0])

@@ -40,7 +40,7 @@ _HUAWEI = re.compile(
     r"\bAscend[ -]?(?P<family>(?:310|910|950)(?:_?93\d{0,2}|B\d?|[A-Z]{1,4})?)(?P<rest>)(?![\w-])",
     re.IGNORECASE,
 )
-"""As npu-smi, torch_npu and CANN print it: 910B2, Ascend910_9392."""
+"""Ascend chips as npu-smi, torch_npu and CANN print them: 910B2, Ascend910_9392."""
 _PATTERNS = (_NVIDIA, _BARE_NVIDIA, _AMD, _TPU, _INTEL, _HUAWEI, _AWS)
 _FAMILIES = {
     "v5": "v5p", "v5lite": "v5e", "v6lite": "v6e", "7x": "v7x", "v7": "v7x",
@@ -55,10 +55,10 @@ _VENDOR_WORDS = (
 )  # fmt: skip
 """Plain words of which each pattern needs one: they are found much faster than the patterns."""
 _BEFORE, _AFTER = 16, 90  # characters around such a word that a name may have
-_MOST_PIECES = 5000
+_MOST_PIECES = 5000  # a log names its devices at its start, not in every one of millions of lines
 _MEMORY = re.compile(r"(?<![\w.])(\d{2,3})GB", re.IGNORECASE)
 _FORM_WORD = re.compile(r"(?:^|[ -])(sxm|pcie|nvl(?!\d))", re.IGNORECASE)
-_MOST_NAMES = 64
+_MOST_NAMES = 64  # clusters have a few kinds of chips
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,32}m")
 
 
@@ -74,23 +74,23 @@ class PrintedDevice:
     def matching(self, chips: Iterable[Chip]) -> list[Chip]:
         """The chips that print this name: those of which the catalogue's name says the same family.
         A memory size or form that no chip of the family has narrows nothing."""
-        found = [chip for chip in chips if self.family in _families_of(chip.name)]
-        with_memory = [chip for chip in found if f"{self.memory_gb}gb" in chip.id.split("-")]
-        found = with_memory or found
-        with_form = [chip for chip in found if self.form and f"-{self.form}" in chip.id]
-        return with_form or found
+        candidates = [chip for chip in chips if self.family in _families_of(chip.name)]
+        with_memory = [chip for chip in candidates if f"{self.memory_gb}gb" in chip.id.split("-")]
+        candidates = with_memory or candidates
+        with_form = [chip for chip in candidates if self.form and f"-{self.form}" in chip.id]
+        return with_form or candidates
 
 
 def printed_devices(text: str) -> list[PrintedDevice]:
     """The different devices that a log names, in order of first appearance within each vendor."""
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
-    found: dict[str, PrintedDevice] = {}
+    devices: dict[str, PrintedDevice] = {}
     for segment in _segments(text):
         for match in chain.from_iterable(pattern.finditer(segment) for pattern in _PATTERNS):
-            if len(found) < _MOST_NAMES:
-                found.setdefault(match.group().lower(), _device(match))
-    return [*found.values()]
+            if len(devices) < _MOST_NAMES:
+                devices.setdefault(match.group().lower(), _device(match))
+    return [*devices.values()]
 
 
 def _segments(text: str) -> Iterable[str]:

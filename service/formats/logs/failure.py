@@ -53,7 +53,7 @@ _OF_THE_LAUNCHER = re.compile(
 )
 """The last words of a launcher have one of these, and only say that a process of its failed."""
 _LINE_REACH = 2000  # characters of a line that are looked at
-_MAX_QUOTED = 300
+_MAX_QUOTED = 300  # an error and its reason; what follows is a trace
 
 
 def text_after_last(message: re.Pattern[str], text: str) -> str:
@@ -73,9 +73,9 @@ def last_error(text: str) -> str | None:
         (_OTHER_LAST_WORDS, own),
         (_EXCEPTION, lines),
     ):
-        found = next(_matches_from_the_end(pattern, candidates), None)
-        if found is not None:
-            return _quoted(found)
+        match = next(_matches_from_the_end(pattern, candidates), None)
+        if match is not None:
+            return _quoted(match)
     return None
 
 

@@ -27,7 +27,7 @@ _JSON_MARK = '"current_steps":'
 _JSON = re.compile(r'\s{0,9}(\d{1,12}),.{0,400}?"elapsed_time": "([^"]{1,40})"')
 _BAR_MARKS = ("s/it", "it/s")
 _OF_TRAINING = re.compile(r"(?:train(?:ing)?|steps?|epochs? ?\d*|)", re.IGNORECASE)
-"""What may stand before a bar of the training. Others are of data sets and checkpoints."""
+"""The label before a progress bar of training. Other labels are of data sets and checkpoints."""
 _STEPS_PER_SECOND = "train_steps_per_second"
 _RUNTIME = "train_runtime"
 _TOTAL = "Total optimization steps"
@@ -111,7 +111,8 @@ def _whole_run(log: Log) -> list[Step]:
 
 
 def _runtime_s(after: str) -> float | None:
-    """As seconds in a dictionary, and as hours, minutes and seconds in the table of metrics."""
+    """Returns the runtime, which a dictionary gives in seconds and the table of metrics in hours,
+    minutes and seconds."""
     match = _SPAN.match(after)
     if match is None:
         return None
@@ -124,7 +125,7 @@ def _runtime_s(after: str) -> float | None:
 
 
 def _total_steps(log: Log) -> int | None:
-    """How many steps the Trainer says that the run has; those of the last run."""
+    """Returns the number of steps that the Trainer announces for the last run of the log."""
     totals = [
         int(match[1].replace(",", ""))
         for line in log.lines(_TOTAL)

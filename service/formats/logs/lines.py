@@ -21,36 +21,38 @@ NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?
 
 _REACH = 4000  # characters before and after a mark
 _LABEL_REACH = 300  # at the start of a line
-_TIMESTAMP_REACH = 80
+_TIMESTAMP_REACH = 80  # at the start of a line, behind a level and the name of a logger
 _COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _RANK = re.compile(
     r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)"
     r"|\[[^\]\s<]{0,80}\d{1,6},\d{1,6}\](?:<std(?:out|err)>)?:"
 )
-"""As torchrun, kubectl, srun and mpirun put it before a line."""
+"""The rank that torchrun, kubectl, srun or mpirun puts before a line."""
 _TIME_OF_DAY = r"[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])"
 _YEAR_FIRST = re.compile(rf"\b(\d{{4}})([-/]?)(\d\d)\2(\d\d){_TIME_OF_DAY}")
 _MONTH_FIRST = re.compile(rf"\b(\d\d)/(\d\d)/(\d{{4}}){_TIME_OF_DAY}")
-"""As the examples of transformers and LLaMA-Factory have it (datefmt="%m/%d/%Y %H:%M:%S")."""
+"""Dates as the examples of transformers and LLaMA-Factory print them (datefmt="%m/%d/%Y
+%H:%M:%S")."""
 _BINARY_CHARACTERS = frozenset(
     "\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd"
 )
 MAX_LINE_CHARACTERS = 1 << 16
-"""What is read of a line. Dozens of patterns are sought in all of a log, and a line of megabytes
-has nothing more for them: the longest lines of real logs, dumps of a configuration, have a tenth of
-this."""
+"""Characters of a line that are read. Dozens of patterns are sought in all of a log, and a line of
+megabytes has nothing more for them: the longest lines of real logs, dumps of a configuration, have
+a tenth of this."""
 _SAMPLE_CHARACTERS = 1 << 20
-_TERMINAL_COLUMNS = range(40, 401)
+"""Shows whether a terminal wrapped the log, without a pass over all of it."""
+_TERMINAL_COLUMNS = range(40, 401)  # narrower lines are lists, wider ones no terminal's
 _TRIMMED_SPACES = 8
 """At most so many spaces at the end of a terminal's line are lost when it is copied."""
 _MOST_PIECES = 40
-"""Of a line that a terminal wrapped."""
+"""Pieces into which a terminal wraps a line, at most."""
 _RECORD_START = re.compile(
     r"\s{0,20}(?:\[|\d{1,6}:\s|[\d/-]{8,10}[ T]\d\d:|iteration\s|(?:validate )?step:\s"
     r"|completed step|samples/sec|-{4}|Traceback|[A-Za-z_]\w{0,99} \.{1,60} "
     r"|[A-Za-z_.]{1,60}(?:Error|Exception):)"
 )
-"""How a line begins that a terminal did not wrap."""
+"""The start of a line that no terminal has wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ class Line:
     @property
     def label(self) -> str:
         """The rank or pod that is named at the start, if any."""
-        found = _RANK.search(self.text[:_LABEL_REACH])
-        return found.group() if found else ""
+        match = _RANK.search(self.text[:_LABEL_REACH])
+        return match.group() if match else ""
 
     def around(self, mark: str) -> Iterator[tuple[str, str]]:
         """For each `mark` the text before it, back to the previous one, and the text after it, up
@@ -203,16 +205,16 @@ class Log:
 def parse_timestamp(text: str) -> datetime | None:
     """The last date with a time of day in the text, to the second, in the zone that it names, if
     any."""
-    found = [
+    timestamps = [
         f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
         for match in _YEAR_FIRST.finditer(text)
     ]
-    if not found and "/" in text:
-        found = [
+    if not timestamps and "/" in text:
+        timestamps = [
             f"{match[3]}-{match[1]}-{match[2]}T{match[4]}{match[5] or ''}"
             for match in _MONTH_FIRST.finditer(text)
         ]
-    for printed in reversed(found):
+    for printed in reversed(timestamps):
         try:
             return datetime.fromisoformat(printed)
         except ValueError:
@@ -221,8 +223,8 @@ def parse_timestamp(text: str) -> datetime | None:
 
 
 def is_finite(text: str | None) -> bool:
-    """Whether a printed loss is neither NaN nor infinite. A loss that is not printed counts as
-    finite."""
+    """Returns True where a printed loss is neither NaN nor infinite. A loss that is not printed
+    counts as finite."""
     return text is None or math.isfinite(float(text))
 
 
@@ -233,7 +235,7 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Whether a number is not cut off: it has decimals, or something follows it."""
+    """Returns True where a number is not cut off: it has decimals, or something follows it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 

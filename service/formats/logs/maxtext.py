@@ -30,7 +30,7 @@ _STEP = re.compile(
 _LOSS = re.compile(rf"\bloss:\s{{0,20}}({NUMBER})", re.IGNORECASE)
 _RATE = re.compile(rf"Tokens/s/device:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)", re.IGNORECASE)
 _TFLOPS = re.compile(rf"TFLOP/s/device:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)", re.IGNORECASE)
-_RAMP_UP_REACH = 100
+_RAMP_UP_REACH = 100  # in front of a step, on its own line
 _RAMP_UP = re.compile(r"ramp[-_ ]?up\b.{0,60}$", re.IGNORECASE)
 """Before the mark of a step."""
 _PLAN = "Total memory size:"

@@ -47,9 +47,9 @@ _TFLOPS = re.compile(rf"\(TFLOP/s/GPU\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.I
 
 _DUMP_START, _DUMP_END = "-- arguments --", "-- end of arguments --"
 _ARGUMENT = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
-_MAX_ARGUMENTS = 4000
+_MAX_ARGUMENTS = 4000  # several times as many as Megatron has, for forks
 _NEOX_ORIGIN = re.compile(r"\.{1,60}(?:default|updated)$")
-"""How GPT-NeoX ends a line, which says whether the value is its default."""
+"""The end of a line of GPT-NeoX, which says whether the value is its default."""
 _VOCABULARY = "padded vocab (size:"
 _PADDED = re.compile(r"new size:\s{0,20}(\d{1,12})")
 
@@ -93,17 +93,17 @@ def arguments(log: Log) -> Mapping[str, str]:
     The padded vocabulary is printed only after the dump; it is added where the dump does not have
     it.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in log.section(_DUMP_START, _DUMP_END):
         match = _ARGUMENT.search(line.text[:5000])
-        if match and (match.group(1) in found or len(found) < _MAX_ARGUMENTS):
+        if match and (match.group(1) in values or len(values) < _MAX_ARGUMENTS):
             value = _NEOX_ORIGIN.sub("", match.group(2).strip())
-            found[match.group(1)] = printable(value.strip())
-    if found and found.get("padded_vocab_size", "None") == "None":
+            values[match.group(1)] = printable(value.strip())
+    if values and values.get("padded_vocab_size", "None") == "None":
         for line in log.lines(_VOCABULARY):
             if padded := _PADDED.search(line.text[:5000]):
-                found["padded_vocab_size"] = padded.group(1)
-    return found
+                values["padded_vocab_size"] = padded.group(1)
+    return values
 
 
 def _read(line: Line, findings: Findings) -> None:

@@ -17,7 +17,7 @@ from service.formats.megatron.versions import VERSIONS
 _LINE_MARK, _SEPARATOR = " - PARAMETER cfg/", "  cfg/"
 _VOCABULARY, _PADDED = "Padded vocab_size:", re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
 _GROUP, _MEMBER = "MEMBER: ", re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
-_MAX_PARAMETERS = 4000
+_MAX_PARAMETERS = 4000  # several times as many as a configuration of NeMo has
 
 _GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
 _SHARDED_OPTIMIZERS = {"distributed_fused_adam", "mcore_distributed_optim"}
@@ -32,27 +32,27 @@ def arguments(log: Log) -> Mapping[str, str]:
     if not parameters:
         return {}
     table = facts(VERSIONS)["nemo"]
-    found = {
+    values = {
         **table["absent"],
         **{name: parameters[name] for name in table["same"] if name in parameters},
     }
-    found |= {
+    values |= {
         name: parameters[nemo_name]
         for nemo_name, name in table["renamed"].items()
         if nemo_name in parameters
     }
     if "activations_checkpoint_granularity" not in parameters:
         method = parameters.get("activations_checkpoint_method", "None")
-        found["recompute_granularity"] = "None" if method in ("", "None") else "full"
-    found |= _derived_arguments(parameters)
+        values["recompute_granularity"] = "None" if method in ("", "None") else "full"
+    values |= _derived_arguments(parameters)
     for name, mark, pattern in (
         ("padded_vocab_size", _VOCABULARY, _PADDED),
         ("world_size", _GROUP, _MEMBER),
     ):
         for line in log.lines(mark):
             if match := pattern.search(line.text[:5000]):
-                found[name] = match.group(1)
-    return found
+                values[name] = match.group(1)
+    return values
 
 
 def _read_parameters(log: Log) -> dict[str, str]:

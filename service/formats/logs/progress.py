@@ -15,9 +15,9 @@ _TIMES = re.compile(
 )
 """The end of a bar, as tqdm draws it (tqdm/std.py, format_meter)."""
 _COUNT = re.compile(r"(\d{1,12})/(\d{1,12})$")
-_COUNT_REACH = 30
+_COUNT_REACH = 30  # two numbers of 12 digits and a stroke
 _WHAT = re.compile(r"(?:^|[\s\]])([A-Za-z][\w ]{0,40})?:?\s{0,9}\d{1,3}$")
-_WHAT_REACH = 60
+_WHAT_REACH = 60  # a label of 40 characters and a percentage
 _BAR_REACH = 300  # characters of a bar before its times
 
 
@@ -31,7 +31,7 @@ class Bar:
     total: int
     elapsed_s: float
     seconds: float
-    """Of an iteration: a mean in which the last ones weigh most."""
+    """Seconds of an iteration: a mean in which the last ones weigh most."""
 
 
 def bars_in(text: str) -> Iterator[Bar]:

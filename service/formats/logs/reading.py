@@ -66,18 +66,18 @@ class SpeedRegime:
     first_step: int
     """The number of the first of them."""
     steps: int
-    """How many they are."""
+    """The number of steps of the regime."""
     value: float
     """Their median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a log says. `steps_used` and the counts of `left_out` add up to `steps_found`."""
+    """A reading of a log. `steps_used` and the counts of `left_out` add up to `steps_found`."""
 
     framework: Framework
     unit: Unit
-    """Of `value`, `low` and `high`."""
+    """The unit of `value`, `low` and `high`."""
     value: float
     """The median of the steps used, or of the speed regime that the middle one is in."""
     low: float
@@ -91,7 +91,7 @@ class Reading:
     regimes: tuple[SpeedRegime, ...]
     """More than one where the speed changed for good, by 3% or more."""
     restarts: int
-    """How often the step number went back."""
+    """The number of times that the step number went back."""
     global_batch: int | None
     """Sequences of the steps used, where they are printed."""
     device_tokens: float | None
@@ -182,27 +182,27 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
 
 
 def _find(log: Log, asked: str | None) -> _Found:
-    """What each framework finds. Where another has steps, those beneath find nothing, but for the
-    one that was asked for."""
+    """Returns the findings by framework. The frameworks of `_BENEATH` have findings only where no
+    other has steps, or where they were asked for."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     above = [name for name in with_steps if name not in _BENEATH]
     read = {asked, *(above or with_steps[:1] or FRAMEWORKS)}
     return {
-        name: found if name in read or name not in _BENEATH else Findings()
-        for name, found in findings.items()
+        name: of_framework if name in read or name not in _BENEATH else Findings()
+        for name, of_framework in findings.items()
     }
 
 
 def _is_legible(findings: _Found) -> bool:
-    """Whether there are steps, and nothing that looks like one and could not be read."""
+    """Returns True where there are steps, and nothing that looks like a step could not be read."""
     steps, minus_unread = _legibility(findings)
     return steps > 0 and minus_unread == 0
 
 
 def _legibility(findings: _Found) -> tuple[int, int]:
-    steps = sum(each.history.count for each in findings.values())
-    unread = sum(len(each.unread) for each in findings.values())
+    steps = sum(of_framework.history.count for of_framework in findings.values())
+    unread = sum(len(of_framework.unread) for of_framework in findings.values())
     return steps, -unread
 
 
@@ -214,7 +214,7 @@ def _require_steps_of(framework: str, log: Log, findings: _Found) -> Framework:
 
 
 def _recognise_framework(log: Log, findings: _Found) -> Framework:
-    names = [name for name, each in findings.items() if each.history.count]
+    names = [name for name, of_framework in findings.items() if of_framework.history.count]
     if not names:
         raise Invalid("log", None, _no_steps_rule(log, findings, FRAMEWORKS))
     if len(names) > 1:
@@ -258,7 +258,11 @@ def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> s
 
 
 def _step_counts(findings: _Found) -> str:
-    counts = [_step_count(name, each) for name, each in findings.items() if each.history.count]
+    counts = [
+        _step_count(name, of_framework)
+        for name, of_framework in findings.items()
+        if of_framework.history.count
+    ]
     return " and ".join(counts)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from models.calibration.drift import level_changes
 from models.columns import Array
 
-_MAX_POINTS = 2000
+_MAX_POINTS = 2000  # place a change to a thousandth of the log, within a second
 _MIN_LOG_CHANGE, _MAX_LOG_CHANGE = np.log1p(0.03), np.log(10)
 _MIN_STEPS, _MIN_SHARE = 10, 0.1  # whichever is less; the share is of all points
 _STEADY_PERCENT, _STEADY_DISTANCE = 75, 0.2  # so many percent lie so near to the median
@@ -38,7 +38,7 @@ def speed_regimes(values: Sequence[float]) -> list[slice]:
 
 
 def _later_regime_starts(points: Array) -> Iterator[int]:
-    """Where each regime but the first starts."""
+    """Yields the index at which each regime but the first starts."""
     regime: Array | None = None
     for start, end in pairwise(_segment_bounds(points)):
         segment = points[start:end]

@@ -170,16 +170,16 @@ _ACCUMULATION = (
 def stated_facts(text: str) -> list[Statement]:
     """The facts that the log states, one with several values once for each of them. The text has no
     colours."""
-    found: dict[tuple[Fact, float], Statement] = {}
-    for each in chain(
+    statements: dict[tuple[Fact, float], Statement] = {}
+    for statement in chain(
         _plain_facts(text),
         _meshes(text),
         _models_under_adapters(text),
         _ranks_by_batch(text),
         _parameters_of_all_ranks(text),
     ):
-        found.setdefault((each.fact, each.value), each)
-    return [*found.values()]
+        statements.setdefault((statement.fact, statement.value), statement)
+    return [*statements.values()]
 
 
 def _plain_facts(text: str) -> Iterator[Statement]:

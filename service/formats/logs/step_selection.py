@@ -23,9 +23,9 @@ from service.formats.logs.steps import Step, StepHistory
 Reason = Literal["not_finite", "ramp_up", "other_batch", "warm_up", "slow", "too_fast"]
 Verdicts = list[Reason | None]
 
-_FIRST_STEPS = 5
-_TOO_FAST = 0.5
-_SLOW = 0.2
+_FIRST_STEPS = 5  # after a start: later a fast step is a clock that ran ahead
+_TOO_FAST = 0.5  # of the median: no step does its work in half the time of the others
+_SLOW = 0.2  # of the median, at least: steadier runs than most have noise of some percent
 # The median absolute deviation of normal noise is its standard deviation / 1.4826.
 _DEVIATIONS = 5 * 1.4826
 
@@ -34,7 +34,7 @@ _DEVIATIONS = 5 * 1.4826
 class Selection:
     used: tuple[Step, ...]
     left_out: Mapping[str, int]
-    """How many steps each reason left out."""
+    """The number of steps left out for each reason."""
     batch: int | None
     """Sequences of the steps used, where they are printed."""
 
@@ -101,7 +101,7 @@ def _normal_times(times: Sequence[float]) -> Iterator[_NormalTimes]:
 def _own_verdicts(
     attempt: Sequence[Step], restarted: bool, batch: int | None
 ) -> Iterator[Reason | None]:
-    """What each step says by itself, without a look at the others."""
+    """Yields for each step the reason to leave it out that it shows by itself, or None."""
     for index, step in enumerate(attempt):
         if not step.is_believable:
             yield "not_finite"

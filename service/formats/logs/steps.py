@@ -13,9 +13,9 @@ from service.formats.logs.lines import Line, Unread
 
 MemoryKind = Literal["reserved", "allocated"]
 
-_MAX_UNREAD = 20
-_MAX_STEP_S = 1e9
-_MAX_GIB = 1e6
+_MAX_UNREAD = 20  # enough to see what the lines have in common
+_MAX_STEP_S = 1e9  # thirty years: longer ones are no times
+_MAX_GIB = 1e6  # a thousand times what a device has: larger ones are no memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class Step:
     batch: int | None = None
     """Sequences, if printed."""
     tokens: float | None = None
-    """Of one device, if known."""
+    """The tokens of one device, if known."""
     flops_per_token: float | None = None
     """FLOPs of the model for a token, if printed rates tell."""
     label: str = ""
-    """Of the rank or pod that printed it."""
+    """The label of the rank or pod that printed it."""
     clock: float | None = None
     """Seconds at which it was printed, from any origin."""
     timestamp: datetime | None = None
@@ -92,13 +92,14 @@ class StepHistory:
 
     @property
     def is_reversed(self) -> bool:
-        """Whether each step number is below the one before: the newest step is printed first."""
+        """Returns True where each step number is below the one before: the newest step is printed
+        first."""
         return len(self.attempts) == self.count > 2
 
 
 @dataclass(slots=True)
 class Findings:
-    """What a dialect finds in a log: steps, lines that it could not read, and peaks of memory in
+    """Findings of one dialect in a log: steps, lines that it could not read, and peaks of memory in
     GiB."""
 
     history: StepHistory = field(default_factory=StepHistory)

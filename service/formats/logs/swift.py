@@ -28,8 +28,8 @@ _LOSS = re.compile(rf"['\"](?:lm )?loss['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
 _MEMORY_MARK = "memory(GiB)"
 _MEMORY = re.compile(rf"['\"]: ['\"]?({NUMBER})", re.IGNORECASE)
 _OTHER_START = 0.02
-"""How far the steps so far are from those that the elapsed time makes, before the run counts as
-resumed: both are rounded."""
+"""The share by which the elapsed time must make fewer steps than the step number says before a run
+counts as resumed. Both times are rounded, by less than this."""
 
 
 @dataclass(frozen=True, slots=True)

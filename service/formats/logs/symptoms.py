@@ -75,7 +75,7 @@ _MARKS: dict[SymptomKind, tuple[str, ...]] = {
 }
 """Each begins with plain text, which is found much faster than a choice of texts."""
 _PATTERNS = {kind: [re.compile(mark) for mark in marks] for kind, marks in _MARKS.items()}
-_MAX_QUOTED = 200
+_MAX_QUOTED = 200  # a line or two of a terminal
 
 
 @dataclass(frozen=True, slots=True)

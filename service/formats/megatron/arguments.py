@@ -76,19 +76,19 @@ def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Map
     elsewhere is left out where it cannot be read. Raises Invalid or Unsupported for another part of
     which an argument is missing, cannot be read, or means what the cost model does not describe."""
     given = Arguments(in_todays_names(arguments))
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
         try:
             require_known_version(given, part)
-            found[part] = read(given)
+            fields[part] = read(given)
         except Invalid:
             if part not in settled:
                 raise
-    if "layout" in found:
-        layout = found["layout"]
+    if "layout" in fields:
+        layout = fields["layout"]
         shards = layout["dp_shard"] * layout["dp_replicate"]
-        found["num_chips"] = layout["tp"] * layout["pp"] * layout["cp"] * shards
-    return found
+        fields["num_chips"] = layout["tp"] * layout["pp"] * layout["cp"] * shards
+    return fields
 
 
 def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
@@ -122,11 +122,11 @@ def require_known_version(given: Arguments, part: str) -> None:
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
     """Returns what the arguments say of the stack, in the fields of its wire form. Arguments that
     the dump does not have, that cannot be read, or that the run has no use for, say nothing."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     with suppress(Invalid):
         for name, value in _iterate_stack_fields(Arguments(in_todays_names(arguments))):
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
 def _iterate_stack_fields(given: Arguments) -> Iterator[tuple[str, Any]]:
@@ -197,7 +197,7 @@ def _optimizer(given: Arguments) -> str:
     if name is None:
         raise given.unsupported("optimizer", "the state of this optimizer")
     moments = (given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype"))
-    halved = name == "adamw" and all(each in HALF_DTYPES for each in moments)
+    halved = name == "adamw" and all(dtype in HALF_DTYPES for dtype in moments)
     return "adamw_bf16_moments" if halved else name
 
 
@@ -294,7 +294,7 @@ def _virtual_stages(given: Arguments, layers: int, pp: int) -> int:
 
 
 def _balanced(given: Arguments, layers: int, stages: int) -> bool:
-    """Whether stages have different numbers of layers, to even out what else they do."""
+    """Returns True where stages have different numbers of layers, to even out what else they do."""
     pattern = pattern_of(given)
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
@@ -351,13 +351,15 @@ def read_recompute(given: Arguments, layers: int, chunks: int) -> dict[str, Any]
     granularity = given.word("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):
         raise given.invalid("recompute_granularity", "must be full or selective")
-    found: dict[str, Any] = {"recompute": granularity}
+    fields: dict[str, Any] = {"recompute": granularity}
     if granularity == "selective":
         modules = re.findall(r"\w{1,40}", given.word("recompute_modules") or "", re.ASCII)
         if not set(modules) <= set(MODULES):
             raise given.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
-        found["recompute_modules"] = modules
+        fields["recompute_modules"] = modules
     elif granularity == "full" and given.word("recompute_method") == "block":
         first = given.required("recompute_num_layers")
-        found["recompute_layers"] = first if layers % chunks == 0 and first * chunks < layers else 0
-    return found
+        fields["recompute_layers"] = (
+            first if layers % chunks == 0 and first * chunks < layers else 0
+        )
+    return fields

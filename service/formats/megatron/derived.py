@@ -12,34 +12,38 @@ from service.formats.megatron.layers import PATTERNS, chunks_of, prediction_modu
 
 def filled_in(values: Mapping[str, str]) -> dict[str, str]:
     """The arguments with those that follow from others, as a dump would have them."""
-    found = {name: value.removeprefix("AttnBackend.") for name, value in values.items()}
+    arguments = {name: value.removeprefix("AttnBackend.") for name, value in values.items()}
 
     def is_unset(name: str) -> bool:
-        return found.get(name, "None") in ("None", "")
+        return arguments.get(name, "None") in ("None", "")
 
-    if found.get("recompute_activations") == "True":
-        found["recompute_granularity"] = "selective"
-    if found.get("moe_layer_recompute") == "True":
-        found["recompute_granularity"] = "selective"
-        modules = "['core_attn']" if is_unset("recompute_modules") else found["recompute_modules"]
-        found["recompute_modules"] = modules.replace("]", ", 'moe']")
-    if found.get("recompute_granularity") == "selective" and is_unset("recompute_modules"):
-        found["recompute_modules"] = "['core_attn']"
-    if found.get("num_experts") == "0":
-        found["num_experts"] = "None"
+    if arguments.get("recompute_activations") == "True":
+        arguments["recompute_granularity"] = "selective"
+    if arguments.get("moe_layer_recompute") == "True":
+        arguments["recompute_granularity"] = "selective"
+        modules = (
+            "['core_attn']" if is_unset("recompute_modules") else arguments["recompute_modules"]
+        )
+        arguments["recompute_modules"] = modules.replace("]", ", 'moe']")
+    if arguments.get("recompute_granularity") == "selective" and is_unset("recompute_modules"):
+        arguments["recompute_modules"] = "['core_attn']"
+    if arguments.get("num_experts") == "0":
+        arguments["num_experts"] = "None"
     if is_unset("seq_length"):
-        found["seq_length"] = found.get("encoder_seq_length", "None")
+        arguments["seq_length"] = arguments.get("encoder_seq_length", "None")
     if is_unset("num_layers"):
-        found["num_layers"] = found.get("encoder_num_layers", "None")
-    found |= _of_pattern(found)
+        arguments["num_layers"] = arguments.get("encoder_num_layers", "None")
+    arguments |= _of_pattern(arguments)
     if not is_unset("window_size"):
-        found["window_size"] = f"({found['window_size'].strip('()[] ')})"
-    hidden = found.get("hidden_size", "None")
+        arguments["window_size"] = f"({arguments['window_size'].strip('()[] ')})"
+    hidden = arguments.get("hidden_size", "None")
     if is_unset("ffn_hidden_size") and hidden.isdecimal():
-        found["ffn_hidden_size"] = str(_usual_width(int(hidden), found.get("swiglu") == "True"))
+        arguments["ffn_hidden_size"] = str(
+            _usual_width(int(hidden), arguments.get("swiglu") == "True")
+        )
     if is_unset("padded_vocab_size"):
-        found["padded_vocab_size"] = _padded_vocabulary(found)
-    return found
+        arguments["padded_vocab_size"] = _padded_vocabulary(arguments)
+    return arguments
 
 
 def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
@@ -65,10 +69,10 @@ def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
     pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)
     if pattern is None:
         return {}
-    found = {"num_layers": str(sum(map(len, chunks_of(pattern.strip("'\"")))))}
+    arguments = {"num_layers": str(sum(map(len, chunks_of(pattern.strip("'\"")))))}
     if modules := prediction_modules(pattern):
-        found["mtp_num_layers"] = str(modules)
-    return found
+        arguments["mtp_num_layers"] = str(modules)
+    return arguments
 
 
 def _usual_width(hidden: int, gated: bool) -> int:

@@ -55,12 +55,12 @@ def argument_of(flag: str) -> str:
 @cache
 def flag_of_argument() -> Mapping[str, str]:
     """The flag that sets each argument; the one spelt like it where there are several."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for flag in table().fields:
         argument = argument_of(flag)
-        if argument not in found or flag == f"--{argument.replace('_', '-')}":
-            found[argument] = flag
-    return found
+        if argument not in flags or flag == f"--{argument.replace('_', '-')}":
+            flags[argument] = flag
+    return flags
 
 
 def kind_of_argument(argument: str) -> str:
@@ -75,7 +75,7 @@ def takes_value(flag: str) -> bool:
 
 
 def switches_off(flag: str) -> bool:
-    """Whether a flag without a value sets its argument to False."""
+    """Returns True where a flag without a value sets its argument to False."""
     return flag in table().facts["off"]
 
 

@@ -1,4 +1,4 @@
-"""Which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or
+"""Reads which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or
 ([1]+[0])*12.
 
 The expression is rewritten until one list is left. Nothing is evaluated, since it comes from
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-_MAX_CHARACTERS = 8000
+_MAX_CHARACTERS = 8000  # lists of as many layers as a model may have, with room for brackets
 _SWITCH = re.compile(r"(?<=[\[,])[01](?=[,\]])")
 _COMMA = re.compile(r"(?<=[ab]),(?=[ab])")
 _REPEATED = re.compile(r"\[([ab]+)\]\*(\d{1,4})(?!\d)", re.ASCII)

@@ -24,7 +24,7 @@ _MAMBA_EXPANDS = 2
 
 
 def has_layers_of_kinds(given: Arguments) -> bool:
-    """Whether layers are of several kinds, or of one that a shape has no words for."""
+    """Returns True where layers are of several kinds, or of one that a shape has no words for."""
     named = (*PATTERNS, _VARIANT, "moe_latent_size")
     return any(given.word(name) for name in named) or given.truth("attention_output_gate")
 
@@ -93,20 +93,20 @@ def _blocks(
 ) -> dict[str, Any]:
     """Returns what each letter of the pattern means."""
     pattern = pattern_of(given) or ""
-    found: dict[str, Any] = {"-": {"mlp": mlp}}
+    blocks: dict[str, Any] = {"-": {"mlp": mlp}}
     if set("*+D") & set(pattern):
-        found |= {letter: {"attention": attention} for letter in "*+"}
+        blocks |= {letter: {"attention": attention} for letter in "*+"}
     if "D" in pattern:
-        found["D"] = {"attention": {**attention, "indexer": _indexer(given)}}
+        blocks["D"] = {"attention": {**attention, "indexer": _indexer(given)}}
     if "M" in pattern:
-        found["M"] = {"recurrence": _mamba(given)}
+        blocks["M"] = {"recurrence": _mamba(given)}
     if "G" in pattern:
-        found["G"] = {"recurrence": _delta_net(given)}
+        blocks["G"] = {"recurrence": _delta_net(given)}
     if "E" in pattern:
         if moe is None:
             raise given.invalid("num_experts", "is required for the letter E of the pattern")
-        found["E"] = {"moe": moe}
-    return found
+        blocks["E"] = {"moe": moe}
+    return blocks
 
 
 def _mamba(given: Arguments) -> dict[str, Any]:
@@ -133,19 +133,19 @@ def _mixer(
     """A name for what mixes the tokens of a layer, and that."""
     if switches["recurrence"][index]:
         return "linear_attention", {"recurrence": _delta_net(given)}
-    found = dict(attention)
+    mixer = dict(attention)
     name = "attention"
     if not switches["window"][index]:
-        found.pop("sliding_window", None)
-    elif "sliding_window" in found:
+        mixer.pop("sliding_window", None)
+    elif "sliding_window" in mixer:
         name = "local_attention"
     if given.word(_VARIANT) != "dsa":
-        return name, {"attention": found}
+        return name, {"attention": mixer}
     period = given.whole("dsa_indexer_topk_freq") or 1
     offset = given.whole("dsa_indexer_skip_topk_offset", least=0) or 0
     shared = shares_indexer(index, period, offset)
     indexer = {**_indexer(given), **({"shared": True} if shared else {})}
-    return f"{name}_shared" if shared else name, {"attention": {**found, "indexer": indexer}}
+    return f"{name}_shared" if shared else name, {"attention": {**mixer, "indexer": indexer}}
 
 
 def variant_of(given: Arguments) -> str | None:

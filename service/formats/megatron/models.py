@@ -16,7 +16,7 @@ from service.formats.megatron.layers import (
 )
 from service.formats.megatron.values import Arguments
 
-_MAX_LAYERS = 1024
+_MAX_LAYERS = 1024  # as many as requests take
 _PERIOD = re.compile(r"\+?0{0,9}[1-9]\d{0,11}", re.ASCII)
 _WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
 _EXPERT_ARGUMENTS = (
@@ -93,7 +93,7 @@ def _is_gated(given: Arguments) -> bool:
 
 
 def _has_head_norms(given: Arguments) -> bool:
-    """Whether queries and keys are normalised; in latent attention their latents are."""
+    """Returns True where queries and keys are normalised, or in latent attention their latents."""
     return given.truth("qk_layernorm") and not given.truth("multi_latent_attention")
 
 
@@ -124,7 +124,7 @@ def _attention(given: Arguments) -> dict[str, Any]:
     is_latent = given.truth("multi_latent_attention") or bool(
         set("+D") & set(pattern_of(given) or "")
     )
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "num_attention_heads": given.required("num_attention_heads"),
         **({"mla": _mla(given)} if is_latent else _heads(given)),
         "qk_norm": given.truth("qk_layernorm") and not is_latent,
@@ -133,10 +133,10 @@ def _attention(given: Arguments) -> dict[str, Any]:
         "sinks": given.word("softmax_type") == "learnable",
     }
     if given.truth("attention_output_gate"):
-        found["output_gate"] = "element"
+        fields["output_gate"] = "element"
     if (size := _window_size(given)) is not None:
-        found["sliding_window"] = size
-    return found
+        fields["sliding_window"] = size
+    return fields
 
 
 def _listed_experts(given: Arguments) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _window_size(given: Arguments) -> int | None:
 
 
 def _windowed(given: Arguments, layers: int) -> list[bool]:
-    """Whether each layer has the window."""
+    """Returns for each layer whether its attention has the window."""
     if given.word("window_attn_skip_freq") is None:
         return [True] * layers
     return _layer_pattern(

@@ -1,4 +1,4 @@
-"""Which layers each stage of a pipeline has, by Megatron's arguments
+"""Reads which layers each stage of a pipeline has from Megatron's arguments
 (megatron/core/transformer/transformer_block.py, get_num_layers_to_build, and
 pipeline_parallel_layer_layout.py).
 
@@ -18,7 +18,7 @@ from service.formats.launch.job import in_words
 from service.formats.megatron.layers import PATTERN, chunks_of, pattern_of
 from service.formats.megatron.values import Arguments
 
-_LONGEST_LAYOUT = 20_000
+_LONGEST_LAYOUT = 20_000  # as many layers as requests take, with their strokes, and more
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})", re.ASCII)
 _REPEATED = re.compile(r"(.)\*(\d{1,4})", re.ASCII | re.DOTALL)
 _VIRTUAL = (
@@ -54,15 +54,15 @@ def virtual_stages(given: Arguments, pp: int) -> int:
             rule = f"has {chunks} chunks, which {pp} stages must divide"
             raise given.stopped(name, rule, f"as many chunks as a multiple of {pp}")
         return chunks // pp
-    found = given.required(name)
+    virtual = given.required(name)
     if name == "num_layers_per_virtual_pipeline_stage":
-        found = _by_layers_per_chunk(given, pp, found)
+        virtual = _by_layers_per_chunk(given, pp, virtual)
     else:
-        _require_even_chunks(given, pp, found)
-    if found > 1 and pp == 1:
+        _require_even_chunks(given, pp, virtual)
+    if virtual > 1 and pp == 1:
         rule = f"needs pipeline stages: {_STOPS} without"
         raise given.stopped(name, rule, f"drop it, or {given.called(_STAGES)} of 2 or more")
-    return found
+    return virtual
 
 
 def _virtual_stages_of_pattern(
@@ -84,8 +84,8 @@ def _require_even_chunks(given: Arguments, pp: int, virtual: int) -> None:
     last stage is said by itself."""
     if given.whole("num_layers") is None or any(map(given.word, (FIRST, LAST))):
         return
-    of_stage, rest = divmod(_counted_layers(given), pp)
-    if not rest and of_stage % virtual:
+    of_stage, remainder = divmod(_counted_layers(given), pp)
+    if not remainder and of_stage % virtual:
         name = "num_virtual_stages_per_pipeline_rank"
         rule = f"must divide the {of_stage} layers of a stage: {_STOPS} otherwise"
         raise given.stopped(name, rule, _flag_with(given, name, divisors(of_stage)))
@@ -151,7 +151,7 @@ def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> 
     for at, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
             last_stage = range(pp - 1, len(moved) - 1, pp)
-            fullest = max(last_stage, key=lambda each: moved[each], default=at)
+            fullest = max(last_stage, key=lambda index: moved[index], default=at)
             if fullest == at or moved[fullest] < 2:
                 return counts
             moved[fullest] -= 1
@@ -160,14 +160,15 @@ def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> 
 
 
 def has_early_prediction(given: Arguments) -> bool:
-    """Whether multi-token prediction stands before the last chunk, as cost models do not have
-    it."""
+    """Returns True where multi-token prediction stands before the last chunk, which the cost model
+    does not describe."""
     early, _, _ = (given.word("pipeline_model_parallel_layout") or "").rpartition("|")
     return "m" in early
 
 
 def has_empty_chunks(given: Arguments) -> bool:
-    """Whether chunks other than the first and the last have no layer, as rules do not have it."""
+    """Returns True where chunks other than the first and the last have no layer, which no rule of
+    layouts allows."""
     try:
         return not all("t" in chunk for chunk in _chunks(given)[1:-1])
     except Invalid:  # of which there is no layout

@@ -30,12 +30,12 @@ _WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)
 
 
 def is_of_gpt_neox(arguments: Mapping[str, str]) -> bool:
-    """Whether the dump is of GPT-NeoX, whose arguments have meanings of their own."""
+    """Returns True where GPT-NeoX made the dump: its arguments have meanings of their own."""
     return _NEOX_ARGUMENT in arguments
 
 
 def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
-    """Whether DeepSpeed shards the optimizer, so that `zero_stage` says how far."""
+    """Returns True where DeepSpeed shards the optimizer, so that `zero_stage` says how far."""
     if "deepspeed" in arguments:
         return arguments["deepspeed"].strip() == "True"
     return "zero_stage" in arguments
@@ -44,24 +44,24 @@ def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
 def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
     """The arguments with those of other versions translated. A dump of today's version comes back
     as it is. Values that cannot be read are passed on, for the reader of the argument to refuse."""
-    found = dict(arguments)
+    renamed = dict(arguments)
     for name, todays in facts(VERSIONS)["renamed"].items():
-        if name in arguments and _is_unset(found, todays):
-            found[todays] = arguments[name]
-    found |= _recompute(arguments)
-    found |= _model(arguments)
-    found |= _batch(arguments, found)
-    found |= _experts(arguments, found)
+        if name in arguments and _is_unset(renamed, todays):
+            renamed[todays] = arguments[name]
+    renamed |= _recompute(arguments)
+    renamed |= _model(arguments)
+    renamed |= _batch(arguments, renamed)
+    renamed |= _experts(arguments, renamed)
     if is_of_deepspeed(arguments):
-        found["deepspeed"] = "True"
-        found.setdefault("use_distributed_optimizer", "False")
+        renamed["deepspeed"] = "True"
+        renamed.setdefault("use_distributed_optimizer", "False")
     if any(name in arguments for name in _OLD_ARGUMENTS):
         # Where a dump has one of the arguments that came together, another was cut off.
         for came_together, values in facts(VERSIONS)["only_before"]:
             if not any(name in arguments for name in came_together):
-                found = {**values, **found}
-        found |= _feed_forward_width(arguments)
-    return found
+                renamed = {**values, **renamed}
+        renamed |= _feed_forward_width(arguments)
+    return renamed
 
 
 def _is_unset(arguments: Mapping[str, str], name: str) -> bool:
@@ -101,27 +101,27 @@ def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _model(arguments: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    renamed: dict[str, str] = {}
     if "glu_activation" in arguments and _is_unset(arguments, "swiglu"):
-        found["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)
+        renamed["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)
     if arguments.get("geglu", "").strip() == "True":
-        found["swiglu"] = "True"
+        renamed["swiglu"] = "True"
     elif "geglu" in arguments:
-        found.setdefault("swiglu", arguments.get("swiglu", "False"))
+        renamed.setdefault("swiglu", arguments.get("swiglu", "False"))
     if "tie_embed_logits" in arguments:
-        found["untie_embeddings_and_output_weights"] = str(
+        renamed["untie_embeddings_and_output_weights"] = str(
             arguments["tie_embed_logits"].strip() == "False"
         )
     for name in ("num_attention_heads_kv", "num_key_value_heads"):
         groups = _whole(arguments, name)
         if groups and "group_query_attention" not in arguments:
-            found |= {"group_query_attention": "True", "num_query_groups": str(groups)}
+            renamed |= {"group_query_attention": "True", "num_query_groups": str(groups)}
     if arguments.get("attention_head_type", "").strip() == "multiquery":
-        found |= {"group_query_attention": "True", "num_query_groups": "1"}
+        renamed |= {"group_query_attention": "True", "num_query_groups": "1"}
     fp8_switches = (arguments.get(name, "").strip() for name in ("fp8_hybrid", "fp8_e4m3"))
     if _is_unset(arguments, "fp8") and "True" in fp8_switches:
-        found["fp8"] = "hybrid"
-    return found
+        renamed["fp8"] = "hybrid"
+    return renamed
 
 
 def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str
     per_rank = _whole(arguments, "batch_size")
     if per_rank is None or not _is_unset(arguments, "micro_batch_size"):
         return {}
-    found = {"micro_batch_size": str(per_rank)}
+    batch = {"micro_batch_size": str(per_rank)}
     world = _whole(renamed, "world_size")
     tp = _whole(renamed, "tensor_model_parallel_size")
     pp = _whole(renamed, "pipeline_model_parallel_size") or 1
@@ -139,8 +139,8 @@ def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str
         ranks = world // (tp * pp)
     if ranks and _is_unset(renamed, "global_batch_size"):
         micro_batches = _whole(arguments, "num_microbatches_in_minibatch") or 1
-        found["global_batch_size"] = str(per_rank * ranks * micro_batches)
-    return found
+        batch["global_batch_size"] = str(per_rank * ranks * micro_batches)
+    return batch
 
 
 def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
@@ -154,10 +154,10 @@ def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[s
         return {"num_experts": "None", "expert_model_parallel_size": "1"}
     interval = _whole(arguments, "expert_interval") or 1
     layers = _whole(renamed, "num_layers") or 0
-    found = {"num_experts": str(experts)}
+    arguments_of_experts = {"num_experts": str(experts)}
     if interval > 1 and 0 < layers <= 1024:
         switches = (str(int((index + 1) % interval == 0)) for index in range(layers))
-        found["moe_layer_freq"] = f"[{','.join(switches)}]"
+        arguments_of_experts["moe_layer_freq"] = f"[{','.join(switches)}]"
     if arguments.get("enable_expert_tensor_parallelism", "").strip() != "True":
-        found["expert_tensor_parallel_size"] = "1"
-    return found
+        arguments_of_experts["expert_tensor_parallel_size"] = "1"
+    return arguments_of_experts

@@ -27,7 +27,7 @@ from service.formats.published.software import (
     zero_stage,
 )
 
-_MAX_MICRO_BATCH = 16
+_MAX_MICRO_BATCH = 16  # where a source leaves it open; larger ones are rare, and stated
 
 RecomputePolicy = tuple[str, tuple[str, ...], int]
 """A policy, its modules if it is "selective", and the layers of each chunk if it is "full" (0:
@@ -240,7 +240,7 @@ def _recompute_policies(
 
 
 def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePolicy]:
-    """What the stack does unless told otherwise, and every policy that recomputes more."""
+    """Returns the policy that the stack has by default, and every policy that recomputes more."""
     stack = problem.stack
     module_sets = [tuple(filter(problem.has_module, modules)) for modules in stack.selective]
     selective = [modules for modules in dict.fromkeys(module_sets) if modules]
@@ -265,8 +265,8 @@ def _offloads_activations(training: Row) -> bool:
 
 
 def _stated_layers(text: str, chunk_layers: int) -> int | None:
-    """How many layers of a chunk a text names: "8 layers", "1/3" or "0.5". 0 means all of them, and
-    None that the text names no number."""
+    """Returns the number of layers of a chunk that a text names: "8 layers", "1/3" or "0.5". 0
+    means all of them, and None that the text names no number."""
     count = re.search(r"(\d+) layers", text)
     if count:
         return min(int(count[1]), chunk_layers) % chunk_layers

@@ -61,7 +61,8 @@ class Run:
     memory_bytes: float | None = None
     """The peak that the source prints."""
     memory_kind: MemoryKind = "reserved"
-    """What that counts; in most sources that do not say, what the allocator reserved."""
+    """The kind of memory in `memory_bytes`. Most sources that do not say print what the allocator
+    reserved."""
 
 
 def read(row: Row, software_year: float) -> Run:

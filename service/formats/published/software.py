@@ -31,7 +31,7 @@ _STACK_OF_FRAMEWORK = {
 """By the stack that a row names: patterns in the name of its framework, and the stack of the
 catalogue that each then stands for."""
 _FSDP = ("fsdp1", "fsdp2")
-"""What a row calls the two interfaces of PyTorch's FSDP."""
+"""The names in rows for the two interfaces of PyTorch's FSDP."""
 _NEMO_RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
 _DEGREE_OF_LIMIT = {
     "max_tp": "tp",
@@ -66,7 +66,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
 
 
 def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
-    """What a row says of the kernels, in the fields of Stack."""
+    """Returns what a row says of the kernels, as fields of Stack."""
     changes: dict[str, Any] = {}
     kernel = _KERNELS.get(training.get("attention_kernel") or "")
     if kernel:
@@ -97,8 +97,8 @@ def _stack_name(row: Row) -> str:
 
 
 def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
-    """What a run shows that its build of the stack could do, in the fields of Stack: no sequence
-    parallelism yet, or the chips, schedules or degrees of a fork."""
+    """Returns what a run shows that its build of the stack could do, as fields of Stack: no
+    sequence parallelism yet, or the chips, schedules or degrees of a fork."""
     shown: dict[str, Any] = {}
     if stack.vendors:
         shown["vendors"] = tuple(dict.fromkeys((*stack.vendors, vendor)))
@@ -129,8 +129,8 @@ def offloaded_states(training: Row) -> list[str]:
 
 
 def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:
-    """How old the software of a run is. A row without a date counts as one of the newest
-    software."""
+    """Returns the age in years of the software of a run. A row without a date counts as one of the
+    newest software."""
     if not row.get("date"):
         assumed.append("date")
         return 0.0
@@ -147,8 +147,8 @@ def software_date(row: Row) -> str:
 
 
 def age_years(date: str, software_year: float) -> float:
-    """How much older software of that date is than `software_year`, the newest that a profile
-    describes. A date is "2024" or "2024-07"."""
+    """Returns by how many years software of that date is older than `software_year`, the newest
+    that a profile describes. A date is "2024" or "2024-07"."""
     return max(software_year - _decimal_year(date), 0.0)
 
 
@@ -159,7 +159,7 @@ def _decimal_year(date: str) -> float:
 
 
 def is_older_than(row: Row, year: float | None) -> bool:
-    """Whether a run is older than what came to its stack in that year."""
+    """Returns True where a run is older than an ability that came to its stack in that year."""
     return bool(year and row.get("date") and _decimal_year(row["date"]) < year)
 
 

@@ -54,7 +54,8 @@ def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
 
 
 def _gathers_fp8(value: Any) -> Changes:
-    """Whether parameters are gathered in the format of GEMMs, which 0 bytes stand for."""
+    """Returns the changes for whether parameters are gathered in the format of GEMMs, which 0 bytes
+    stand for."""
     return {"gather_bytes": 0 if value else 2}
 
 

@@ -100,7 +100,7 @@ class Field:
         return Invalid(PATH, shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
-        """Whether a value is a variable of unknown value, and that does not matter."""
+        """Returns True where a value is a variable of unknown value, and that does not matter."""
         is_variable = isinstance(value, str) and bool(undefined_variables(value))
         return self.use == "no_account" and is_variable
 

@@ -162,7 +162,7 @@ def _first_match(patterns: Iterable[str]) -> FirstMatch:
     """Returns what tries all patterns in one expression: a launch may have tens of thousands of
     names, and trying patterns one by one takes a fifth of a millisecond for each."""
     listed = [*patterns]
-    expression = re.compile("|".join(f"({translate(each)})" for each in listed) or "(?!)")
+    expression = re.compile("|".join(f"({translate(pattern)})" for pattern in listed) or "(?!)")
 
     def first_match(name: str) -> str | None:
         match = expression.match(name)

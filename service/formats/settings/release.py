@@ -17,11 +17,11 @@ def known_release(stack_id: str, version: str | None) -> str | None:
     if version is None:
         return None
     known = releases(stack_id)
-    asked = _numbers(version)
-    if not asked:
+    numbers = _numbers(version)
+    if not numbers:
         rule = f"must be a release such as {', '.join([*known][-3:])}"
         raise Invalid("launch.version", version, rule)
-    earlier = [release for release in known if _numbers(release) <= asked]
+    earlier = [release for release in known if _numbers(release) <= numbers]
     return earlier[-1] if earlier else next(iter(known), None)
 
 

@@ -17,7 +17,7 @@ class Reservation:
     reason: str = COULD_MATTER
     """Why it matters."""
     cure: str = GIVE_FIELDS
-    """How to say it so that it is understood: a field of the request, or the file to send."""
+    """The way to say it so that it is understood: a field of the request, or the file to send."""
     answered_by: str = ""
     """The member of the request, such as `model` or `workload.lora`, with which it is settled."""
     is_open: bool = False

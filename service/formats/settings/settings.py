@@ -52,7 +52,9 @@ class Settings:
 
     def __contains__(self, name: str) -> bool:
         """Tells whether a setting, or one of an object, is given."""
-        return name in self.given or any(each.startswith(f"{name}.") for each in self.given)
+        return name in self.given or any(
+            given_name.startswith(f"{name}.") for given_name in self.given
+        )
 
     @property
     def known(self) -> dict[str, Any]:

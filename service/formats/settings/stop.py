@@ -16,13 +16,13 @@ class Stop:
     """A reason at which the framework stops before the first step."""
 
     setting: str
-    """As the framework writes it."""
+    """The setting as the framework writes it."""
     value: object
     rule: str
     source: str
     """The release and the file that stops."""
     cure: str = ""
-    """What to write instead; empty where the rule says it."""
+    """The text to write instead; empty where the rule says it."""
     meant: str = ""
     """The setting that is probably meant by a name that the framework does not have."""
     is_of_name: bool = False

@@ -133,13 +133,13 @@ class Branches:
         is_whole = False
         for item in (child for child in node.children if child.type == "case_item"):
             patterns, body = case_parts(item)
-            found = [None if is_open else self._matches(text, each) for each in patterns]
-            is_rest = any(reader.tree.text(each) == "*" for each in patterns)
-            if True in found and not branches:
+            matches = [None if is_open else self._matches(text, pattern) for pattern in patterns]
+            is_rest = any(reader.tree.text(pattern) == "*" for pattern in patterns)
+            if True in matches and not branches:
                 return reader.run(body)
-            if is_rest or True in found or None in found:
+            if is_rest or True in matches or None in matches:
                 branches.append(self._branch(body))
-            if is_rest or True in found:
+            if is_rest or True in matches:
                 is_whole = True
                 break
         self._merge(branches, is_whole=is_whole)
@@ -159,7 +159,7 @@ class Branches:
             return None
         expansion = reader.expansion()
         listed = node.children_by_field_name("value")
-        words = [word for each in listed for word in expansion.words(each)]
+        words = [word for word_node in listed for word in expansion.words(word_node)]
         if not any(child.type == "in" for child in node.children):
             words = list(reader.variables.values.get("@", Value(())).words)
         name = reader.tree.text(variable)
@@ -186,7 +186,7 @@ class Branches:
         body = node.child_by_field_name("body")
         tests = node.children_by_field_name("condition")
         is_until = node.children[0].type == "until"
-        goes_through = any(_ARGUMENTS.search(self.reader.tree.text(each)) for each in tests)
+        goes_through = any(_ARGUMENTS.search(self.reader.tree.text(test)) for test in tests)
         if body is None:
             return None
         for _ in range(_MOST_ARGUMENTS if goes_through else 1):

@@ -48,26 +48,26 @@ class Command:
     before: tuple[str, ...] = ()
     """The words in front of the program: launchers, containers and their options."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What is exported, or set in front of the command."""
+    """Variables that are exported, or set in front of the command."""
     nnodes: int | None = None
     nproc_per_node: int | None = None
     """Ranks on a node."""
     num_ranks: int | None = None
     """All ranks, where their number is said or follows."""
     chip: str | None = None
-    """What the scheduler calls the GPUs that are asked for, such as h100."""
+    """The scheduler's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
     """The feature that the scheduler must find on every node, which may name a chip."""
     slurm: Mapping[str, str] = field(default_factory=dict)
     """Options of #SBATCH lines, without dashes."""
     files: LaunchFiles = NO_FILES
-    """What was sent beside the text, and what its script writes."""
+    """The files that were sent beside the text, and those that its script writes."""
     notes: tuple[str, ...] = ()
     """Sentences about values that were taken in the place of others."""
     in_branches: tuple[str, ...] = ()
     """Assignments that may have made it another command, and may or may not have run."""
     replaced_in_branches: tuple[str, ...] = ()
-    """Those of them that would take the place of a value that the text gives otherwise."""
+    """Assignments in branches that would replace a value that the text gives otherwise."""
     defaults: tuple[str, ...] = ()
     """Variables that nothing sets, with the values that the text has for them then: TP=4."""
 
@@ -81,18 +81,18 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         words = tuple(_with_variables(word, files.environment) for word in words)
         return Command(words=words, program=None, files=files, environment=files.environment)
     script, header = _script_and_header(text, files)
-    found = _training(script)
-    before = found.words[: program_at(found.words) or 0]
-    environment = {**found.environment, **_assignments(before)}
+    training = _training(script)
+    before = training.words[: program_at(training.words) or 0]
+    environment = {**training.environment, **_assignments(before)}
     sent = files.with_written(script.written)
     ranks = ranks_of(header, _said_before(text, files, header, before), environment)
     hosts = hosts_of(before, sent)
     if hosts is not None:
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
     at = len(before)
-    has_program = at < len(found.words) and not found.words[at].startswith("-")
-    program = _program(found.words, at) if has_program else None
-    behind = found.words[at + has_program :]
+    has_program = at < len(training.words) and not training.words[at].startswith("-")
+    program = _program(training.words, at) if has_program else None
+    behind = training.words[at + has_program :]
     if "torchx" in map(base_name, before) and behind[:1] == ("--",):  # in front of its arguments
         behind = behind[1:]
     return Command(
@@ -108,9 +108,9 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         slurm=header.options,
         files=sent,
         notes=header.notes,
-        in_branches=_written(found.doubts),
-        replaced_in_branches=_written(doubt for doubt in found.doubts if doubt.replaces),
-        defaults=found.defaults,
+        in_branches=_written(training.doubts),
+        replaced_in_branches=_written(doubt for doubt in training.doubts if doubt.replaces),
+        defaults=training.defaults,
     )
 
 
@@ -203,14 +203,20 @@ def _overrides(text: str) -> tuple[str, ...] | None:
 
 def _training(script: Script) -> Statement:
     """Returns the statement that trains. Of a list of arguments, all of it."""
-    starting = [each for each in script.statements if program_at(each.words) is not None]
+    starting = [
+        statement for statement in script.statements if program_at(statement.words) is not None
+    ]
     if starting:
         return _only(starting)
-    listed = [each for each in script.statements if _is_list(each.words)] or script.statements
-    words = [word for each in listed for word in each.words]
-    environment = {key: value for each in listed for key, value in each.environment.items()}
-    doubts = tuple(dict.fromkeys(doubt for each in listed for doubt in each.doubts))
-    defaults = tuple(dict.fromkeys(taken for each in listed for taken in each.defaults))
+    listed = [
+        statement for statement in script.statements if _is_list(statement.words)
+    ] or script.statements
+    words = [word for statement in listed for word in statement.words]
+    environment = {
+        key: value for statement in listed for key, value in statement.environment.items()
+    }
+    doubts = tuple(dict.fromkeys(doubt for statement in listed for doubt in statement.doubts))
+    defaults = tuple(dict.fromkeys(taken for statement in listed for taken in statement.defaults))
     return Statement(tuple(words), environment, doubts, defaults)
 
 
@@ -221,11 +227,13 @@ def _is_list(words: Sequence[str]) -> bool:
 def _only(statements: list[Statement]) -> Statement:
     """Returns the statement that looks most as if it trained; the last one of a text of which none
     does. Raises Invalid where several that differ do so alike."""
-    most = max(likelihood(each.words) for each in statements)
-    likely = [each for each in statements if likelihood(each.words) == most]
-    distinct = {of_any_node(each.words): each for each in likely}
+    most = max(likelihood(statement.words) for statement in statements)
+    likely = [statement for statement in statements if likelihood(statement.words) == most]
+    distinct = {of_any_node(statement.words): statement for statement in likely}
     if len(distinct) > 1 and most >= 0:
-        programs = {each.words[program_at(each.words) or 0] for each in distinct.values()}
+        programs = {
+            statement.words[program_at(statement.words) or 0] for statement in distinct.values()
+        }
         rule = (
             f"starts {len(distinct)} commands ({', '.join(sorted(programs)[:_MOST_NAMED])}): send"
             " the one that trains"

@@ -99,7 +99,7 @@ class Commands:
         """Follows what stands on the line of a heredoc behind its mark."""
         for node in nodes:
             inner = node.children if node.type == "pipeline" else [node]
-            for child in (each for each in inner if each.is_named):
+            for child in (inner_node for inner_node in inner if inner_node.is_named):
                 if child.type == "command" and node.type == "pipeline":
                     self.run(child, _Input(text))
                 else:
@@ -117,7 +117,7 @@ class Commands:
         """Returns words behind the name of a file, which are of the command in front of it."""
         expansion = self.reader.expansion()
         behind = node.children_by_field_name("destination")[1:]
-        return [word for each in behind for word in expansion.words(each)]
+        return [word for argument in behind for word in expansion.words(argument)]
 
     def _heredoc(self, node: Node) -> str:
         marks = [child for child in node.children if child.type == "heredoc_start"]
@@ -185,7 +185,7 @@ class Commands:
         others = reader.script.statements
         num_before = len(others)
         if self._runs_text(words, environment, given):
-            others[num_before:] = [command.with_doubts_of(each) for each in others[num_before:]]
+            others[num_before:] = [command.with_doubts_of(other) for other in others[num_before:]]
             return None
         if given.text is not None and not given.outputs:
             self._write(given.text, _Input(outputs=((_STDIN, False),)))

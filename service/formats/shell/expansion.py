@@ -41,7 +41,8 @@ _CASES: dict[str, Callable[[str], str]] = {
 
 @dataclass(slots=True)
 class Budget:
-    """What the reading of one text may take, shared by all that is read in its place."""
+    """A budget limits what the reading of one text may take, shared by all that is read in its
+    place."""
 
     expanded: int = 0
     steps: int = 0
@@ -71,7 +72,7 @@ class Expansion:
     budget: Budget
     takes_defaults: bool
     output: Callable[[str], str | None]
-    """What a command in $( ) prints, where that is known without running it."""
+    """Returns what a command in $( ) prints, where that is known without running it."""
     doubts: dict[Doubt, None] = field(default_factory=dict)
     """The doubts about all that was put in."""
     defaults: dict[str, None] = field(default_factory=dict)
@@ -227,8 +228,8 @@ class Expansion:
             target = target.children[0]
         name = self.tree.text(target)
         operators = [c for c in node.children if not c.is_named and c.type not in ("${", "}")]
-        before = [each for each in operators if each.start_byte < target.start_byte]
-        behind = [each for each in operators if each.start_byte > target.start_byte]
+        before = [operator for operator in operators if operator.start_byte < target.start_byte]
+        behind = [operator for operator in operators if operator.start_byte > target.start_byte]
         value = self._looked_up(name)
         text = None if value is None else _element(value, index)
         if before:
@@ -341,7 +342,7 @@ class Expansion:
 
 
 _IN_BRACKETS = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\))*+"
-"""What stands between brackets, with brackets three deep in it."""
+"""A text inside brackets, with brackets three deep in it."""
 _UNKNOWN_OUTPUT = re.compile(rf"(\$\({_IN_BRACKETS}\)|`[^`]*+`)")
 """A command, or a sum, of which nobody knows what it gives."""
 _LONGEST_SUM = 200

@@ -1,4 +1,4 @@
-"""What is wrong with a text of the shell, and with values in it that nobody can know."""
+"""Faults of a shell text, and of values in it that nobody can know."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import re
 
 _AND = re.compile(r"[&,]")
 _FEATURE = re.compile(r"(?P<name>[A-Za-z][\w.:-]{0,99})(?:\*(?P<count>\d{1,7}))?", re.ASCII)
-_MOST_FEATURES = 16
+_MOST_FEATURES = 16  # sites have a few for each kind of node
 
 
 def required_features(expression: str, num_nodes: int | None) -> tuple[str, ...]:
@@ -16,12 +16,12 @@ def required_features(expression: str, num_nodes: int | None) -> tuple[str, ...]
     if "|" in expression:
         return ()
     parts = _AND.split(re.sub(r"[\[\]()\s]", "", expression))[:_MOST_FEATURES]
-    found = list[str]()
+    features = list[str]()
     for part in parts:
         match = _FEATURE.fullmatch(part)
         if match is None:
             continue
         is_alone = len(parts) == 1 and num_nodes is None
         if match["count"] is None or is_alone or int(match["count"]) == num_nodes:
-            found.append(match["name"].rpartition(":")[2])
-    return tuple(found)
+            features.append(match["name"].rpartition(":")[2])
+    return tuple(features)

@@ -27,25 +27,25 @@ class NotSent(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
-    """What is sent beside the text of a launch: its files by name, and its environment."""
+    """The files that were sent beside the text of a launch, by name, and its environment."""
 
     texts: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     header: Header | None = None
-    """What the object asks its scheduler for that the text was part of, if it was."""
+    """The requests to the scheduler of the object that had the text in it, if there was one."""
 
     def text(self, name: str, setting: str | None = None) -> str:
         """Returns the text of the file that a command calls `name`; `setting` is how it does so.
         Raises NotSent where no file of that name is here."""
-        found = self.named(name)
-        if found is None:
+        name_and_text = self.named(name)
+        if name_and_text is None:
             raise NotSent(name, setting or name)
-        return self.texts[found]
+        return self.texts[name_and_text]
 
     def find(self, name: str) -> str | None:
         """Returns the text of a file; None where it was not sent."""
-        found = self.named(name)
-        return None if found is None else self.texts[found]
+        name_and_text = self.named(name)
+        return None if name_and_text is None else self.texts[name_and_text]
 
     def __contains__(self, name: str) -> bool:
         return self.named(name) is not None
@@ -60,16 +60,16 @@ class LaunchFiles:
         that shares most folders with it. Raises Invalid where two that differ do so alike."""
         if name in self.texts:
             return name
-        wanted = _steps(name)
-        if not wanted or _VARIABLE.fullmatch(wanted[-1]):
+        steps = _steps(name)
+        if not steps or _VARIABLE.fullmatch(steps[-1]):
             return None
-        shared = {sent: _common_end(wanted, _steps(sent)) for sent in self.texts}
+        shared = {sent: _common_end(steps, _steps(sent)) for sent in self.texts}
         most = max(shared.values(), default=0)
         if not most:
             return None
         nearest = [sent for sent, count in shared.items() if count == most]
         if len({self.texts[sent] for sent in nearest}) > 1:
-            exact = [sent for sent in nearest if _steps(sent) == wanted]
+            exact = [sent for sent in nearest if _steps(sent) == steps]
             if len(exact) != 1:
                 names = ", ".join(shortened(sent) for sent in nearest[:5])
                 rule = f"may be any of {names} of launch.files: write its folder into the command"

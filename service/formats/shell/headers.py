@@ -1,4 +1,5 @@
-"""What a job asks its scheduler for: #SBATCH and #PBS lines, or the object that describes it."""
+"""Reads what a job asks its scheduler for: #SBATCH and #PBS lines, or the object that describes
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _PBS = "#PBS"
 _HETEROGENEOUS = "hetjob"
 _SELECTED = re.compile(r"(?:select|nodes)=(\S{1,400})", re.ASCII)
 _OF_CHUNK = {"ngpus": "gpus-per-node", "gpus": "gpus-per-node", "mpiprocs": "ntasks-per-node"}
-"""What PBS asks for on a node, in the words of Slurm."""
+"""The option of Slurm for what PBS asks for on a node."""
 _CHIPS_OF_CHUNK = ("gpu_type", "gpu_model", "accelerator_model")
 _SAID_BY_SCHEDULER = {
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -27,7 +28,7 @@ _SHORT_NAMES = {"nodes": "N"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a job asks for, in Slurm's options without dashes in front, whoever the scheduler is."""
+    """The options of a job in Slurm's words, without dashes in front, whoever the scheduler is."""
 
     name: str = SBATCH
     options: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +61,7 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
 def options(words: Iterable[str]) -> dict[str, str]:
     """Returns options with their values, by name without dashes in front, such as
     `ntasks-per-node`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     waiting: str | None = None
     for word in words:
         if word.startswith("-"):
@@ -70,11 +71,11 @@ def options(words: Iterable[str]) -> dict[str, str]:
                 name = name[0]
                 has_value = "="
             waiting = None if has_value else name
-            found[name] = value
+            values[name] = value
         elif waiting is not None:
-            found[waiting] = word
+            values[waiting] = word
             waiting = None
-    return found
+    return values
 
 
 def _joined(first: Header, second: Header) -> Header:
@@ -94,9 +95,9 @@ def _of_text(text: str) -> Header:
     if any(components):
         return Header(options=components[0], others=tuple(components[1:]))
     for line in text.splitlines():
-        found = _of_pbs(line) if line.lstrip().startswith(_PBS) else None
-        if found is not None:
-            return found
+        pbs = _of_pbs(line) if line.lstrip().startswith(_PBS) else None
+        if pbs is not None:
+            return pbs
     return Header()
 
 
@@ -138,16 +139,16 @@ def _chunk(text: str) -> dict[str, str]:
     pairs = dict(part.partition("=")[::2] for part in parts)
     if not count.isdecimal():
         return {}
-    found = {"nodes": count}
+    values = {"nodes": count}
     if "ppn" in pairs and "mpiprocs" not in pairs and "gpus" in pairs:
         pairs.pop("ppn")  # which counts cores there
     for name, option in _OF_CHUNK.items():
         if pairs.get(name, "").isdecimal():
-            found[option] = pairs[name]
+            values[option] = pairs[name]
     chip = next((pairs[name] for name in _CHIPS_OF_CHUNK if name in pairs), None)
-    if chip and "gpus-per-node" in found:
-        found["gpus-per-node"] = f"{chip}:{found['gpus-per-node']}"
-    return found
+    if chip and "gpus-per-node" in values:
+        values["gpus-per-node"] = f"{chip}:{values['gpus-per-node']}"
+    return values
 
 
 def _as_given(header: Header, environment: Mapping[str, str]) -> Header:
@@ -187,5 +188,9 @@ def used_components(header: Header, before: Sequence[str]) -> list[int]:
     for part in named.split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
-            chosen |= {each for each in everything if int(first) <= each <= int(last or first)}
+            chosen |= {
+                component
+                for component in everything
+                if int(first) <= component <= int(last or first)
+            }
     return sorted(chosen) or [0]

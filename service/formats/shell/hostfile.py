@@ -43,8 +43,8 @@ def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
 def _slots(text: str) -> dict[str, int] | None:
     lines = [line.strip() for line in text.splitlines()]
     matches = [_LINE.fullmatch(line) for line in lines if line and not line.startswith("#")]
-    found = {match["host"]: int(match["slots"]) for match in matches if match}
-    return found if found and len(found) == len(matches) else None
+    slots_of_host = {match["host"]: int(match["slots"]) for match in matches if match}
+    return slots_of_host if slots_of_host and len(slots_of_host) == len(matches) else None
 
 
 def _chosen(slots: Mapping[str, int], own: Mapping[str, str]) -> dict[str, int]:

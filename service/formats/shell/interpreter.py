@@ -43,7 +43,7 @@ class Interpreter:
     files: LaunchFiles
     budget: Budget = field(default_factory=Budget)
     takes_defaults: bool = True
-    """Whether ${X:-1} is 1 where nothing sets X; else it is unknown."""
+    """True where ${X:-1} is 1 if nothing sets X. Otherwise it is unknown."""
     functions: dict[str, tuple[Tree, Node]] = field(default_factory=dict)
     before: tuple[str, ...] = ()
     """The words of the command that starts this text."""

@@ -1,4 +1,4 @@
-"""What commands in $( ) print, of the few that can be told without running them."""
+"""Returns what commands in $( ) print, for the few that can be told without running them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | N
 
 def _cut(text: str, options: list[str]) -> str | None:
     """Returns the field of a text that `cut -d X -f N` prints; None where it is asked otherwise."""
-    found = re.fullmatch(r"-d ?(.) -f ?(\d{1,3})", " ".join(options))
-    if found is None or "\n" in text:
+    match = re.fullmatch(r"-d ?(.) -f ?(\d{1,3})", " ".join(options))
+    if match is None or "\n" in text:
         return None
-    fields = text.split(found[1])
-    return fields[int(found[2]) - 1] if 1 <= int(found[2]) <= len(fields) else ""
+    fields = text.split(match[1])
+    return fields[int(match[2]) - 1] if 1 <= int(match[2]) <= len(fields) else ""
 
 
 def _words(command: str) -> list[str]:

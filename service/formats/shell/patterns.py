@@ -9,7 +9,8 @@ from functools import lru_cache
 _MOST_STARS = 8
 """Stars of a pattern that are tried: matching takes a time that grows with each."""
 MAX_CHARACTERS = 512
-"""Of a value that is held against a pattern: each cut tries every place in it."""
+"""Characters of a value that is matched against a pattern. Each cut tries every place in it, so the
+time grows with their square."""
 _SET = re.compile(r"\?|\[[!^]?[\w\s.:/,=@-]{1,99}\]", re.ASCII)
 
 

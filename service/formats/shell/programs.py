@@ -1,5 +1,5 @@
-"""Which word of a command is the program that it starts, behind launchers and containers, and
-whether that trains."""
+"""Finds the program that a command starts, behind launchers and containers, and whether it
+trains."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def program_at(words: Sequence[str]) -> int | None:
 
 
 def _wraps(words: Sequence[str], at: int) -> bool:
-    """Whether a word is a script that starts the words behind it, as `./wrap.sh python train.py`
-    and `./wrap.sh train.py` do."""
+    """Returns True where a word is a script that starts the words behind it, as `./wrap.sh python
+    train.py` and `./wrap.sh train.py` do."""
     if not words[at].endswith(".sh") or at + 1 == len(words):
         return False
     name = base_name(words[at + 1])
@@ -122,9 +122,9 @@ def wrapped(words: Sequence[str]) -> Wrapped | None:
     end = program_at(words)
     for at, word in enumerate(words[:end]):
         if base_name(word) in SHELLS:
-            found = _behind_shell(words, at)
-            if found is not None:
-                return found
+            behind_shell = _behind_shell(words, at)
+            if behind_shell is not None:
+                return behind_shell
         for option in _TEXT_OPTIONS:
             if word == option and at + 1 < len(words):
                 return Wrapped(tuple(words[:at]), words[at + 1])

@@ -1,4 +1,4 @@
-"""How many nodes, GPUs and ranks a command has, by the options of its launchers and of Slurm."""
+"""Counts the nodes, GPUs and ranks of a command, by the options of its launchers and of Slurm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _RANKS = ("num_processes", "ntasks", "np", "n")
 _OF_AGENT = ("nproc_per_node", "num_gpus")
 _OF_MPI = ("N", "npernode", "ppn")
-"""What launchers call the number of nodes, of ranks, and of ranks on a node."""
+"""Options of launchers for the number of nodes, of ranks, and of ranks on a node."""
 _WHOLE = re.compile(r"\d{1,7}", re.ASCII)
 _GPUS = re.compile(r"(?:(?P<chip>[A-Za-z][\w.-]{0,60}):)?(?P<count>\d{1,7})", re.ASCII)
 _GRES = re.compile(
@@ -36,7 +36,7 @@ class Ranks:
     per_node: int | None = None
     total: int | None = None
     chip: str | None = None
-    """What Slurm calls the GPUs that are asked for, such as h100."""
+    """Slurm's name for the GPUs that are asked for, such as h100."""
     features: tuple[str, ...] = ()
     """The feature that --constraint asks of every node, which may name a chip."""
 
@@ -129,7 +129,11 @@ def _ranks_of_component(
     nodes = _nodes(launchers, has_agent=has_agent)
     tasks = _last(launchers, ("ntasks_per_node",))
     ranks = None if has_agent else _last(launchers, _RANKS)
-    asked = [each for launcher in launchers for each in _gpus(launcher, nodes, tasks, ranks)]
+    asked = [
+        asked_by_launcher
+        for launcher in launchers
+        for asked_by_launcher in _gpus(launcher, nodes, tasks, ranks)
+    ]
     gpus = _agreed(asked, "GPUs on a node")
     per_node = _last(launchers, _OF_AGENT) if has_agent else _ranks_on_node(launchers, tasks, gpus)
     per_node = per_node or (None if ranks else gpus)
@@ -213,8 +217,8 @@ def _launchers(words: Sequence[str]) -> Iterator[_Launcher]:
 def _last(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure | None:
     """The figure of the innermost launcher that has one: it overrides those outside."""
     names = tuple(names)
-    found = [next(launcher.figures(names), None) for launcher in launchers]
-    return next((figure for figure in reversed(found) if figure), None)
+    figures = [next(launcher.figures(names), None) for launcher in launchers]
+    return next((figure for figure in reversed(figures) if figure), None)
 
 
 def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
@@ -240,16 +244,22 @@ def _more_ranks(ranks: _Figure, place: str, gpus: int, written: str) -> Invalid:
 def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
     """The number of nodes. It is one where neither nodes nor all GPUs or tasks of the job are said,
     and an agent or a script of Slurm is there."""
-    names = {each.name: _NODES[:-1] if each.name in _MPI else _NODES for each in launchers}
-    said = [figure for each in launchers for figure in each.figures(names[each.name])]
+    names = {
+        launcher.name: _NODES[:-1] if launcher.name in _MPI else _NODES for launcher in launchers
+    }
+    said = [figure for launcher in launchers for figure in launcher.figures(names[launcher.name])]
     if said:
         return _agreed(said, "nodes")
     script = launchers[0].options
-    has_hosts = any({"hostfile", "H"} & each.options.keys() for each in launchers)
+    has_hosts = any({"hostfile", "H"} & launcher.options.keys() for launcher in launchers)
     is_one = (has_agent and not has_hosts) or (script and not script.keys() & {"ntasks", "n"})
-    if any({"gpus", "G"} & each.options.keys() for each in launchers if each.asks_for_gpus):
+    if any(
+        {"gpus", "G"} & launcher.options.keys() for launcher in launchers if launcher.asks_for_gpus
+    ):
         is_one = False
-    says_some = any(name in each.options for each in launchers for name in names[each.name])
+    says_some = any(
+        name in launcher.options for launcher in launchers for name in names[launcher.name]
+    )
     return _Figure(1, "one node") if is_one and not says_some else None
 
 
@@ -259,7 +269,7 @@ def _ranks_on_node(
     """The ranks on a node that no agent starts. One task with several GPUs starts them itself."""
     if tasks is not None:
         return gpus if gpus and tasks.count == 1 else tasks
-    return _last([each for each in launchers if each.name in _MPI], _OF_MPI)
+    return _last([launcher for launcher in launchers if launcher.name in _MPI], _OF_MPI)
 
 
 def _gpus(

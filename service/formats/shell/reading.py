@@ -15,12 +15,12 @@ from service.formats.shell.syntax import parse
 from service.formats.shell.variables import Value, of_environment
 
 ARGUMENTS = ":arguments"
-"""What stands in the place of the program in front of arguments alone."""
+"""A word that stands for the program where a text has arguments alone."""
 _ARGUMENT_LIST = re.compile(
     r"""(?:\s|#[^\n]*\n|[A-Za-z_]\w{0,99}=(?:"[^"]*+"|'[^']*+'|[^\s("'])*+\s)*+-""", re.ASCII
 )
-"""How a text begins that is no command, but arguments alone. What stands in quotes is one value: a
-variable that holds a program and its flags is none of them."""
+"""The start of a text that has arguments alone and no command. A quoted text is one value, so that
+a variable that holds a program and its flags is not taken for arguments."""
 _PIECE = re.compile(
     r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\([^)\n]*\)|\$\{[^}\n]*\}|(?<=\s)#[^\n]*"
     r"|(?P<mark>[()|&;<>])|(?P<end>\n)",

@@ -15,12 +15,13 @@ from service.formats.shell.faults import PATH, shortened
 
 _LANGUAGE = Language(tree_sitter_bash.language())
 MAX_CHARACTERS = 2**18
-"""Of one text. A launch and its files have fewer; what variables make of them may have more."""
+"""Characters of one text. A launch and its files have fewer; what variables make of them may have
+more."""
 _MOST_BARS = 1500
 """Bars in one text: where a text has an error the parser takes memory by the square of a pipeline,
 50 MiB for so many."""
 _MOST_SECONDS = 0.5
-"""Of the processor for one text. A script of 64 KiB takes a tenth of it; texts that are made to
+"""Processor seconds for one text. A script of 64 KiB takes a tenth of it; texts that are made to
 take longer take minutes."""
 _CHUNK = 2**16
 """Bytes that the parser is handed at a time: nearly every text is one chunk, of which the binding

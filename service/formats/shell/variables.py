@@ -22,7 +22,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a variable holds: one word, or those of an array."""
+    """The value of a variable: one word, or the words of an array."""
 
     words: tuple[str, ...]
     is_array: bool = False

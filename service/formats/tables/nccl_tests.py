@@ -74,7 +74,7 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
         ranks=_ranks(output.ranks, operation, rows),
         devices=output.devices,
         sizes=tuple(row.size for row in rows),
-        seconds=tuple(min(each.seconds for each in row.placements) for row in rows),
+        seconds=tuple(min(placement.seconds for placement in row.placements) for row in rows),
         unread=output.unread,
     )
 
@@ -109,23 +109,23 @@ def _require_success(output: Output) -> None:
 def _operation(programs: list[str], asked: Operation | None) -> Operation:
     """The collective that the output names. Where it names none or several, `asked` says which it
     is."""
-    found = _named_operations(programs)
+    operations = _named_operations(programs)
     other = next((name for name in programs if name in _OTHER_COLLECTIVES), None)
     if asked is not None:
-        if asked not in found and (found or other):
-            rule = f"is not what the output names: {', '.join(found or [str(other)])}"
+        if asked not in operations and (operations or other):
+            rule = f"is not what the output names: {', '.join(operations or [str(other)])}"
             raise Invalid("operation", asked, rule)
         return asked
-    if len(found) == 1 and other is None:
-        return found[0]
+    if len(operations) == 1 and other is None:
+        return operations[0]
     uses = ", ".join(get_args(Operation))
     rule = _UNNAMED_RULE
-    if found:
-        named = ", ".join([*found, *([other] if other else [])])
+    if operations:
+        named = ", ".join([*operations, *([other] if other else [])])
         rule = f"is required: the output names several collectives ({named})"
     elif other:
         rule = f"is of {other}, which no layout has: their traffic is of {uses}"
-    raise Invalid("operation", None if found else other, rule)
+    raise Invalid("operation", None if operations else other, rule)
 
 
 def _named_operations(programs: list[str]) -> list[Operation]:
@@ -164,7 +164,7 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
     passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
     if operation not in passes:
         return None
-    best = max(placements, key=lambda each: each.algbw or 0.0, default=None)
+    best = max(placements, key=lambda placement: placement.algbw or 0.0, default=None)
     if best is None or not best.algbw or not best.busbw:
         return None
     ratio = best.busbw / best.algbw

@@ -10,6 +10,7 @@ __all__ = ["Output", "read_output"]
 
 
 def read_output(text: str) -> Output:
-    """What the table that the programs print has, or else the JSON that newer ones write."""
+    """Returns the rows of the table that the programs print, or else of the JSON that newer ones
+    write."""
     output = read_text(text)
     return output if output.rows else read_json(text) or output

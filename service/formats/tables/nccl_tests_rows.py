@@ -1,4 +1,4 @@
-"""What the two forms of nccl-tests output, text and JSON, are read into."""
+"""Rows of nccl-tests output, into which its two forms, text and JSON, are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import isfinite
 
 from models.errors import Invalid
 
-_MAX_S = 1e4
+_MAX_S = 1e4  # three hours for one collective is a broken clock
 _NOT_CHECKED = {"N/A", "-"}
 _ERROR_LIMITS = {
     "half": 1e-2,
@@ -40,13 +40,13 @@ class Row:
     """In bytes."""
     redop: str | None
     program: str | None
-    """What was last named before the row, as all_reduce of all_reduce_perf."""
+    """The program that was last named before the row, as all_reduce of all_reduce_perf."""
     placements: tuple[Placement, ...]
 
 
 @dataclass(slots=True)
 class Output:
-    """What an output holds, before anyone asks which collective it is of."""
+    """An output as it was read, before anyone asks which collective it is of."""
 
     rows: list[Row] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
@@ -58,9 +58,9 @@ class Output:
     unread: int = 0
     """Lines that could not be read, or whose results were wrong."""
     wrong: str | None = None
-    """Of the first line without a right result, what was wrong."""
+    """The fault of the first line without a right result."""
     failure: str | None = None
-    """What the program says of a failure of the run."""
+    """The program's message about a failure of the run."""
     has_header: bool = False
     has_debug_output: bool = False
     """Lines of NCCL's own log stand among those of the table."""
@@ -91,19 +91,19 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        found = float(value)
+        parsed = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if isfinite(found) else None
+    return parsed if isfinite(parsed) else None
 
 
 def wrong_result(column: str, value: object, dtype: str) -> str | None:
-    """What a column that checks the results says is wrong with them, such as "#wrong 12". `column`
+    """Returns what the column that checks the results says is wrong, such as "#wrong 12". `column`
     is #wrong, which counts elements, or error, which is the largest deviation."""
     if value is None or value in _NOT_CHECKED:
         return None
-    found = number(value)
-    if found is None or found > _error_limit(column, dtype):
+    count = number(value)
+    if count is None or count > _error_limit(column, dtype):
         return f"{column} {value}"
     return None
 

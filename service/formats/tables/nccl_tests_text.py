@@ -65,12 +65,13 @@ class _Group:
 @dataclass(frozen=True, slots=True)
 class _Columns:
     leading: tuple[str, ...]
-    """Those between the type and the first time: redop and root, if any."""
+    """The columns between the type and the first time: redop and root, if any."""
     groups: tuple[_Group, ...]
 
     @classmethod
     def of(cls, names: list[str]) -> _Columns | None:
-        """Those of a header, from the one after `type` on; None where it has no times."""
+        """Returns the columns of a header, from the one after `type` on; None where it has no
+        times."""
         if "cputime" in names:
             raise cpu_time_refused()
         # Rows may end with a time of day whether or not the header names it.
@@ -98,7 +99,7 @@ _USUAL_COLUMNS = _Columns(
         _Group(time=4, end=8, algbw=5, busbw=6, check=(7, "#wrong")),
     ),
 )
-"""Those of every release from 2.12 on."""
+"""The columns of every release from 2.12 on."""
 
 
 def read_text(text: str) -> Output:
@@ -123,9 +124,9 @@ def read_text(text: str) -> Output:
         else:
             if match := _THREADS_AND_GPUS.search(line):
                 at_least = int(match[1]) * int(match[2])
-            if found := programs_in(line):
-                output.programs += found
-                program = found[0] if len(set(found)) == 1 else None
+            if programs := programs_in(line):
+                output.programs += programs
+                program = programs[0] if len(set(programs)) == 1 else None
             if match := _FAILURE.search(line):
                 output.failure = output.failure or match[0].strip()
             if match := _WARNING.search(line):
@@ -145,25 +146,25 @@ def _add_row(
     size = float(match[1])
     dtype = match[3]
     fields = match[4].split()
-    found = _fields_by_column(columns or _USUAL_COLUMNS, fields)
-    if found is None or (columns is None and found.redop is None):
+    columns_of_row = _fields_by_column(columns or _USUAL_COLUMNS, fields)
+    if columns_of_row is None or (columns is None and columns_of_row.redop is None):
         output.unread += 1
         return
     placements = []
     wrong: str | None = None
-    for group in found.groups:
-        placement = _placement(found.measured, group)
+    for group in columns_of_row.groups:
+        placement = _placement(columns_of_row.measured, group)
         if placement is None:
             continue
-        says_wrong = _wrong_result(found.measured, group, dtype)
+        says_wrong = _wrong_result(columns_of_row.measured, group, dtype)
         if says_wrong is None:
             placements.append(placement)
         else:
             wrong = wrong or f"{says_wrong} at {size:.0f} bytes"
-    if columns is None and not all(_has_own_bandwidth(size, each) for each in placements):
+    if columns is None and not all(_has_own_bandwidth(size, measured) for measured in placements):
         output.unread += 1
         return
-    output.add(Row(size, found.redop, program, tuple(placements)), wrong)
+    output.add(Row(size, columns_of_row.redop, program, tuple(placements)), wrong)
 
 
 def _placement(measured: list[str], group: _Group) -> Placement | None:
@@ -187,7 +188,7 @@ def _wrong_result(measured: list[str], group: _Group, dtype: str) -> str | None:
 class _Fields:
     redop: str | None
     groups: tuple[_Group, ...]
-    """Those that the row has."""
+    """The groups of columns that the row has."""
     measured: list[str]
 
 
@@ -208,14 +209,14 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
     groups = tuple(group for group in columns.groups if group.end <= len(measured))
     if not groups or groups[-1].end != len(measured):
         return None
-    if not all(_TIME_OF_DAY.fullmatch(each) for each in more):
+    if not all(_TIME_OF_DAY.fullmatch(field) for field in more):
         return None
     return _Fields(redop, groups, measured)
 
 
 def _has_own_bandwidth(size: float, placement: Placement) -> bool:
-    """Whether the bandwidth is that of the size and the time, as far as its digits tell. It is what
-    shows that columns without a header are the usual ones."""
+    """Returns True where the bandwidth follows from the size and the time, as far as its digits
+    tell. This shows that columns without a header are the usual ones."""
     if not placement.algbw:
         return True
     own = size / placement.seconds / 1e9

@@ -12,14 +12,14 @@ from shardwright.hooks.policy import HookPolicy
 ANNOTATION = "shardwright/check"
 
 
-def patch_of(job: Mapping[str, Any], found: Finding, policy: HookPolicy) -> list[dict[str, Any]]:
+def patch_of(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> list[dict[str, Any]]:
     """Returns the operations, none where nothing was found. Variables that are there already stay
     as they are."""
-    if found.mark is None:
+    if finding.mark is None:
         return []
-    operations = [*_annotated(job, found.mark)]
+    operations = [*_annotated(job, finding.mark)]
     for path, container in _containers(job):
-        operations += _with_variables(path, container, found.variables(policy.service.url))
+        operations += _with_variables(path, container, finding.variables(policy.service.url))
     return operations
 
 
@@ -38,13 +38,13 @@ def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
         if spec.get("trainer"):
             yield "/spec/trainer", spec["trainer"]
     elif job["kind"] == "JobSet":
-        for index, each in enumerate(spec.get("replicatedJobs") or ()):
+        for index, job in enumerate(spec.get("replicatedJobs") or ()):
             path = f"/spec/replicatedJobs/{index}/template/spec/template"
-            yield from _of_pod(path, each["template"]["spec"]["template"])
+            yield from _of_pod(path, job["template"]["spec"]["template"])
     elif job["kind"] == "PyTorchJob":
-        for role, each in (spec.get("pytorchReplicaSpecs") or {}).items():
+        for role, replica in (spec.get("pytorchReplicaSpecs") or {}).items():
             path = f"/spec/pytorchReplicaSpecs/{_step(role)}/template"
-            yield from _of_pod(path, each["template"])
+            yield from _of_pod(path, replica["template"])
     elif job["kind"] == "Job":
         yield from _of_pod("/spec/template", spec["template"])
 
@@ -57,14 +57,14 @@ def _of_pod(path: str, template: Mapping[str, Any]) -> Iterator[tuple[str, Mappi
 def _with_variables(
     path: str, container: Mapping[str, Any], variables: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    there = {each.get("name") for each in container.get("env") or ()}
+    there = {variable.get("name") for variable in container.get("env") or ()}
     added = [
         {"name": name, "value": value} for name, value in variables.items() if name not in there
     ]
     if not container.get("env"):
         yield _add(f"{path}/env", added)
     else:
-        yield from (_add(f"{path}/env/-", each) for each in added)
+        yield from (_add(f"{path}/env/-", variable) for variable in added)
 
 
 def _add(path: str, value: Any) -> dict[str, Any]:

@@ -25,24 +25,24 @@ def reviewed(review: Mapping[str, Any], policy: HookPolicy) -> dict[str, Any]:
     job = request.get("object") or {}
     response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
     if request.get("operation", "CREATE") == "CREATE" and job.get("kind") in KINDS:
-        found = find(policy, question(described(job), chip=policy.chip_of(_places(job, request))))
-        response |= _response(job, found, policy)
+        finding = find(policy, question(described(job), chip=policy.chip_of(_places(job, request))))
+        response |= _response(job, finding, policy)
     return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
 
 
-def _response(job: Mapping[str, Any], found: Finding, policy: HookPolicy) -> dict[str, Any]:
+def _response(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> dict[str, Any]:
     more = f"shardwright check {job['kind'].lower()}.yaml"
-    if found.is_refused:
-        message = found.line(more)
+    if finding.is_refused:
+        message = finding.line(more)
         return {
             "allowed": False,
             "status": {"code": 403, "reason": "Forbidden", "message": message},
         }
     response: dict[str, Any] = {}
-    if found.sentences:
-        said = [*found.sentences, f"more: {more}"] if found.verdict else found.sentences
+    if finding.sentences:
+        said = [*finding.sentences, f"more: {more}"] if finding.verdict else finding.sentences
         response["warnings"] = [_short(f"shardwright: {sentence}") for sentence in said]
-    patch = patch_of(job, found, policy) if policy.patch else []
+    patch = patch_of(job, finding, policy) if policy.patch else []
     if patch:
         encoded = base64.b64encode(json.dumps(patch).encode()).decode()
         response |= {"patchType": "JSONPatch", "patch": encoded}

@@ -47,7 +47,7 @@ def _check(job: BatchJob) -> None:
     line = finding.line(f"shardwright check {script}")
     if line:
         sys.stderr.write(f"{line}\n")
-    sys.stdout.write("".join(f"{each}\n" for each in answer_lines(job, finding)))
+    sys.stdout.write("".join(f"{answer_line}\n" for answer_line in answer_lines(job, finding)))
 
 
 def _report() -> None:

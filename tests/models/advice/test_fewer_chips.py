@@ -16,6 +16,7 @@ from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.problem import Problem
 from tests.benchmarks.problems import problem
+from tests.long import one_in
 from tests.models.advice.problems import PROFILE, llama
 from tests.models.advice.told import told
 
@@ -67,7 +68,7 @@ def test_what_constraints_leave_of_fewer_chips_is_no_faster(
     assert free.fastest.prediction.step_time_s <= bound.fastest.prediction.step_time_s
 
 
-@pytest.mark.parametrize("asked", [1, 20, 40, 60, 80, 120, 200])
+@pytest.mark.parametrize("asked", one_in(2, [1, 20, 40, 60, 80, 120, 200]))
 def test_numbers_of_chips_that_there_was_no_time_for_are_owned_up_to(asked: int) -> None:
     whole, left = recommend(llama(37, 48), PROFILE), asked
 
@@ -168,7 +169,7 @@ def test_fewer_chips_than_a_domain_is_to_hold_are_used_of_one() -> None:
     assert fastest(other) == found.fastest.prediction.step_time_s
 
 
-@pytest.mark.parametrize("asked", [8, 20, 32, 40, 48, 53, 60])
+@pytest.mark.parametrize("asked", one_in(2, [8, 20, 32, 40, 48, 53, 60]))
 def test_that_there_was_no_time_for_fewer_chips_is_said(asked: int) -> None:
     """Unless there was: 20 chips are faster than 22."""
     left = iter(range(asked))

@@ -105,19 +105,19 @@ def test_only_multiples_are_tried_where_chips_come_in_lots() -> None:
 
 
 def test_the_surer_a_deadline_has_to_be_kept_the_more_chips_it_takes() -> None:
-    asked = problem("llama-3-70b", ("h100", 1024), "megatron", seq_len=8192, global_batch=2048)
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=256)
     numbers = []
     for probability in (0.5, 0.9, 0.99):
-        objective = Objective(tokens=15e12, deadline_hours=720, deadline_probability=probability)
-        numbers.append(fewest_chips(asked, PROFILE, Constraints(), objective, 8192).num_chips)
+        objective = Objective(tokens=1e12, deadline_hours=720, deadline_probability=probability)
+        numbers.append(fewest_chips(asked, PROFILE, Constraints(), objective, 512).num_chips)
     assert numbers == sorted(numbers)
     assert numbers[0] < numbers[1] < numbers[2]
 
 
 def test_the_fewest_chips_meet_the_limits() -> None:
-    asked = problem("llama-3-70b", ("h100", 1024), "megatron", seq_len=8192, global_batch=2048)
-    objective = Objective(minimize="chips", tokens=15e12, deadline_hours=720)
-    found = fewest_chips(asked, PROFILE, Constraints(), objective, 8192)
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=256)
+    objective = Objective(minimize="chips", tokens=1e12, deadline_hours=720)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 512)
     assert found.num_chips is not None
     sized = replace(asked, cluster=replace(asked.cluster, num_chips=found.num_chips))
     assert rank_clusters({"fewest": sized}, PROFILE, Constraints(), objective)[0].meets

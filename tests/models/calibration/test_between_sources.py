@@ -29,7 +29,7 @@ def spread(fit: Fit, residuals: np.ndarray, names: list[str]) -> float:
     return spread_of_sources(fit, residuals, np.array(names), ("step_time",))
 
 
-def test_it_is_that_of_the_medians_of_sources_and_not_of_their_runs() -> None:
+def test_the_spread_is_that_of_the_medians_of_sources_and_not_of_their_runs() -> None:
     medians = [0.0, 0.02, -0.04, 0.06, -0.2, 0.3]
     names = [name for name in "abcdef" for _ in range(3)]
     noisy = np.array([m + noise for m in medians for noise in (-0.5, 0.0, 0.5)])

@@ -104,7 +104,7 @@ def test_few_runs_say_nothing() -> None:
     assert level_changes(np.array([])) == []
 
 
-def test_pettitt_by_hand() -> None:
+def test_pettitts_statistic_is_that_computed_by_hand() -> None:
     """Ranks 1 to 12 in order: U at 6 is 2 * 21 - 6 * 13 = -36, so p = 2 exp(-6 * 36^2 / (12^3 +
     12^2))."""
     (found,) = level_changes(np.arange(12.0), significance=0.1)

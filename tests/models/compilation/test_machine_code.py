@@ -107,6 +107,6 @@ def test_several_processes_may_compile_at_once(package: Path) -> None:
     assert printed(started(package)) == "20 15.0 loaded"
 
 
-def test_it_goes_on_where_nothing_can_be_kept(package: Path) -> None:
+def test_functions_compile_where_nothing_can_be_kept(package: Path) -> None:
     (package.parent / "kept").write_text("is no folder")
     assert printed(started(package)) == "20 15.0 compiled"

@@ -114,7 +114,7 @@ def test_bytes_are_those_of_the_sum_by_hand() -> None:
     assert repeated == pytest.approx(inputs + read_by_projector + patch, rel=1e-6)
 
 
-def test_tensor_parallelism_divides_it_where_it_divides_its_heads() -> None:
+def test_tensor_parallelism_divides_an_encoder_where_it_divides_its_heads() -> None:
     problem = encoding(ENCODER)
     c = plain_coefficients(problem)
     divided = added(ENCODER, LAYOUTS[1], c)
@@ -133,7 +133,7 @@ def test_tensor_parallelism_divides_it_where_it_divides_its_heads() -> None:
     assert replicated[2] > 4 * divided[2]
 
 
-def test_it_is_on_the_first_stage_alone() -> None:
+def test_the_encoder_is_on_the_first_stage_alone() -> None:
     """Memory of other stages does not grow, nor does a tied embedding bring a copy of it."""
     problem = encoding(None, chips=16, global_batch=64)
     tied = replace(problem.architecture, tie_word_embeddings=True)

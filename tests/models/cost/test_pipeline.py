@@ -23,6 +23,7 @@ from models.cost.pipeline import (
 )
 from models.cost.schedules import run
 from models.spec.layout import SCHEDULES, Layout
+from tests.long import examples
 from tests.models.cost.pipelines import Pipeline, Seconds, model
 from tests.oracles.simulation import (
     Op,
@@ -68,7 +69,7 @@ def simulated(schedule: str, stages: Sequence[Seconds], m: int) -> Result:
 # -- one chunk a stage
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from([*ONE_CHUNK]), STAGES, st.integers(1, 20))
 def test_any_stages_take_what_the_simulation_takes(
     schedule: str, stages: list[Seconds], m: int
@@ -77,14 +78,14 @@ def test_any_stages_take_what_the_simulation_takes(
     assert made == pytest.approx(length(schedule, stages, m), rel=1e-12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from([*ONE_CHUNK]),
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=4),
     st.integers(1, 24),
     st.lists(SECONDS, min_size=3, max_size=3),
 )
-def test_so_they_do_where_the_ends_of_stretches_of_stages_stand_for_the_rest(
+def test_stretches_of_equal_stages_take_what_the_simulation_takes(
     schedule: str, stretches: list[tuple[int, int]], m: int, seconds: list[Seconds]
 ) -> None:
     kinds = np.repeat(*np.array(stretches).T).tolist()
@@ -429,7 +430,7 @@ def operation_by_operation(layout: Layout, m: int, seconds: dict[str, Array]) ->
 @pytest.mark.parametrize(
     "pp", [*range(2, 11), *(pytest.param(n, marks=pytest.mark.long) for n in (13, 16))]
 )
-def test_whatever_its_chunks_take(pp: int) -> None:
+def test_zero_bubble_v_idles_as_the_operations_do_whatever_its_chunks_take(pp: int) -> None:
     """Of forwards, input gradients and weight gradients one or two often take hardly any time, so
     that one path after the other is the longest."""
     layout = Layout(pp=pp, schedule="zero_bubble_v", virtual_stages=2)

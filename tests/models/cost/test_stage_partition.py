@@ -21,6 +21,7 @@ from models.cost.stage_partition import (
     partitions,
 )
 from models.spec.layout import Layout, Layouts
+from tests.long import examples
 from tests.models.cost.pipelines import Runs, model
 from tests.oracles.random_questions import random_layouts, random_problem
 
@@ -159,7 +160,7 @@ def as_even_as_can_be(counts: Array) -> Array:
     return (steps <= 0).all(axis=-1) & (steps.sum(axis=-1) >= -1)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.integers(2, 4), st.integers(2, 4), st.integers(-2, 6), st.floats(0.0, 6.0))
 def test_dealt_out_in_rounds_the_largest_chunks_of_rounds_are_least_together(
     pp: int, v: int, more: int, head: float
@@ -191,7 +192,7 @@ def test_dealt_out_in_rounds_the_largest_chunks_of_rounds_are_least_together(
     assert best.reshape(-1, pp * v).tolist() == [made.tolist()]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(RUNS, st.sampled_from([0.0, 0.5, 4.0]), st.integers(2, 4), st.integers(2, 3))
 def test_where_layers_differ_late_stages_have_one_more_or_early_ones_if_those_are_faster(
     runs: Runs, head: float, pp: int, v: int

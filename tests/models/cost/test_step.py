@@ -22,6 +22,7 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
+from tests.long import examples
 from tests.models.cost.examples import LAYOUTS, PROFILE, faster_link, question, step_times
 
 
@@ -84,7 +85,7 @@ SPARSE_LAYOUTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.floats(1.0, 8.0),
     st.floats(-2.0, 0.0),
@@ -152,7 +153,7 @@ def wire(problem: Problem, layout: Layout) -> float:
     return architecture.num_layers * 4 * size * copies / (levels[1].gb_s_per_chip * 1e9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.floats(-3.0, 0.0), st.sampled_from([64, 128, 1024]))
 def test_no_step_is_shorter_than_its_traffic(slower: float, batch: int) -> None:
     dense = faster_link(question(chips=8, global_batch=batch // 8), 0, 10**slower)

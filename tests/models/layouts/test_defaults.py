@@ -36,7 +36,7 @@ def test_degrees_alone_make_a_legal_layout(stack: str) -> None:
         require_legal(problem, with_stack_defaults(problem, Layout(**given), given))
 
 
-def test_what_is_given_stays() -> None:
+def test_defaults_of_the_stack_leave_given_knobs_alone() -> None:
     problem = Problem(
         architecture=catalogue.architecture("llama-3-8b"),
         cluster=catalogue.cluster("h100", 16),

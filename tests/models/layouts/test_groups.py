@@ -122,7 +122,9 @@ def test_as_many_members_are_together_as_are_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_so_they_are_in_domains_that_do_not_divide_each_other(seed: int) -> None:
+def test_as_many_members_are_together_as_are_counted_in_domains_that_do_not_divide_each_other(
+    seed: int,
+) -> None:
     rng = np.random.default_rng(seed)
     some = made_up_clusters(rng, range(2, 192, 2), torus=False)
     assert require_pieces(some, rng) > 300
@@ -241,7 +243,7 @@ def test_members_along_a_torus_are_those_that_are_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_so_they_are_on_tori_of_any_shape(seed: int) -> None:
+def test_members_along_a_torus_of_any_shape_are_those_that_are_counted(seed: int) -> None:
     rng = np.random.default_rng(seed)
     some = made_up_clusters(rng, (4, 8, 16, 32, 64, 128, 256), torus=True)
     assert require_boxes(some, rng) > 50

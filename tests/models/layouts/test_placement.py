@@ -16,6 +16,7 @@ from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.layout import PLACEMENTS, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
 from tests.benchmarks.problems import problem
+from tests.long import examples
 
 
 @given(
@@ -79,7 +80,7 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
         pytest.param(40, (2, 4, 1), marks=pytest.mark.long),
     ],
 )
-@settings(max_examples=30)  # of twenty layouts each
+@settings(max_examples=examples(30))  # of twenty layouts each
 @given(st.integers(0, 2**32 - 1))
 def test_a_group_is_the_same_among_others(chips: int, shape: tuple[int, ...], seed: int) -> None:
     """Of several slices of a torus, whose number need not be a power of two; in any filling."""

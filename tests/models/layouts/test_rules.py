@@ -354,7 +354,7 @@ def test_transformer_engine_takes_whole_blocks(
 
 
 @pytest.mark.parametrize(("etp", "refused"), [(1, None), (2, None), (4, r"experts over etp\(4\)")])
-def test_so_do_its_experts(etp: int, refused: str | None) -> None:
+def test_experts_of_mxfp8_are_divided_in_whole_blocks(etp: int, refused: str | None) -> None:
     """2880 elements of gpt-oss are 90 blocks."""
     asked = problem(
         "gpt-oss-120b", ("b200", 64), "megatron", seq_len=4096, global_batch=64, precision="mxfp8"

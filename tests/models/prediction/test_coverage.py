@@ -141,7 +141,7 @@ def test_a_prediction_where_no_run_has_been_is_wider(seq_len: int, times: int) -
     assert width(2.0) == pytest.approx(times * width(1.0))
 
 
-def test_what_was_seen_adds_up() -> None:
+def test_coverage_of_the_same_run_adds_up() -> None:
     run = FittedRun(problem(), FSDP, has_step_time=True, has_memory=True)
     once, twice = with_coverage(BARE, [run]), with_coverage(BARE, [run, run])
     assert with_coverage(once, [run]) == twice

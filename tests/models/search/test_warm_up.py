@@ -14,6 +14,7 @@ from models.cost.predictions import predict
 from models.errors import Infeasible
 from models.search.warm_up import warm_up
 from tests.benchmarks.problems import problem
+from tests.long import one_in
 from tests.oracles.random_questions import (
     PROFILE,
     random_coefficients,
@@ -76,9 +77,7 @@ def test_searches_of_other_sizes_compile_nothing(
     assert not [each.data["dispatcher"] for _, each in compiled.buffer]
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
-)
+@pytest.mark.parametrize("seed", one_in(12, range(12)))
 def test_other_searches_compile_nothing(seed: int, compiled: event.RecordingListener) -> None:
     for index in range(6):
         asked, constraints = small_search_problem(np.random.default_rng([seed, index]))

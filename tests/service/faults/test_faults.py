@@ -136,7 +136,9 @@ def test_killed_while_reports_come(databases: Databases, randomness: random.Rand
 
 @trials
 @on_both
-def test_killed_while_it_calibrates(databases: Databases, randomness: random.Random) -> None:
+def test_a_service_killed_while_it_calibrates_calibrates_once(
+    databases: Databases, randomness: random.Random
+) -> None:
     url = databases.prepared()
     with serving(url) as service:
         reports = [{**REPORT, "measured": {"step_time_s": 2 + i / 100}} for i in range(250)]
@@ -166,7 +168,9 @@ def test_killed_while_it_calibrates(databases: Databases, randomness: random.Ran
 
 @trials
 @on_both
-def test_killed_while_it_migrates(databases: Databases, randomness: random.Random) -> None:
+def test_a_service_killed_while_it_migrates_starts_again(
+    databases: Databases, randomness: random.Random
+) -> None:
     url = databases.empty()
     with starting(url) as service:
         pause(randomness, 6)

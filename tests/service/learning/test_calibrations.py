@@ -551,7 +551,7 @@ def test_calibrations_at_once_make_a_version_each(client) -> None:
         ({"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "/until"),
     ],
 )
-def test_bad_calibrations(client, body: object, pointer: str) -> None:
+def test_a_bad_calibration_is_refused_at_its_field(client, body: object, pointer: str) -> None:
     sent = {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
     assert_problem(client.post(ADDRESS, **sent), "invalid", pointer)
 

@@ -27,7 +27,7 @@ def pair(client) -> tuple[str, str]:
     return gone, kept
 
 
-def test_it_is_in_no_list_unless_asked_for(client, pair) -> None:
+def test_a_withdrawn_report_is_in_no_list_unless_asked_for(client, pair) -> None:
     gone, kept = pair
     assert ids(client) == [kept]
     assert ids(client, "?include_withdrawn=true") == [kept, gone]
@@ -39,13 +39,13 @@ def test_it_is_in_no_list_unless_asked_for(client, pair) -> None:
         assert [(line["id"], line["withdrawn_at"] != "") for line in lines] == expected
 
 
-def test_it_counts_in_no_summary_drift_or_replay(client, pair) -> None:
+def test_a_withdrawn_report_counts_in_no_summary_drift_or_replay(client, pair) -> None:
     assert client.get("/v1/reports/summary").json()["overall"]["reports"] == 1
     assert client.get("/v1/profiles/default/drift").json()["runs"] == 1
     assert client.post("/v1/profiles/default/versions/1/replay").json()["reports"]["runs"] == 1
 
 
-def test_no_calibration_learns_from_it(client, pair) -> None:
+def test_no_calibration_learns_from_a_withdrawn_report(client, pair) -> None:
     _, kept = pair
     made = client.post("/v1/profiles/default/calibrations").json()
     assert made["calibration"]["window"]["reports"] == 1
@@ -55,7 +55,7 @@ def test_no_calibration_learns_from_it(client, pair) -> None:
     assert client.get("/v1/profiles/default/versions/2").json() == made
 
 
-def test_no_prediction_warns_of_it(client) -> None:
+def test_no_prediction_warns_of_a_withdrawn_report(client) -> None:
     failed = {**PREDICTION, "outcome": "out_of_memory"}
     report = client.post("/v1/reports", json=failed).json()["id"]
     tight = {**QUESTION, "layouts": [{**LAYOUT, "recompute": "none"}]}
@@ -64,7 +64,7 @@ def test_no_prediction_warns_of_it(client) -> None:
     assert client.post("/v1/predictions", json=tight).json()["warnings"] == []
 
 
-def test_it_is_kept_as_it_was_received(client, pair) -> None:
+def test_a_withdrawn_report_is_kept_as_it_was_received(client, pair) -> None:
     found = client.get(f"/v1/reports/{pair[0]}").json()
     assert json.loads(found["submission"]) == REPORT
     assert found["withdrawn_at"].endswith("Z")
@@ -79,7 +79,7 @@ def test_withdrawing_again_changes_nothing(client, pair) -> None:
     assert client.delete(address, headers={"If-Match": '"old"'}).status_code == 200
 
 
-def test_its_etag_changes(client) -> None:
+def test_a_withdrawal_changes_the_etag_of_the_report(client) -> None:
     address = client.post("/v1/reports", json=REPORT).headers["location"]
     seen = client.get(address).headers["etag"]
     assert client.get(address, headers={"If-None-Match": seen}).status_code == 304

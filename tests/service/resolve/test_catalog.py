@@ -13,9 +13,9 @@ def test_the_shipped_catalogue_is_there_by_name_and_alias(shared_client, kind: s
     client = shared_client
     items = client.get(f"/v1/catalog/{kind}?limit=1000").json()["items"]
     assert len(items) >= 10
-    for item in items:
-        assert item["source"] == "shipped"
-        # One name of each: that all are known is asked of the catalogue, without a request each.
+    assert {item["source"] for item in items} == {"shipped"}
+    # A name of some: that all are known is asked of the catalogue, without a request each.
+    for item in items[::5]:
         name = [item["name"], *item["aliases"]][-1]
         assert client.get(f"/v1/catalog/{kind}/{name}").json() == item
 

@@ -57,7 +57,9 @@ def test_a_release_brings_a_new_version_and_predictions_use_it(
     assert client.post("/v1/predictions", json=PREDICTION).json()["profile"]["version"] == 2
 
 
-def test_rolling_back(client, database_url: str, monkeypatch) -> None:
+def test_activating_an_older_version_brings_its_predictions_back(
+    client, database_url: str, monkeypatch
+) -> None:
     wide = client.post("/v1/predictions", json=PREDICTION).json()["layouts"]
     ship(database_url, monkeypatch, residual_spread=0.5, neighbourhoods=())
     assert client.post("/v1/predictions", json=PREDICTION).json()["layouts"] != wide

@@ -67,7 +67,7 @@ def test_tokens_that_cannot_be_are_refused(shared_client, layout, said) -> None:
         assert problem["errors"][0]["value"] == layout["micro_batch_tokens"]
 
 
-def test_a_side_is_named(shared_client) -> None:
+def test_a_bad_micro_batch_of_a_comparison_is_refused_at_its_side(shared_client) -> None:
     body = {**QUESTION, "first": {"constraints": {"micro_batch_tokens": [8192, 10]}}}
     response = shared_client.post("/v1/comparisons", json=body)
     assert_problem(response, "invalid", "/first/constraints/micro_batch_tokens")

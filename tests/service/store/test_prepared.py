@@ -51,7 +51,7 @@ def plans(engine: Engine, look: Any) -> list[str]:
     ],
     ids=["prediction", "recommendation", "words", "out of memory"],
 )
-def test_an_index_finds_it(engine: Engine, look: Any, index: str) -> None:
+def test_a_prepared_query_uses_an_index(engine: Engine, look: Any, index: str) -> None:
     first, *others = plans(engine, look)
     assert f"USING INDEX {index} " in first or f"USING COVERING INDEX {index} " in first
     assert not any(step.startswith("SCAN") for step in others)

@@ -27,7 +27,9 @@ OFFERED = ("application/json", "text/x-shellscript", "application/yaml")
         (",, application/yaml,", "application/yaml"),
     ],
 )
-def test_the_preferred_media_type_of_those_on_offer(accept: str | None, expected: str) -> None:
+def test_the_preferred_media_type_of_those_on_offer_is_taken(
+    accept: str | None, expected: str
+) -> None:
     assert preferred_media_type(accept, OFFERED) == expected
 
 

@@ -173,12 +173,14 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("body", "name", "pointer"), BAD_PREDICTIONS)
-def test_bad_predictions(shared_client, body: dict[str, Any], name: str, pointer: str) -> None:
+def test_a_bad_prediction_is_refused_at_its_field(
+    shared_client, body: dict[str, Any], name: str, pointer: str
+) -> None:
     assert_problem(shared_client.post("/v1/predictions", json=body), name, pointer)
 
 
 @pytest.mark.parametrize("body", [[], None, "text", 5, True, [[[]]]])
-def test_a_body_that_is_no_object(shared_client, body: Any) -> None:
+def test_a_body_that_is_no_object_is_refused(shared_client, body: Any) -> None:
     assert_problem(shared_client.post("/v1/predictions", json=body), "invalid", "")
 
 
@@ -240,12 +242,14 @@ BAD_REPORTS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("body", "name", "pointer"), BAD_REPORTS)
-def test_bad_reports(shared_client, body: dict[str, Any], name: str, pointer: str) -> None:
+def test_a_bad_report_is_refused_at_its_field(
+    shared_client, body: dict[str, Any], name: str, pointer: str
+) -> None:
     assert_problem(shared_client.post("/v1/reports", json=body), name, pointer)
 
 
 @pytest.mark.parametrize("link", ["prediction_id", "recommendation_id"])
-def test_a_report_of_something_unknown(shared_client, link: str) -> None:
+def test_a_report_of_something_unknown_is_not_found(shared_client, link: str) -> None:
     assert_problem(
         shared_client.post("/v1/reports", json={link: "nope", "outcome": "crashed"}), "not-found"
     )
@@ -275,7 +279,7 @@ BAD_QUERIES = [
 
 
 @pytest.mark.parametrize("query", BAD_QUERIES)
-def test_bad_queries(shared_client, query: str) -> None:
+def test_a_bad_query_is_refused_by_its_parameter(shared_client, query: str) -> None:
     found = assert_problem(shared_client.get(f"/v1/reports?{query}"), "invalid")
     assert found["errors"][0]["field"].partition("[")[0] == query.split("=")[0]
     assert found["errors"][0]["pointer"] is None
@@ -499,5 +503,7 @@ BAD_RECOMMENDATIONS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), BAD_RECOMMENDATIONS)
-def test_bad_recommendations(shared_client, body: dict[str, Any], pointer: str) -> None:
+def test_a_bad_recommendation_is_refused_at_its_field(
+    shared_client, body: dict[str, Any], pointer: str
+) -> None:
     assert_problem(shared_client.post("/v1/recommendations", json=body), "invalid", pointer)

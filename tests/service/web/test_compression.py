@@ -73,7 +73,7 @@ def test_a_large_answer_is_compressed_for_those_who_accept_it(http) -> None:
         ("", False),
     ],
 )
-def test_who_accepts_gzip(accepted: str, expected: bool) -> None:
+def test_gzip_is_sent_to_those_who_accept_it(accepted: str, expected: bool) -> None:
     assert accepts_gzip(Headers({"Accept-Encoding": accepted})) == expected
 
 

@@ -100,7 +100,9 @@ def test_a_config_as_python_writes_it_reaches_its_reader(shared_client) -> None:
         ("layout", "/layout/num_layers"),
     ],
 )
-def test_elsewhere_a_number_must_be_finite(shared_client, path: str, pointer: str) -> None:
+def test_a_number_outside_the_configuration_of_a_model_must_be_finite(
+    shared_client, path: str, pointer: str
+) -> None:
     answer = sent(shared_client, changed(PREDICTION, path, {"num_layers": -math.inf}))
     assert f"-Infinity at {pointer}," in assert_problem(answer, "malformed-body")["detail"]
 

@@ -47,7 +47,7 @@ def test_an_error_of_another_process_is_the_same_here(raised: errors.ServiceErro
     assert (str(received), vars(received)) == (str(raised), vars(raised))
 
 
-def test_what_is_not_there(client) -> None:
+def test_addresses_without_a_resource_are_not_found(client) -> None:
     assert_problem(client.get("/nowhere"), "not-found")
     assert_problem(client.get("/problems/nonsense"), "not-found")
     assert_problem(client.get("/v1/predictions/nonsense"), "not-found")

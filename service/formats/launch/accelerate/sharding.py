@@ -16,7 +16,7 @@ _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybri
 """The strategies of FSDP1, in the order of their numbers from 1 (utils/constants.py,
 FSDP_SHARDING_STRATEGY)."""
 _KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
-"""Of these, those that keep parameters gathered from one micro-batch to the next."""
+"""The strategies that keep parameters gathered from one micro-batch to the next."""
 _MESH = "parallelism_config.parallelism_config_"
 _MEGATRON = {
     "tp": "tp_degree",

@@ -27,9 +27,10 @@ OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_bnb_8bit"}
 """TrainingArguments.optim (transformers 5.24.0, OptimizerNames) by our optimizers. Its sgd has no
 momentum, and its adafactor no first moment."""
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-"""What models are loaded in that have no fp32 copy."""
+"""The dtype in which models without an fp32 copy are loaded, by precision."""
 _DATA_PARALLEL = {"intel": "MULTI_XPU", "huawei": "MULTI_NPU"}
-"""What plain data parallelism is called on chips of a vendor; MULTI_GPU on others."""
+"""The distributed_type of plain data parallelism on the chips of a vendor. It is MULTI_GPU on
+others."""
 _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "pp": ((1,), "FSDP has no pipeline; ask with pp 1"),
     "ep": ((1,), "its configuration has no expert parallelism; ask with ep 1"),
@@ -87,8 +88,8 @@ def write(job: Job) -> LaunchConfiguration:
 def _layer_class(job: Job) -> str | None:
     """The class of a layer of the model's family, which no split goes through (transformers 5.24.0,
     _no_split_modules)."""
-    found: str | None = facts(NAME)["layer_classes"].get(job.family)
-    return found
+    layer_class: str | None = facts(NAME)["layer_classes"].get(job.family)
+    return layer_class
 
 
 def _require_expressible(job: Job) -> None:
@@ -206,7 +207,7 @@ def _training_arguments(job: Job) -> dict[str, Any]:
 
 
 def _notes(job: Job) -> Iterator[str]:
-    """What the training script must do, because no setting does it."""
+    """Yields what the training script must do because no setting does it."""
     layout = job.layout
     problem = job.problem
     workload = problem.workload

@@ -1,4 +1,4 @@
-"""What a DeepSpeed document says, with the defaults of deepspeed 0.19.8."""
+"""Reads a DeepSpeed document, with the defaults of deepspeed 0.19.8."""
 
 from __future__ import annotations
 
@@ -137,17 +137,17 @@ def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> d
         )
     if is_open and not (bf16 or fp16):
         return {}
-    found: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
+    fields: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
     has_narrow_states = [
         settings.truth(f"bf16.{name}")
         for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states")
     ]
     if bf16 and all(has_narrow_states):
-        found["master_weights"] = False
+        fields["master_weights"] = False
     elif any(has_narrow_states):
         reason = "states of which only some have 16 bits are not described"
         settings.reserve("bf16.bf16_master_weights_and_grads", reason, "set both, or neither")
-    return found
+    return fields
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def _reserve_parameters(settings: Settings, device: str, *, is_alone: bool) -> N
 
 
 def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:
-    """Whether every layer is computed again. A pipeline has a number of layers between checkpoints
-    too."""
+    """Returns the recompute of the layout. A pipeline recomputes by a number of layers between
+    checkpoints, other models every layer or none."""
     interval = settings.whole("pipeline.activation_checkpoint_interval", least=0) or 0
     names = ("activation_checkpointing", "activation_checkpointing.partition_activations")
     has_block = not has_trainer and any(name in settings for name in names)

@@ -1,4 +1,4 @@
-"""What a DeepSpeed document says, alone or beside the arguments of the Trainer."""
+"""Reads DeepSpeed launches: a document, alone or beside the arguments of the Trainer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """What a document says, or the one that a script writes or names. A document that tells of no
-    other tool is one of DeepSpeed."""
+    """Returns what a document says, or the document that a script writes or names. A document that
+    tells of no other tool is one of DeepSpeed."""
     return reader.read(text, version, changes=changes, files=files, otherwise=NAME)

@@ -136,8 +136,8 @@ class Given:
         pairs = [match for word in words if (match := _PAIR.fullmatch(word))]
         self._read_pairs(command.program, [(match[1], match[2]) for match in pairs])
         self._read_environment(command.environment)
-        for each in command.in_branches:
-            self.settings.note(Reservation.of_branch(each))
+        for branch in command.in_branches:
+            self.settings.note(Reservation.of_branch(branch))
 
     def _read_others(self, words: Sequence[str]) -> None:
         """Words that are neither key=value nor a file: settings to OmegaConf, which no release has.
@@ -198,8 +198,8 @@ class Given:
         if name == "base_config" and str(value).endswith("base.yml"):
             self.ignored.append(shown(name, value))
         elif name == "lora" and isinstance(value, Mapping):
-            for inner, each in value.items():
-                self.settings.put(f"lora.{inner}", each)
+            for inner, inner_value in value.items():
+                self.settings.put(f"lora.{inner}", inner_value)
         elif field is None:
             self.settings.put(name, value)
         elif value == "" and field.is_optional:
@@ -241,7 +241,7 @@ class Given:
         flags: Mapping[str, tuple[str, str]] = self.settings.table.facts["xla_flags"]
         for word in value.split():
             flag = word.lstrip("-")
-            pattern = next((each for each in flags if fnmatchcase(flag, each)), None)
+            pattern = next((known for known in flags if fnmatchcase(flag, known)), None)
             if pattern is None:
                 self.ignored.append(shown(variable, word))
             else:

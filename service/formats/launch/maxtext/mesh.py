@@ -33,7 +33,7 @@ class Mesh:
 
     @property
     def has_experts(self) -> bool:
-        """Whether experts are divided over devices by an axis of their own."""
+        """Returns True where an axis of its own divides experts over devices."""
         return math.prod(self.degrees["expert"]) > 1
 
     def settings(self) -> dict[str, int | str]:
@@ -71,7 +71,8 @@ def mesh_of(format_: str, layout: Layout, cluster: Cluster) -> Mesh:
 
 
 def devices_per_slice(cluster: Cluster) -> int:
-    """How many devices ICI joins: those of a slice of a torus, else of a scale-up domain."""
+    """Returns the number of devices that ICI joins: those of a slice of a torus, else of a scale-up
+    domain."""
     if cluster.is_torus:
         return math.prod(cluster.slice_shape) * cluster.chip.devices_per_chip
     return min(cluster.scale_up_domain, cluster.num_devices)
@@ -101,7 +102,8 @@ def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degree
 
 
 def _require_order(format_: str, layout: Layout, cluster: Cluster, split: Degrees) -> None:
-    """Where several levels of links join slices, the order of the axes across them counts."""
+    """Raises Inexpressible where several levels of links join slices and MaxText would order the
+    axes across them otherwise."""
     if sum(dim.scale == "out" for dim in cluster.dims) < 2:
         return
     outside = [axis for axis in layout.placement if split[axis][1] > 1]
@@ -114,8 +116,8 @@ def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
     """The degree of the axis of experts, which is a part of dp_shard, and the rule of the mesh."""
     if layout.dp_shard % layout.ep == 0:
         return layout.ep, ""
-    beside_context, rest = divmod(layout.ep, layout.cp)
-    if rest == 0 and layout.dp_shard % beside_context == 0 and layout.tp == 1:
+    beside_context, remainder = divmod(layout.ep, layout.cp)
+    if remainder == 0 and layout.dp_shard % beside_context == 0 and layout.tp == 1:
         return beside_context, EXPERT_RULE
     cure = (
         f"the expert axis is a part of dp_shard({layout.dp_shard}), with tp 1 beside"
@@ -125,9 +127,9 @@ def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
 
 
 def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
-    """Whether some axis is no product of whole dims of the torus that are left for it, which JAX
-    refuses unless it may split them. JAX takes the axes one after the other, the innermost first,
-    and gives each as many dims as it can (jax/_src/mesh_utils.py,
+    """Returns True where some axis is no product of whole dims of the torus that are left for it.
+    JAX refuses that unless it may split dims. It takes the axes one after the other, the innermost
+    first, and gives each as many dims as it can (jax/_src/mesh_utils.py,
     _create_device_mesh_for_nd_torus)."""
     if not cluster.is_torus:
         return False

@@ -26,7 +26,7 @@ _WITH_MUON = {
 }  # fmt: skip
 """The blocks that Muon is taken for (configs/types.py, Muon dimension numbers)."""
 _DESCRIBE = "describe the model beside the launch, as `model`"
-_MOST = 10**9
+_MOST = 10**9  # far more than any size of a model
 _SCALE = "global_parameter_scale"
 _SIZES = (
     "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim",
@@ -120,7 +120,7 @@ def _plain(architecture: Architecture) -> Architecture | None:
 
 
 def takes_muon(values: Mapping[str, Any]) -> bool:
-    """Whether MaxText has Muon for a model."""
+    """Returns True where MaxText has Muon for the decoder block of the model."""
     of_file = model_file(values.get("model_name", "")).get("decoder_block", "llama2")
     return values.get("decoder_block", of_file) in _WITH_MUON
 
@@ -224,8 +224,8 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
     if scale < 1 or scale & (scale - 1):
         rule = "must be a power of two: set the sizes themselves for others"
         raise Stopped(_SCALE, scale, rule, f"{_SCALE}={2 ** max(scale.bit_length() - 1, 0)}")
-    doublings, rest = divmod(scale.bit_length() - 1, 3)
-    heads, width = doublings + (rest > 0), doublings + (rest > 1)
+    doublings, remainder = divmod(scale.bit_length() - 1, 3)
+    heads, width = doublings + (remainder > 0), doublings + (remainder > 1)
     shifts = {
         "base_emb_dim": width,
         "base_num_query_heads": heads,

@@ -44,8 +44,8 @@ def package_file(path: str) -> PackageFile | None:
 
 def model_file(name: str) -> Mapping[str, Any]:
     """The settings in the file of a model; none where the release has no such file."""
-    found: Mapping[str, Any] = facts(TABLE)["files"].get(f"models/{name}.yml", {})
-    return found
+    values: Mapping[str, Any] = facts(TABLE)["files"].get(f"models/{name}.yml", {})
+    return values
 
 
 def default_file(program: str | None) -> PackageFile:

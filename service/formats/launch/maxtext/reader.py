@@ -129,7 +129,7 @@ class _Reader:
         layout["offload_optimizer"] = values["optimizer_memory_host_offload"]
         workload = self._workload(values)
         stack = self._stack(values, layout, release)
-        found = self.settings.sorted_out()
+        sorted_out = self.settings.sorted_out()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
@@ -144,17 +144,17 @@ class _Reader:
             unwritten=self._unwritten(),
             stops=(
                 *self.stops.found,
-                *found.stops,
+                *sorted_out.stops,
                 *_stops(values, ici["fsdp"] * dcn["fsdp"]),
             ),
             settings=self.settings.known,
-            reservations=found.reservations,
-            warnings=found.warnings,
-            ignored=(*self.ignored, *found.no_account),
+            reservations=sorted_out.reservations,
+            warnings=sorted_out.warnings,
+            ignored=(*self.ignored, *sorted_out.no_account),
         )
 
     def _unwritten(self) -> dict[str, str]:
-        """Where lengths and batches come from that nobody wrote."""
+        """Returns the source of each length and batch that nobody wrote."""
         fields = {
             "workload.seq_len": "max_target_length",
             "workload.global_batch": "per_device_batch_size",
@@ -357,8 +357,8 @@ class _Reader:
             reason = "only these layers are in the pipeline, and all are read as such"
             self.settings.reserve("pipeline_parallel_layers", reason, "leave it out")
         if architecture is not None and repeats == -1:
-            repeats, rest = divmod(architecture.num_layers, pp * layers)
-            if rest and piped == -1:
+            repeats, remainder = divmod(architecture.num_layers, pp * layers)
+            if remainder and piped == -1:
                 self.stops.attempt(partial(_stop_at_stages, layers, pp, architecture), None)
                 repeats = max(repeats, 1)
         if repeats != 1:
@@ -378,7 +378,7 @@ class _Reader:
         if policy != "custom":
             fields = (*TENSORS, LAYER_INPUT)
             idle = [shown(name, self.given[name]) for name in fields if name in self.given]
-            self.ignored += [f"{one} (without remat_policy=custom)" for one in idle]
+            self.ignored += [f"{setting} (without remat_policy=custom)" for setting in idle]
         knobs, unsure = read_remat(values, architecture)
         for reason in unsure:
             self.settings.reserve("remat_policy", reason, "use minimal_with_context, or full")
@@ -484,7 +484,7 @@ def _stop_at_stages(layers: int, pp: int, architecture: Architecture) -> None:
     """Raises Stopped for layers of a stage that, with the stages, do not divide those of the
     model."""
     whole = architecture.num_layers
-    even = [each for each in divisors(whole) if whole % (each * pp) == 0]
+    even = [stages for stages in divisors(whole) if whole % (stages * pp) == 0]
     name = "num_layers_per_pipeline_stage"
     cure = f"{name}={in_words(even)}" if even else f"a number of stages that divides {whole}"
     rule = f"times {pp} stages must divide the {whole} layers of the model"

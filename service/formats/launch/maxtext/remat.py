@@ -29,7 +29,7 @@ TENSORS = (
     "mla_q", "mla_kv", "attention_out", "out_proj", "moe_x_sorted", "moe_routing_maps",
     "indexer_cutoff_threshold", "engram",
 )  # fmt: skip
-"""What a custom policy may keep, beside the input of the layer."""
+"""The tensors that a custom policy may keep, beside the input of the layer."""
 _POLICIES: Mapping[str, frozenset[str]] = {
     "minimal_with_context": _HEADS | _OUT | _MLP | _CONTEXT,
     "minimal": _HEADS | _OUT | _MLP,
@@ -40,7 +40,7 @@ _POLICIES: Mapping[str, frozenset[str]] = {
     "save_out_proj": _OUT,
     "full": frozenset(),
 }
-"""What each policy keeps on the device."""
+"""The tensors that each policy keeps on the device."""
 _OFFLOADING: Mapping[str, frozenset[str]] = {
     "minimal_offloaded": _HEADS | _OUT | _MLP,
     "qkv_proj_offloaded": _HEADS,
@@ -51,7 +51,8 @@ _ALWAYS = ("layernorm", "mlp_act", "moe_act")
 
 
 def modules_of(architecture: Architecture | None, names: Collection[str]) -> tuple[str, ...]:
-    """Those of some modules of models.spec.recompute that a model has; all where it is unknown."""
+    """Returns those of the named modules that the model has, or all of them where it is unknown.
+    Names are those of models.spec.recompute."""
     if architecture is None:
         return tuple(names)
     return tuple(
@@ -120,7 +121,7 @@ def _kept(format_: str, architecture: Architecture, modules: Collection[str]) ->
 
 
 def _has_query_latent(architecture: Architecture) -> bool:
-    return any(each.q_lora_rank for each in architecture.attentions)
+    return any(attention.q_lora_rank for attention in architecture.attentions)
 
 
 def _name_of(kept: frozenset[str], policies: Mapping[str, frozenset[str]]) -> str | None:

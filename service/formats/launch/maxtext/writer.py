@@ -318,7 +318,7 @@ def _hosts_note(job: Job) -> str:
 
 
 def _is_placed_by_default(job: Job, layout: Layout) -> bool:
-    """Whether the layout fills a torus as JAX does by itself."""
+    """Returns True where the layout fills a torus as JAX does by itself."""
     return layout.torus_block == 1 and layout.torus_axes == torus_axes_covering_dims(
         job.problem, layout
     )

@@ -14,8 +14,8 @@ _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 
 
 def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
-    """What an argument that is read means beyond what is read of it, and what to do; None where it
-    means no more."""
+    """Returns what an argument means beyond what is read of it, and what to do about that; None
+    where it means no more."""
     if argument == "pipeline_model_parallel_layout" and has_early_prediction(given):
         return "multi-token prediction is read as on the last stage", "write m in front of L"
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(given):
@@ -32,7 +32,7 @@ def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
 
 
 def _pads_no_experts(given: Arguments) -> bool:
-    """Whether tokens are dropped, and experts that get few not padded."""
+    """Returns True where tokens are dropped, and experts that get few are not padded."""
     factor = given.value("moe_expert_capacity_factor") or 0
     return factor > 0 and not given.truth("moe_pad_expert_input_to_capacity")
 

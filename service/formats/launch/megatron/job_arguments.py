@@ -135,10 +135,12 @@ def _require_expressible_mixers(format_: str, job: Job) -> None:
 def switches(job: Job) -> dict[str, Any]:
     """The switches of the stack. Of what sends a token to each node once, DeepEP does not pad
     experts to a capacity, and HybridEP does (transformer_config.py)."""
-    found = dict(launch_arguments(job.problem, job.layout))
+    arguments = dict(launch_arguments(job.problem, job.layout))
     if job.has_capacity:
-        return {name: "hybridep" if value == "deepep" else value for name, value in found.items()}
-    return found
+        return {
+            name: "hybridep" if value == "deepep" else value for name, value in arguments.items()
+        }
+    return arguments
 
 
 def says(problem: Problem) -> Collection[str]:
@@ -147,13 +149,14 @@ def says(problem: Problem) -> Collection[str]:
 
 
 def uses_fsdp(job: Job) -> bool:
-    """Whether Megatron-FSDP shards, and not the distributed optimizer."""
+    """Returns True where Megatron-FSDP shards in place of the distributed optimizer."""
     return job.layout.zero_stage > 1
 
 
 def offloads_layers(job: Job) -> bool:
-    """Whether whole layers are offloaded, which goes with neither pipeline, recompute nor a pattern
-    of layers, and leaves at least one layer on the device (transformer_config.py)."""
+    """Returns True where whole layers are offloaded. Megatron allows this with neither pipeline,
+    recompute nor a pattern of layers, and leaves at least one layer on the device
+    (transformer_config.py)."""
     layout = job.layout
     goes_alone = layout.pp == 1 and layout.recompute == "none"
     model = job.problem.architecture
@@ -192,7 +195,7 @@ def _context(job: Job) -> str:
     """Returns how context parallelism exchanges keys; sparse attention has one way only
     (transformer_config.py)."""
     model = job.problem.architecture
-    if any(each.is_sparse for each in model.attentions):
+    if any(attention.is_sparse for attention in model.attentions):
         return "allgather"
     return _CONTEXT[job.problem.stack.context]
 
@@ -213,16 +216,17 @@ def _stages(job: Job) -> dict[str, Any]:
 
 
 def _is_pipeline_inside(format_: str, job: Job) -> bool:
-    """Whether ranks are in the one other order that Megatron has than its usual one."""
+    """Returns True where ranks stand with the pipeline inside data parallelism, and False for the
+    usual order. Raises Inexpressible for others, which Megatron does not have."""
     layout = job.layout
 
     def active(order: tuple[str, ...]) -> list[str]:
         return [axis for axis in order if getattr(layout, axis) > 1]
 
-    asked = active(layout.placement)
-    if asked == active(AXES):
+    order_of_job = active(layout.placement)
+    if order_of_job == active(AXES):
         return False
-    if asked == active(PIPELINE_INSIDE):
+    if order_of_job == active(PIPELINE_INSIDE):
         return True
     cure = f"its ranks are in the order {', '.join(AXES)}, or {', '.join(PIPELINE_INSIDE)}"
     raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
@@ -317,19 +321,19 @@ def environment(job: Job) -> dict[str, str]:
     """
     layout = job.layout
     chip = job.problem.cluster.chip
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     is_new = chip.vendor == "nvidia" and chip.generation in _MANY_QUEUES
     if _overlaps_experts(job) and not is_new:
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     elif not is_new and not uses_fsdp(job) and (layout.tp > 1 or layout.cp > 1):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if layout.offload_activations and not offloads_layers(job):
-        found["NVTE_CPU_OFFLOAD_V1"] = "1"
-    return found
+        variables["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return variables
 
 
 def _overlaps_experts(job: Job) -> bool:
-    """Whether the all-to-alls of experts run beside another micro-batch."""
+    """Returns True where the all-to-alls of experts overlap with another micro-batch."""
     problem = job.problem
     return problem.stack.overlap_expert and any(
         switch.field == "overlap_expert" and applies(switch, problem, job.layout)

@@ -34,20 +34,20 @@ def common_attention(format_: str, model: Architecture) -> Attention:
     if not model.attentions:
         known = "some layer has attention"
         raise UnknownLayers(format_, "model.layers", model.name, known)
-    for rate in (each.compression.rate for each in model.attentions if each.compression):
+    for rate in (mixer.compression.rate for mixer in model.attentions if mixer.compression):
         known = "in its releases queries see keys of single tokens, and not pooled ones"
         raise UnknownLayers(format_, "model.compression", rate, known)
-    if len({each.is_sparse for each in model.attentions}) > 1:
+    if len({mixer.is_sparse for mixer in model.attentions}) > 1:
         known = "all attention has indexers, or none has"
         raise UnknownLayers(format_, "model.indexer", model.name, known)
     kinds = {
         replace(
-            each,
+            mixer,
             sliding_window=None,
             chunked_attention=False,
-            indexer=each.indexer and replace(each.indexer, shared=False),
+            indexer=mixer.indexer and replace(mixer.indexer, shared=False),
         )
-        for each in model.attentions
+        for mixer in model.attentions
     }
     if len(kinds) != 1:
         known = "all attention is alike, but for its window"
@@ -132,19 +132,23 @@ def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[st
 
 
 def shared_indexers(model: Architecture) -> list[bool]:
-    """Whether each layer reads the keys that an indexer before it has chosen."""
-    found = []
+    """Returns for each layer whether it reuses the keys that the indexer of an earlier layer
+    chose."""
+    shared = []
     for layer in model.layers:
         indexer = layer.attention.indexer if layer.attention else None
-        found.append(indexer is not None and indexer.shared)
-    return found
+        shared.append(indexer is not None and indexer.shared)
+    return shared
 
 
 def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
     """The period and the offset that say so of every layer."""
     for period in range(2, len(shared) + 1):
         for offset in range(1, len(shared) + 1):
-            if all(shares_indexer(at, period, offset) == each for at, each in enumerate(shared)):
+            if all(
+                shares_indexer(at, period, offset) == is_shared
+                for at, is_shared in enumerate(shared)
+            ):
                 return period, offset
     known = "indexers are shared at regular distances"
     raise UnknownLayers(format_, "model.indexer.shared", model.name, known)
@@ -164,7 +168,7 @@ def _recurrences(format_: str, model: Architecture) -> dict[str, Any]:
         else:
             known = "the recurrences of its releases are Mamba-2 and gated delta nets"
             raise UnknownLayers(format_, "model.recurrence.kind", recurrence.kind, known)
-    if len({type(each) for each in kinds}) < len(kinds):
+    if len({type(kind) for kind in kinds}) < len(kinds):
         known = "all recurrences of a kind are alike"
         raise UnknownLayers(format_, "model.recurrence", model.name, known)
     return arguments

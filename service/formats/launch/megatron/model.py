@@ -48,12 +48,12 @@ def model_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _layers(format_: str, job: Job) -> dict[str, Any]:
-    """How many layers there are, and which of them have delta nets."""
+    """Returns the arguments for the number of layers, and for which of them have delta nets."""
     model = job.problem.architecture
     if has_pattern(model):
         chunks = job.layers_per_chunk
-        one = job.layout.pp == 1
-        return pattern_arguments(format_, model, [sum(chunks)] if one else chunks)
+        has_one_stage = job.layout.pp == 1
+        return pattern_arguments(format_, model, [sum(chunks)] if has_one_stage else chunks)
     recurs = [layer.recurrence is not None for layer in model.layers]
     if not any(recurs):
         return {"num_layers": model.num_layers}
@@ -78,13 +78,13 @@ def _positions(job: Job) -> str:
 
 
 def model_notes(model: Architecture, tp: int) -> Iterator[str]:
-    """What differs between the model and the one that Megatron makes."""
+    """Yields the differences between the model and the one that Megatron makes."""
     if model.vocab_size % tp:
         padded = -(-model.vocab_size // tp) * tp
         yield f"The vocabulary of {model.vocab_size} is padded to {padded}, a multiple of tp({tp})."
     networks = [layer.feed_forward for layer in model.kinds if layer.feed_forward]
-    biases = {each.attention_output_bias for each in model.attentions} | {
-        each.bias for each in networks
+    biases = {attention.attention_output_bias for attention in model.attentions} | {
+        network.bias for network in networks
     }
     if biases == {True, False}:
         yield "Megatron-Core has a bias in every linear layer or in none but of queries and keys."
@@ -112,7 +112,7 @@ def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | 
     networks = {layer.feed_forward for layer in model.kinds}
     dense = [network for network in networks if isinstance(network, Mlp)]
     sparse = [network for network in networks if isinstance(network, Moe)]
-    gates = {each.gated for each in dense} | {each.gated for each in sparse}
+    gates = {mlp.gated for mlp in dense} | {mlp.gated for mlp in sparse}
     if len(dense) > 1 or len(sparse) > 1 or len(gates) > 1:
         known = "dense layers are alike, and sparse layers are, all gated or none"
         raise UnknownLayers(format_, "model", model.name, known)
@@ -126,9 +126,9 @@ def _dense_width(dense: Mlp | None, moe: Moe | None) -> int:
 
 
 def has_biases(model: Architecture) -> bool:
-    """Whether linear layers have biases, and not those of queries and keys alone."""
+    """Returns True where all linear layers have biases, not only those of queries and keys."""
     networks = any(kind.feed_forward and kind.feed_forward.bias for kind in model.kinds)
-    return networks or any(each.attention_output_bias for each in model.attentions)
+    return networks or any(attention.attention_output_bias for attention in model.attentions)
 
 
 def _biases(model: Architecture) -> dict[str, Any]:
@@ -142,27 +142,32 @@ def _window(format_: str, model: Architecture) -> dict[str, Any]:
     windows = [
         layer.attention.sliding_window if layer.attention else None for layer in model.layers
     ]
-    sizes = {each.sliding_window for each in model.attentions} - {None}
+    sizes = {attention.sliding_window for attention in model.attentions} - {None}
     if not sizes:
         return {}
-    if len(sizes) > 1 or any(each.chunked_attention for each in model.attentions):
+    if len(sizes) > 1 or any(attention.chunked_attention for attention in model.attentions):
         known = "layers have one sliding window or none, and no chunks"
         raise UnknownLayers(format_, "model.sliding_window", model.name, known)
     if has_pattern(model):
-        if any(each.sliding_window is None for each in model.attentions):
+        if any(attention.sliding_window is None for attention in model.attentions):
             known = "beside layers of another kind, all attention has a window or none has"
             raise UnknownLayers(format_, "model.sliding_window", model.name, known)
         return {"window_size": [max(size or 0 for size in sizes) - 1, 0]}
-    found: dict[str, Any] = {"window_size": [max(size or 0 for size in windows) - 1, 0]}
+    arguments: dict[str, Any] = {"window_size": [max(size or 0 for size in windows) - 1, 0]}
     if None in windows:
-        found["window_attn_skip_freq"] = list_expression([size is not None for size in windows])
-    return found
+        arguments["window_attn_skip_freq"] = list_expression([size is not None for size in windows])
+    return arguments
 
 
 def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
     """The vocabulary, padded no further than it must be."""
     divisor = next(
-        (each for each in _VOCABULARY_DIVISORS if model.vocab_size % (each * tp) == 0), 1
+        (
+            candidate
+            for candidate in _VOCABULARY_DIVISORS
+            if model.vocab_size % (candidate * tp) == 0
+        ),
+        1,
     )
     return {"vocab_size": model.vocab_size, "make_vocab_size_divisible_by": divisor}
 
@@ -196,8 +201,8 @@ def list_expression(switches: Sequence[bool]) -> str:
     turns."""
     for period in range(2, len(switches) // 2 + 1):
         start = list(switches[:period])
-        times, rest = divmod(len(switches), period)
-        if not rest and start * times == list(switches) and len(set(start)) > 1:
-            return f"([{','.join(str(int(each)) for each in start)}])*{times}"
+        times, remainder = divmod(len(switches), period)
+        if not remainder and start * times == list(switches) and len(set(start)) > 1:
+            return f"([{','.join(str(int(flag)) for flag in start)}])*{times}"
     runs = [(value, len(list(run))) for value, run in groupby(switches)]
     return f"({'+'.join(f'[{int(value)}]*{count}' for value, count in runs)})"

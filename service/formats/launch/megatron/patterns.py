@@ -26,10 +26,12 @@ CHUNK, PREDICTION = "|", "/"
 
 
 def has_pattern(model: Architecture) -> bool:
-    """Whether a model needs a pattern: it is a hybrid, or delta nets stand beside sparse
+    """Returns True where a model needs a pattern: it is a hybrid, or has delta nets beside sparse
     attention."""
-    has_nets = any(isinstance(each, DeltaNet) for each in model.recurrences)
-    return model.is_hybrid or (has_nets and any(each.is_sparse for each in model.attentions))
+    has_nets = any(isinstance(recurrence, DeltaNet) for recurrence in model.recurrences)
+    return model.is_hybrid or (
+        has_nets and any(attention.is_sparse for attention in model.attentions)
+    )
 
 
 def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _COUNTS = (
 )
 """Arguments that must be at least 1."""
 _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq")
-_MOST_SWITCHES = 1024
+_MOST_SWITCHES = 1024  # as many as a model may have layers
 
 
 def without_refused(given: Arguments, stops: Stops) -> Arguments:
@@ -229,20 +229,20 @@ def _stack(
 
 def _stack_of_layout(given: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the stack that are no switches, but arguments decide all the same."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if layout["tp"] > 1 and not layout["sequence_parallel"]:
-        found["sequence_parallel"] = [True, False]
+        fields["sequence_parallel"] = [True, False]
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", given.word("cp_comm_type") or "", re.ASCII)
-        found["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
+        fields["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
     if "global_aux_loss" in (given.word("moe_router_load_balancing_type") or ""):
         # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).
-        found["running_balance"] = True
-    return found
+        fields["running_balance"] = True
+    return fields
 
 
 def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) -> bool:
-    """Whether a condition of a switch holds, as far as arguments say."""
+    """Returns True where the arguments say that the condition of a switch holds."""
     is_sparse = given.word("num_experts") is not None
     is_low = any(given.word(name) not in (None, "False") for name in ("fp8", "fp4"))
     known: dict[str, bool] = {

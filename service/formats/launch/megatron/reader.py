@@ -1,8 +1,8 @@
-"""What Megatron-LM is told: its arguments as they are typed, as it dumps them, or as YAML.
+"""Reads launches of Megatron-LM: arguments as they are typed, as it dumps them, or as YAML.
 
-Arguments as they are typed leave out what Megatron fills in: its defaults, and what follows from
-other arguments. Both are filled in here; what a dump of the run would say is then read by
-`service.formats.megatron.arguments`.
+Typed arguments leave out what Megatron fills in: its defaults, and what follows from other
+arguments. Both are filled in here. `service.formats.megatron.arguments` then reads the result as it
+reads the dump of a run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """What the arguments of Megatron say. Raises Invalid for what its parser refuses."""
+    """Returns what the arguments of Megatron say. Raises Invalid for what its parser refuses."""
     release = known_release(NAME, version)
     source = read_source(text, files)
     source.change(changes)
@@ -57,7 +57,7 @@ def read(
     }
     sorted_out = _sorted_out(given, source)
     try:
-        found = reading(
+        answer = reading(
             given,
             stops,
             stack_id=NAME,
@@ -73,7 +73,7 @@ def read(
             raise
         meant = {**changes, misspelt.meant: misspelt.value}
         return read(text, version, changes=meant, files=files)
-    return replace(found, unwritten=_unwritten(found, typed), settings=set_flags)
+    return replace(answer, unwritten=_unwritten(answer, typed), settings=set_flags)
 
 
 def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
@@ -81,10 +81,10 @@ def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
     return next((stop for stop in sorted_out.stops if stop.meant == fault.value), None)
 
 
-def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
-    """Where values of a reading come from that nobody wrote."""
+def _unwritten(answer: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the source of each value of a reading that nobody wrote."""
     origins = {}
-    if found.num_micro_batches is not None:
+    if answer.num_micro_batches is not None:
         origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
     sizes = {values.get(name, "None") for name in ("vocab_size", "padded_vocab_size")}
     size = vocabulary_of_tokenizer(values)
@@ -96,18 +96,18 @@ def _unwritten(found: LaunchReading, values: Mapping[str, str]) -> dict[str, str
 
 def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
     """The arguments that are given, by flag, as models.spec.switches has them."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name in source.flags:
         value = given.word(argument_of(name))
         if takes_value(name):
-            found[name] = value
+            arguments[name] = value
         elif value == str(not switches_off(name)):
-            found[_SAME_SWITCH.get(name, name)] = True
-    return found
+            arguments[_SAME_SWITCH.get(name, name)] = True
+    return arguments
 
 
 def _sorted_out(given: Arguments, source: Source) -> SortedSettings:
-    """What was given, by what it means for an answer."""
+    """Returns the settings that were given, sorted by what they mean for an answer."""
     settings = source.settings
     needed = _NEEDED_BY.get(given.word("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))

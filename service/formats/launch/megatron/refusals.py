@@ -1,4 +1,4 @@
-"""What Megatron-Core stops at before the first step, beyond the rules of layouts: the rows of
+"""Stops of Megatron-Core before the first step, beyond the rules of layouts: the rows of
 `fields/megatron_refusals.json`.
 
 A condition holds where all of its arguments are as it says, and one of those under `any`. An
@@ -32,14 +32,14 @@ def refusals(
     given: Arguments, environment: Mapping[str, str], *, is_newest: bool
 ) -> tuple[Stop, ...]:
     """Every reason at which Megatron-Core would stop."""
-    found = [*_broken("refusals", given, SOURCE)]
+    stops = [*_broken("refusals", given, SOURCE)]
     if is_newest:
-        found += _broken("of_parser", given, facts(_ROWS)["of_parser_source"])
+        stops += _broken("of_parser", given, facts(_ROWS)["of_parser_source"])
     sharding = next((name for name in _SHARDS if given.truth(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
-        found.append(Stop(setting=given.called(sharding), value=True, rule=rule, source=SOURCE))
-    return tuple(found)
+        stops.append(Stop(setting=given.called(sharding), value=True, rule=rule, source=SOURCE))
+    return tuple(stops)
 
 
 def _broken(rows: str, given: Arguments, source: str) -> Iterator[Stop]:
@@ -51,7 +51,7 @@ def _broken(rows: str, given: Arguments, source: str) -> Iterator[Stop]:
 
 def _holds(condition: Mapping[str, Any], given: Arguments) -> bool:
     return all(
-        any(_holds(each, given) for each in expected)
+        any(_holds(alternative, given) for alternative in expected)
         if name == "any"
         else _is_as(given, name, expected)
         for name, expected in condition.items()
@@ -70,7 +70,7 @@ def _compared(given: Arguments, name: str, how: str, other: Any) -> bool:
     if how in ("is", "not"):
         return (("unset" if word is None else word) in other) == (how == "is")
     if how in ("has", "lacks"):
-        return any(each in (word or "") for each in other) == (how == "has")
+        return any(part in (word or "") for part in other) == (how == "has")
     if how in ("above", "at_most"):
         count = given.whole(name, least=0)
         return ((1 if count is None else count) > other) == (how == "above")

@@ -27,7 +27,7 @@ from service.formats.shell.command import Command, split_command
 from service.formats.shell.files import LaunchFiles
 
 _DUMPED = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,99}) \.{1,60} (.*)", re.ASCII)
-_FEWEST_DUMPED = 3
+_FEWEST_DUMPED = 3  # fewer lines of that form may be of another program
 _YAML_LINE = re.compile(r"\s*(?:-\s+)?-{0,2}[A-Za-z_][\w-]*\s*:(\s.*)?", re.ASCII)
 _ARGUMENTS = ("ARGS", "ARGUMENTS")
 """The object of a recipe that has the arguments ends in one of these."""
@@ -145,7 +145,7 @@ def _arguments_of(document: Any) -> Any:
         return {}
     named = [value for name, value in document.items() if str(name).upper().endswith(_ARGUMENTS)]
     objects = [value for value in named if isinstance(value, Mapping)]
-    return {name: value for each in objects for name, value in each.items()} or document
+    return {name: value for section in objects for name, value in section.items()} or document
 
 
 def _words_of(values: Mapping[str, Any]) -> Iterable[str]:

@@ -1,5 +1,5 @@
-"""How Megatron is told which layers each stage of a pipeline has (formats.megatron.stages reads
-it).
+"""Writes which layers each stage of a pipeline has, for Megatron. `formats.megatron.stages` reads
+it.
 
 Chunks are numbered in the order of the model: with p stages, chunk r * p + s is the r-th of stage
 s.

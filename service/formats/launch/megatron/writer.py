@@ -70,17 +70,17 @@ def _flags_of_switches(job: Job) -> dict[str, Any]:
     """The switches as flags. Raises Inexpressible where the stack has one on that is a key of a
     file of its own, as Primus-Turbo does; off it is as without that stack."""
     stack = job.problem.stack
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     for name, value in job_arguments.switches(job).items():
         if name.startswith("--"):
-            found[name] = value
+            flags[name] = value
         elif value:
-            field = next(each.field for each in switches_of(stack) if name in each.arguments)
+            field = next(switch.field for switch in switches_of(stack) if name in switch.arguments)
             cure = f"{name} is a key of the file of {stack.id}; ask with false, or for megatron"
             raise Inexpressible(NAME, f"stack.{field}", getattr(stack, field), cure)
-    if job.problem.workload.precision == "nvfp4" and found.pop(_FP8_GATHER, False):
-        found[_FP4_GATHER] = True
-    return found
+    if job.problem.workload.precision == "nvfp4" and flags.pop(_FP8_GATHER, False):
+        flags[_FP4_GATHER] = True
+    return flags
 
 
 says = job_arguments.says
@@ -88,28 +88,28 @@ says = job_arguments.says
 
 def words(settings: Mapping[str, Any]) -> list[str]:
     """Settings as the words of a command line."""
-    found: list[str] = []
+    listed: list[str] = []
     for name, value in settings.items():
-        found.append(name)
+        listed.append(name)
         if isinstance(value, (list, tuple)):
-            found += map(str, value)
+            listed += map(str, value)
         elif value is not True:
-            found.append(str(value))
-    return found
+            listed.append(str(value))
+    return listed
 
 
 def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name as flags, none of which says what holds without it."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     for name, value in arguments.items():
         flag = flag_of_argument()[name]
         if name == "window_size":
-            found[flag] = ",".join(map(str, value))
+            flags[flag] = ",".join(map(str, value))
         elif isinstance(value, bool):
-            found |= {flag: True} if value != switches_off(flag) else {}
+            flags |= {flag: True} if value != switches_off(flag) else {}
         elif value is not None:
-            found[flag] = value
-    return found
+            flags[flag] = value
+    return flags
 
 
 def _positions(job: Job) -> int:
@@ -125,14 +125,14 @@ def _rotary(job: Job) -> dict[str, Any]:
     if not _has_rotary(job):
         return {}
     theta, share = job.details.rope_theta, job.details.rotary_share
-    found: dict[str, Any] = _stretched(job)
+    arguments: dict[str, Any] = _stretched(job)
     if theta is not None and theta.is_integer():
-        found["rotary_base"] = int(theta)
+        arguments["rotary_base"] = int(theta)
     if share not in (None, 1) and not any(
-        each.is_mla for each in job.problem.architecture.attentions
+        attention.is_mla for attention in job.problem.architecture.attentions
     ):
-        found["rotary_percent"] = share
-    return found
+        arguments["rotary_percent"] = share
+    return arguments
 
 
 def _stretched(job: Job) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _stretched(job: Job) -> dict[str, Any]:
     if scaling.kind == "llama3" and scaling.has(**_LLAMA3):
         factor = scaling.number("factor", 8.0)
         return {"use_rope_scaling": True, "rope_scaling_factor": factor}
-    is_latent = all(each.is_mla for each in job.problem.architecture.attentions)
+    is_latent = all(attention.is_mla for attention in job.problem.architecture.attentions)
     if scaling.kind == "yarn" and is_latent and scaling.has(**_YARN):
         return {
             "rope_type": "yarn",
@@ -166,7 +166,7 @@ def _placeholders(job: Job) -> dict[str, str]:
         NAME,
         rotary=_has_rotary(job) and "rotary_base" not in _rotary(job),
         norms=job.details.norm_epsilon is None,
-        indexer=any(each.indexer for each in model.attentions),
+        indexer=any(attention.indexer for attention in model.attentions),
         loss=has_loss,
     )
 

@@ -17,7 +17,7 @@ from service.formats.settings.reservation import Reservation
 from service.formats.shell.faults import PATH
 
 SCHEME = "peft.scheme"
-"""What the field is called here that the options peft and peft_scheme set."""
+"""The field that the options peft and peft_scheme set, as it is named here."""
 _SECTION = "peft."
 _NETWORK = ("linear_fc1", "linear_fc2")
 _LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
@@ -25,9 +25,9 @@ _LATENT = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv
 """The projections of latent attention: of queries one, or two with a latent of their own."""
 _MIXERS = ("linear_qkv", *_LATENT, "linear_proj", "in_proj", "out_proj")
 _RANK = re.compile(r"[1-9]\d{0,3}", re.ASCII)
-_USUAL_RANK = 32
+_USUAL_RANK = 32  # the default of its LoRA
 _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
-"""Those of the LoRA that recipes make."""
+"""The modules that the LoRA of recipes adapts."""
 
 
 # -- writing
@@ -51,7 +51,7 @@ def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, A
 
 
 def adapters_in_python(format_: str, model: Architecture, lora: Lora) -> str:
-    """The same as an object."""
+    """Returns the adapters as the Python expression of an object."""
     fields = adapter_fields(format_, model, lora)
     arguments = (f"{name.removeprefix(_SECTION)}={value}" for name, value in fields.items())
     return f"LoRA({', '.join(arguments)})"
@@ -62,7 +62,7 @@ def _adapted(model: Architecture, lora: Lora) -> list[str]:
     an MLP."""
     names: list[str] = []
     if "attention" in lora.targets:
-        is_latent = any(each.is_mla for each in model.attentions)
+        is_latent = any(attention.is_mla for attention in model.attentions)
         names += _LATENT if is_latent else ("linear_qkv",)
         names += ("linear_proj",)
         names += ("in_proj", "out_proj") if model.recurrences else ()
@@ -86,12 +86,16 @@ def fields_of_scheme(written: str) -> dict[str, str]:
         return {SCHEME: written}
     if not isinstance(made, ast.Call):
         return {SCHEME: written.rpartition(".")[2]}
-    given = {f"{_SECTION}{each.arg}": ast.unparse(each.value) for each in made.keywords if each.arg}
+    given = {
+        f"{_SECTION}{keyword.arg}": ast.unparse(keyword.value)
+        for keyword in made.keywords
+        if keyword.arg
+    }
     return {SCHEME: ast.unparse(made.func).rpartition(".")[2], **given}
 
 
 def has_adapters(fields: Mapping[str, str]) -> bool:
-    """Whether fields, or the option for a scheme, speak of adapters."""
+    """Returns True where fields, or the option for a scheme, speak of adapters."""
     scheme = fields.get(SCHEME, "").lower()
     return scheme != "none" and any(name.startswith(_SECTION) for name in fields)
 
@@ -134,7 +138,7 @@ def _unsure(name: str, value: str, reason: str) -> Reservation:
 
 
 def _targets(module: str) -> tuple[str, ...]:
-    """What the modules of a name are, in the words of requests."""
+    """Returns the modules that a name stands for, in the words of requests."""
     parts = module.split(".")
     if parts[-1] not in _NETWORK:
         return ("attention",) if parts[-1] in _MIXERS else ()
@@ -144,7 +148,8 @@ def _targets(module: str) -> tuple[str, ...]:
 
 
 def _are_whole(modules: Collection[str]) -> bool:
-    """Whether all modules are known, and each network and each mixer is adapted as a whole."""
+    """Returns True where all modules are known, and each network and each mixer is adapted as a
+    whole."""
     last = {name.rpartition(".")[2] for name in modules}
     has_network = {*_NETWORK} <= last or not last & {*_NETWORK}
     has_inputs = bool(last & {"linear_qkv", "linear_kv_up_proj"})

@@ -23,21 +23,21 @@ def table() -> FieldTable:
 
 def precisions() -> Mapping[str, Mapping[str, str]]:
     """The mixed precisions that have a name, by the fields that they set."""
-    found: Mapping[str, Mapping[str, str]] = table().facts["precisions"]
-    return found
+    by_name: Mapping[str, Mapping[str, str]] = table().facts["precisions"]
+    return by_name
 
 
 @cache
 def argument_of_field() -> Mapping[str, str]:
     """The argument that says the same as a field, by the field."""
     renamed: Mapping[str, str] = table().facts["renamed"]
-    found = {field: argument for argument, field in renamed.items()}
+    arguments = {field: argument for argument, field in renamed.items()}
     for field in table().fields:
         argument = field.removeprefix(_MODEL)
         is_alike = field.startswith(_MODEL) and argument in flag_of_argument()
         if is_alike and argument not in renamed:
-            found[field] = argument
-    return found
+            arguments[field] = argument
+    return arguments
 
 
 def field_of_argument(argument: str) -> str:

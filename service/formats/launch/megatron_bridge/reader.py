@@ -56,9 +56,9 @@ def read(
 ) -> LaunchReading:
     """Returns what overrides say. Raises Invalid for values that are none of their fields'."""
     release = known_release(NAME, version)
-    found = read_overrides(text, files)
-    found.change(changes)
-    values = _values(found)
+    overrides = read_overrides(text, files)
+    overrides.change(changes)
+    values = _values(overrides)
     stops = Stops(SOURCE)
     given = without_refused(Arguments(in_todays_names(filled_in(values)), _names()), stops)
     read_as_flags = reading(
@@ -67,26 +67,26 @@ def read(
         stack_id=NAME,
         framework=FRAMEWORK,
         release=release,
-        environment=found.environment,
-        switches=_switches(found),
-        sorted_out=_sorted_out(given, found),
+        environment=overrides.environment,
+        switches=_switches(overrides),
+        sorted_out=_sorted_out(given, overrides),
     )
     in_fields = [
         replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
         for stop in read_as_flags.stops
     ]
     model = read_as_flags.model
-    if model is None and found.model is not None:
-        model = {"name": found.model}
+    if model is None and overrides.model is not None:
+        model = {"name": overrides.model}
     told = replace(
-        read_as_flags, model=model, stops=tuple(in_fields), settings=dict(found.settings.given)
+        read_as_flags, model=model, stops=tuple(in_fields), settings=dict(overrides.settings.given)
     )
-    return _with_adapters(told, found) if has_adapters(found.texts) else told
+    return _with_adapters(told, overrides) if has_adapters(overrides.texts) else told
 
 
-def _with_adapters(told: LaunchReading, found: Overrides) -> LaunchReading:
+def _with_adapters(told: LaunchReading, overrides: Overrides) -> LaunchReading:
     is_moe = "load_balancing" in told.workload
-    lora, unsure = read_adapters(found.texts, is_moe=is_moe)
+    lora, unsure = read_adapters(overrides.texts, is_moe=is_moe)
     reservations = (*told.reservations, *unsure)
     return replace(told, workload={**told.workload, "lora": lora}, reservations=reservations)
 
@@ -110,10 +110,10 @@ def _in_fields(rule: str) -> str:
 # -- values by argument
 
 
-def _values(found: Overrides) -> dict[str, str]:
+def _values(overrides: Overrides) -> dict[str, str]:
     """The overrides as arguments of Megatron-LM, with what recipes set for all that is left out."""
     arguments = argument_of_field()
-    fields = found.texts
+    fields = overrides.texts
     given = {arguments[name]: text for name, text in fields.items() if name in arguments}
     for sequence in ("dataset.seq_length", "model.seq_length"):
         if sequence in fields:
@@ -128,8 +128,8 @@ def _values(found: Overrides) -> dict[str, str]:
         given["use_megatron_fsdp"] = "True"
     if given.get("pipeline_model_parallel_layout", "None") != "None":
         given.pop("num_virtual_stages_per_pipeline_rank", None)
-    if found.num_ranks:
-        given["world_size"] = str(found.num_ranks)
+    if overrides.num_ranks:
+        given["world_size"] = str(overrides.num_ranks)
     # Fields of NeMo 1 have names that other versions of Megatron had (formats.megatron.versions).
     old = {
         name.removeprefix("model."): text for name, text in fields.items() if name.startswith(_OLD)
@@ -167,10 +167,10 @@ def _without_part_of_model(given: Arguments) -> Arguments:
     return given.replaced(**shape)
 
 
-def _switches(found: Overrides) -> dict[str, Any]:
+def _switches(overrides: Overrides) -> dict[str, Any]:
     """The switches that are set, by their fields. A mixed precision and the configuration of
     overlaps go before what is said elsewhere."""
-    fields = found.texts
+    fields = overrides.texts
     stack_switches = switches_of(catalogue.stack(NAME))
     names = {name for switch in stack_switches for name in switch.arguments}
     switches = {**table().facts["base_switches"], **_named_precision(fields)}
@@ -203,13 +203,13 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
 # -- what is not read
 
 
-def _sorted_out(given: Arguments, found: Overrides) -> SortedSettings:
+def _sorted_out(given: Arguments, overrides: Overrides) -> SortedSettings:
     """Returns what was given, by what it means for an answer."""
-    settings = found.settings
-    if found.recipe is not None:
+    settings = overrides.settings
+    if overrides.recipe is not None:
         reason = "what the recipe sets itself is not known"
         cure = "write as overrides what it sets of parallelism, precision and recompute"
-        settings.reserve_text(found.recipe, reason, cure, is_open=True)
+        settings.reserve_text(overrides.recipe, reason, cure, is_open=True)
     if given.word("micro_batch_size") is None:
         reason = "it is not said: the recipe has it"
         settings.reserve_text("train.micro_batch_size", reason, "write it as an override")

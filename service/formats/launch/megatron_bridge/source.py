@@ -85,18 +85,18 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
         return _joined((name, str(value)) for name, value in read_settings(text).items())
     command = split_command(text, files)
     starts_nemo = command.program == _NEMO  # whose next word says what it does with the model
-    found = _joined(_pairs(command.words[1:] if starts_nemo else command.words))
-    found.environment.update(command.environment)
+    overrides = _joined(_pairs(command.words[1:] if starts_nemo else command.words))
+    overrides.environment.update(command.environment)
     for assignment in command.in_branches:
-        found.settings.note(Reservation.of_branch(assignment))
-    found.num_ranks = found.num_ranks or command.num_ranks
-    return found
+        overrides.settings.note(Reservation.of_branch(assignment))
+    overrides.num_ranks = overrides.num_ranks or command.num_ranks
+    return overrides
 
 
 def _without_object(name: str) -> str:
     """An assigned attribute without the variable of the configuration: cfg.model.x is model.x."""
     first, _, rest = name.partition(".")
-    known = {each.partition(".")[0] for each in table().fields}
+    known = {field.partition(".")[0] for field in table().fields}
     known |= {"trainer", "data", "optim", "env_vars"}
     return rest if first not in known and rest.partition(".")[0] in known else name
 
@@ -128,27 +128,27 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
-    found = Overrides(Settings(table()))
+    overrides = Overrides(Settings(table()))
     others: dict[str, str] = {}
     for written, text in pairs:
         name = _field_of_option(written)
         if name.startswith("env_vars."):
-            found.environment[name.removeprefix("env_vars.")] = text
+            overrides.environment[name.removeprefix("env_vars.")] = text
         elif name in _SCHEMES:
             for field_name, value in fields_of_scheme(text).items():
-                found.settings.put(field_name, _value(field_name, value))
+                overrides.settings.put(field_name, _value(field_name, value))
         elif name in _RECIPES:
-            found.recipe = f"{found.recipe or ''} {name} {text}".strip()
+            overrides.recipe = f"{overrides.recipe or ''} {name} {text}".strip()
         elif "." in name or name == "mixed_precision":
-            found.settings.put(name, _value(name, text))
+            overrides.settings.put(name, _value(name, text))
         elif name in _OPTIONS_OF_RUNS:
             others[name] = text
         elif not _is_of_no_account(name):
             reason = "it is no option of the launch scripts, and no field"
             cure = "leave it out if it changes nothing, or write the field that it sets"
-            found.settings.reserve_text(f"{name} {text}".strip(), reason, cure)
-    _take_run(found, others)
-    return found
+            overrides.settings.reserve_text(f"{name} {text}".strip(), reason, cure)
+    _take_run(overrides, others)
+    return overrides
 
 
 def _is_of_no_account(option: str) -> bool:
@@ -180,7 +180,7 @@ def _value(name: str, written: str) -> Any:
 
 
 def _is_word(name: str) -> bool:
-    """Whether a field may be the word none, which is not the same as nothing."""
+    """Returns True where a field may be the word none, which differs from having no value."""
     return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
 
 
@@ -201,18 +201,18 @@ def _text(name: str, written: str) -> str:
     return text
 
 
-def _take_run(found: Overrides, options: Mapping[str, str]) -> None:
+def _take_run(overrides: Overrides, options: Mapping[str, str]) -> None:
     """Takes what options, and a trainer of NeMo, say of the number of ranks and the precision."""
     if options.get("num_gpus", "").isdecimal():
-        found.num_ranks = int(options["num_gpus"])
-    nodes = found.settings.given.pop("trainer.num_nodes", None)
-    devices = found.settings.given.pop("trainer.devices", None)
+        overrides.num_ranks = int(options["num_gpus"])
+    nodes = overrides.settings.given.pop("trainer.num_nodes", None)
+    devices = overrides.settings.given.pop("trainer.devices", None)
     if isinstance(nodes, int) and isinstance(devices, int):
-        found.num_ranks = nodes * devices
+        overrides.num_ranks = nodes * devices
     dtype = options.get("compute_dtype")
     if dtype is None:
         return
     known = table().facts["dtypes"]
     if dtype.lower() not in known:
         raise Invalid(PATH, f"compute_dtype {dtype[:80]}", f"must be one of {', '.join(known)}")
-    found.settings.put("mixed_precision", known[dtype.lower()])
+    overrides.settings.put("mixed_precision", known[dtype.lower()])

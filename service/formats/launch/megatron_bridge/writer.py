@@ -199,21 +199,21 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     gathers = switches.get(_PARAM_GATHER, precisions()[name].get("fp8_param_gather") == "True")
     formats = job_arguments.PRECISIONS[precision]
     sixteen = {"bf16": False, "fp16": False}
-    found = {f"mixed_precision.{field}": value for field, value in {**sixteen, **formats}.items()}
-    found["mixed_precision.grad_reduce_in_fp32"] = switches.get(_GRADIENTS_IN_FP32, True)
+    fields = {f"mixed_precision.{field}": value for field, value in {**sixteen, **formats}.items()}
+    fields["mixed_precision.grad_reduce_in_fp32"] = switches.get(_GRADIENTS_IN_FP32, True)
     if precision == "fp8":
-        found["mixed_precision.first_last_layers_bf16"] = False
+        fields["mixed_precision.first_last_layers_bf16"] = False
     if precision == "nvfp4":
-        found["mixed_precision.fp4_param_gather"] = gathers
+        fields["mixed_precision.fp4_param_gather"] = gathers
     elif formats.get("fp8"):
-        found[_PARAM_GATHER] = gathers
+        fields[_PARAM_GATHER] = gathers
         if precision == "mxfp8":
-            found[_REUSES_GRADIENTS] = gathers
-    return found
+            fields[_REUSES_GRADIENTS] = gathers
+    return fields
 
 
 def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
-    """Whether a mixed precision that has a name is what the switches ask for."""
+    """Returns True where a named mixed precision is just what the switches ask for."""
     precision = job.problem.workload.precision
     usual = precisions()[_PRECISION_NAMES[precision]]
     in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
@@ -228,11 +228,11 @@ def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
 def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
     """The switches, with those of data parallelism in both of their places: the configuration of
     overlaps sets them anew (training/comm_overlap.py)."""
-    found = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
+    fields = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
     for name in _OVERLAPS:
-        if f"ddp.{name}" in found:
-            found[f"comm_overlap.{name}"] = found[f"ddp.{name}"]
-    return found
+        if f"ddp.{name}" in fields:
+            fields[f"comm_overlap.{name}"] = fields[f"ddp.{name}"]
+    return fields
 
 
 def _placeholders(job: Job) -> dict[str, str]:
@@ -248,7 +248,7 @@ def _placeholders(job: Job) -> dict[str, str]:
         **placeholders(
             NAME,
             loss=has_loss,
-            indexer=any(each.indexer for each in model.attentions),
+            indexer=any(attention.indexer for attention in model.attentions),
             adapters=has_adapters,
         ),
     }

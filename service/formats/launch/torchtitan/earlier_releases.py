@@ -119,20 +119,24 @@ class EarlierSettings(Settings):
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
         """Returns the format of products, and which part of a tensor shares a scale."""
         converters: list[str] = self.older["model.converters"]
-        formats = [_CONVERTERS[one] for one in converters if one in _CONVERTERS]
+        formats = [_CONVERTERS[converter] for converter in converters if converter in _CONVERTERS]
         if self.older["float8.enable_float8_linear"]:
             formats.append("fp8")
-        others = [one for one in converters if one not in _CONVERTERS and one not in _OF_EXPERTS]
+        others = [
+            converter
+            for converter in converters
+            if converter not in _CONVERTERS and converter not in _OF_EXPERTS
+        ]
         written = shown("model.converters", converters)
         if others:
             reason = "what they make of layers is not known"
             self.reserve_text(shown("model.converters", others), reason)
-        if is_sparse and bool(formats) != any(one in _OF_EXPERTS for one in converters):
+        if is_sparse and bool(formats) != any(converter in _OF_EXPERTS for converter in converters):
             reason = "only some products are in a narrow format, and all are read alike"
             self.reserve_text(written, reason, "convert linear and grouped_mm, or neither")
         if not formats:
             return {}
-        wide = [each for each in self.older[_FILTER] if each not in _IN_16_BITS]
+        wide = [layer for layer in self.older[_FILTER] if layer not in _IN_16_BITS]
         if wide:
             reason = "these layers stay in 16 bits, and are read as converted"
             self.reserve_text(shown(_FILTER, wide), reason, "leave them out")
@@ -171,4 +175,4 @@ def _typed(field_: Field, value: Any) -> Any:
 
 
 def _is_ignored(name: str, sections: list[str]) -> bool:
-    return any(name == one or name.startswith(f"{one}.") for one in sections)
+    return any(name == section or name.startswith(f"{section}.") for section in sections)

@@ -1,4 +1,4 @@
-"""How torchtitan 0.3.0 says a pipeline: its schedules, and the layers of each model chunk
+"""Pipelines of torchtitan 0.3.0: its schedules, and the layers of each model chunk
 (torchtitan/distributed/pipeline_parallel.py; PyTorch's distributed/pipelining/schedules.py)."""
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def generated_split(num_layers: int, chunks: int, first: int, last: int) -> tuple[int, ...] | None:
-    """How many layers each chunk gets where embedding and head weigh so many layers
-    (_generate_llm_fqn_per_model_part); None where torchtitan refuses it."""
+    """Returns the number of layers of each chunk where the embedding weighs as much as `first`
+    layers and the head as `last` (_generate_llm_fqn_per_model_part); None where torchtitan refuses
+    it."""
     if chunks == 1:
         return (num_layers,)
     base, extra = divmod(num_layers + first + last, chunks)

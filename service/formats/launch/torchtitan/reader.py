@@ -86,7 +86,7 @@ def read(
 
 
 def _is_toml(text: str) -> bool:
-    """Whether a text is a file of settings, and no script that may write one."""
+    """Returns True where a text is a file of settings, and no script that may write one."""
     return _TOML_SECTION.search(text) is not None and not _HEREDOC.search(text)
 
 
@@ -137,7 +137,7 @@ class _Reader:
     def _read_command(self, command: Command) -> None:
         if (command.program or "").endswith(".sh"):  # run_train.sh
             variables = {"MODULE": "module", "CONFIG": "config"}
-            said = {name: command.environment.get(each) for each, name in variables.items()}
+            said = {name: command.environment.get(variable) for variable, name in variables.items()}
             for name, value in said.items():
                 if value is not None:
                     self.settings.put(name, value)
@@ -158,8 +158,8 @@ class _Reader:
             written, has_value, value = word[2:].partition("=")
             behind = [value] if has_value else _values(words)
             self._read_flag(written, behind, bool(has_value), words, subcommand)
-        for each in command.in_branches:
-            self.settings.note(Reservation.of_branch(each))
+        for branch in command.in_branches:
+            self.settings.note(Reservation.of_branch(branch))
 
     def _read_flag(
         self,
@@ -252,7 +252,7 @@ class _Reader:
         self._divide_devices(layout, values)
         workload = self._workload(values, layout, config)
         stack = self._stack(values, layout, config, older)
-        found = self.settings.sorted_out()
+        sorted_out = self.settings.sorted_out()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
@@ -267,12 +267,12 @@ class _Reader:
             unwritten=self._unwritten(values, layout, config, older),
             stops=(
                 *self.stops.found,
-                *found.stops,
+                *sorted_out.stops,
                 *(() if older else stops(values, layout, config)),
             ),
             settings=self.settings.known,
-            reservations=found.reservations,
-            ignored=(*self.ignored, *found.no_account),
+            reservations=sorted_out.reservations,
+            ignored=(*self.ignored, *sorted_out.no_account),
             assumed=tuple(older.assumed) if older else (),
         )
 
@@ -288,7 +288,7 @@ class _Reader:
         config: Mapping[str, Any],
         older: EarlierSettings | None,
     ) -> dict[str, str]:
-        """Where lengths and batches come from that nobody wrote."""
+        """Returns the source of each length and batch that nobody wrote."""
         local = "training.local_batch_size"
         of_pipeline = "parallelism.pipeline_parallel_microbatch_size"
         fields = {
@@ -296,19 +296,21 @@ class _Reader:
             "layout.micro_batch": of_pipeline if layout["pp"] > 1 else local,
         }
         release = self._release(older)
-        found = {}
+        sources = {}
         for field, name in fields.items():
             if name in config.get("sets", {}):
-                found[field] = f"what --config {self.given['config']} sets for {name}"
+                sources[field] = f"what --config {self.given['config']} sets for {name}"
             else:
-                found[field] = f"the default of {name} in {FRAMEWORK} {release}"
-        found = {field: found[field] for field, name in fields.items() if name not in self.given}
+                sources[field] = f"the default of {name} in {FRAMEWORK} {release}"
+        sources = {
+            field: sources[field] for field, name in fields.items() if name not in self.given
+        }
         if values["training.global_batch_size"] < 0:
-            found["workload.global_batch"] = (
+            sources["workload.global_batch"] = (
                 f"{local}, {values[local]}, of every data-parallel rank, as"
                 " training.global_batch_size is not set"
             )
-        return found
+        return sources
 
     def _config(self) -> Mapping[str, Any]:
         """Returns what the config function sets; nothing where it is none of the release."""
@@ -480,7 +482,9 @@ class _Reader:
         compiles = values["compile.enable"]
         said["compile.enable"] = compiles and "model" in components
         if "compile.components" in said:  # in any order
-            said["compile.components"] = [each for each in _COMPONENTS if each in components]
+            said["compile.components"] = [
+                component for component in _COMPONENTS if component in components
+            ]
         may_capture = older is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
         said["training.disable_cuda_graphs"] = not captures
@@ -533,7 +537,7 @@ def _schedule(written: str) -> tuple[str, bool]:
 def _require_multiple(name: str, value: int, divisor: int, what: str) -> None:
     if value % divisor or not value:
         below = value // divisor * divisor
-        cure = f"--{name} {in_words(each for each in (below, below + divisor) if each)}"
+        cure = f"--{name} {in_words(multiple for multiple in (below, below + divisor) if multiple)}"
         raise Stopped(f"--{name}", value, f"must be a multiple of {what} = {divisor}", cure)
 
 

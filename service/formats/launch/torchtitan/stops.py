@@ -1,4 +1,4 @@
-"""What torchtitan 0.3.0 refuses when it starts, beyond the rules of layouts (trainer.py and
+"""Stops of torchtitan 0.3.0 when it starts, beyond the rules of layouts (trainer.py and
 config/configs.py, __post_init__)."""
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ def _recipe(job: Job) -> tuple[str, str] | None:
 
 @cached_by_identity(_KEPT)
 def _trains(architecture: Architecture, name: str) -> bool:
-    """Whether a config function for a model of the catalogue trains this one. No function trains
-    multi-token prediction."""
+    """Returns True where the config function for a model of the catalogue trains this one. No
+    function trains multi-token prediction."""
     known = replace(catalogue.architecture(name), mtp_layers=0)
     return catalogue.matching_name(architecture, [known]) is not None
 
@@ -189,8 +189,8 @@ def _training(job: Job) -> dict[str, Any]:
 
 
 def _keeps_masters(workload: Workload) -> bool:
-    """Whether parameters have 32 bits where they are kept. Frozen ones are what takes memory beside
-    adapters, and have 16."""
+    """Returns True where stored parameters have 32 bits. Beside adapters the frozen parameters take
+    the memory, and they have 16."""
     return workload.master_weights and workload.lora is None
 
 

@@ -14,7 +14,7 @@ from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH
 
-_USUAL_RANK = 16
+_USUAL_RANK = 16  # the default of TRL's lora_r
 _WHOLE = (
     "some of these modules, trained whole beside the adapters, are neither the embedding nor the"
     " head"
@@ -90,10 +90,10 @@ def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
     in the wire form."""
     name = "lora_target_modules"
     written = settings.given.get(name)
-    found = _modules(written)
-    if not found:
+    named = _modules(written)
+    if not named:
         assumed.append(f"{name} is not given, and PEFT picks them by model: all are counted")
-    known = {module for each in found for module in _NAMES.get(each, ())}
+    known = {module for target in named for module in _NAMES.get(target, ())}
     _reserve_others(settings, name, written, sorted(known))
     parameters = _modules(settings.given.get("lora_target_parameters"))
     of_experts = not _IN_EXPERTS.isdisjoint(parameters)
@@ -116,8 +116,8 @@ def _reserve_others(settings: Settings, name: str, written: Any, known: list[str
     """Note modules that are read as none, and a pattern, which may leave some layers out."""
     in_words = str(written or "").strip("[]\"' ")
     entries = written if isinstance(written, list) else re.split(r"[,\s\"']+", in_words)
-    names = [str(each) for each in entries if each]
-    others = [each for each in names if _NAME.fullmatch(each) and not _is_known(each)]
+    names = [str(entry) for entry in entries if entry]
+    others = [name for name in names if _NAME.fullmatch(name) and not _is_known(name)]
     if others:
         reason = f"adapters of {', '.join(others[:4])} are not described"
         settings.reserve(name, reason, _GIVE, answered_by="workload.lora")

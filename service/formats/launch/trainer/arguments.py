@@ -15,13 +15,13 @@ _FILE = re.compile(r"[^-\s]\S*\.(?:ya?ml|json)", re.ASCII)
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
     """Settings by name with underscores: --name value, --name=value, name=value. A flag without a
     value is "true", and one with several has a list."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     at = 0
     while at < len(words):
         name, value, at = _setting(words, at)
         if name is not None:
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings
 
 
 def documents_in(words: Sequence[str]) -> list[str]:
@@ -54,8 +54,8 @@ def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
         values.append(words[at])
         at += 1
     if len(values) > 1:
-        for each in values:
-            require_arguments_defined(each)
+        for candidate in values:
+            require_arguments_defined(candidate)
         return name, values, at
     return name, values[0] if values else "true", at
 
@@ -63,7 +63,7 @@ def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
 def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, str]:
     """Returns the flags of a launcher by name with underscores. Those of `switches` have no
     value."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     at = 0
     while at < len(words):
         require_arguments_defined(words[at])
@@ -71,9 +71,9 @@ def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, 
         name = flag.lstrip("-").replace("-", "_")
         has_value = at + 1 < len(words) and not words[at + 1].startswith("-")
         if equals or name in switches or not has_value:
-            found[name] = value if equals else "true"
+            flags[name] = value if equals else "true"
             at += 1
         else:
-            found[name] = words[at + 1]
+            flags[name] = words[at + 1]
             at += 2
-    return found
+    return flags

@@ -244,7 +244,7 @@ def _experts(told: Told, settings: Settings, prefix: str) -> None:
 
 
 def _is_before(version: str | None, minor: int) -> bool:
-    """Whether a release is named, and is one before 0.`minor`."""
+    """Returns True where a release is named that is older than 0.`minor`."""
     numbers = re.match(r"v?0\.(\d{1,3})", version or "", re.ASCII)
     return numbers is not None and int(numbers.group(1)) < minor
 

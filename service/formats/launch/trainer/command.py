@@ -43,7 +43,7 @@ def started(text: str, files: LaunchFiles) -> Started | None:
 
 
 def _starts_program(command: Command) -> bool:
-    """Whether a command starts a script, a module or a tool, and not text of its own."""
+    """Returns True where a command starts a script, a module or a tool, and not text of its own."""
     first = str(command.program).split(" ")
     return program_at((*command.before, *first, *command.words)) is not None
 

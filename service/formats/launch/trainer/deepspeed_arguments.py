@@ -111,12 +111,12 @@ _NAMES = {
 def _formats(arguments: Settings) -> dict[str, bool | None]:
     """The blocks of number formats that TrainingArguments or accelerate fill in."""
     mixed = arguments.word("mixed_precision")
-    found: dict[str, bool | None] = {}
+    formats: dict[str, bool | None] = {}
     for name in ("bf16", "fp16"):
         is_said = name in arguments.given or mixed is not None
         is_on = bool(arguments.truth(name)) or mixed == name
-        found[f"{name}.enabled"] = is_on if is_said else None
-    return found
+        formats[f"{name}.enabled"] = is_on if is_said else None
+    return formats
 
 
 def _is_open(document: Mapping[str, Any], name: str) -> bool:
@@ -128,5 +128,6 @@ def _differs(written: Any, value: Any) -> bool:
 
 
 def _is_size_of_bucket(name: str, value: Any) -> bool:
-    """Whether transformers fills in a size of ZeRO's buckets, by the width of the model."""
+    """Returns True where transformers fills in a size of ZeRO's buckets by the width of the
+    model."""
     return value == _AUTO and name.startswith("zero_optimization.") and "device" not in name

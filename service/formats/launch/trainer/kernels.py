@@ -68,11 +68,11 @@ def read_switches(
             cure = f"give {answer}" if answer else "leave it out, which takes more memory"
             reason = "this kernel is not described"
             arguments.reserve(name, reason, cure, answered_by=answer)
-    found = set_switches(given, stack, release, {"zero_stage": 3, **layout}) | fields
+    switches = set_switches(given, stack, release, {"zero_stage": 3, **layout}) | fields
     experts = given.get("experts_implementation")
     if experts is not None:
-        found["experts_at_once"] = str(experts).lower() != "eager"
-    return found
+        switches["experts_at_once"] = str(experts).lower() != "eager"
+    return switches
 
 
 def lifted_rules(

@@ -1,4 +1,4 @@
-"""What a text launches: the tool, its settings, and those of the launcher around it."""
+"""Reads what a text launches: the tool, its settings, and those of the launcher around it."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Launched:
     is_command: bool = False
     num_devices: int | None = None
     objective: str | None = None
-    """What is trained for, where a command says it: what the tool was told to run, such as dpo, or
-    what the name of the program says."""
+    """The objective of training, where a command names it: the method that the tool was told to
+    run, such as dpo, or the one in the name of the program."""
     program: str = ""
     """The command as it was typed, without arguments."""
     reservations: list[Reservation] = field(default_factory=list)
@@ -161,7 +161,7 @@ def _of_command(command: Started, files: LaunchFiles) -> Launched:
         made.launcher |= launcher_settings(behind)
     made.settings.pop("launcher", None)
     made.num_devices = _num_devices(command, behind)
-    made.reservations += [Reservation.of_branch(each) for each in command.command.in_branches]
+    made.reservations += [Reservation.of_branch(branch) for branch in command.command.in_branches]
     return made
 
 

@@ -1,5 +1,5 @@
-"""Which of a model's own parameters LLaMA-Factory 0.9.5 trains (model/adapter.py; v1/plugins/
-model_plugins/peft.py)."""
+"""Reads which of a model's own parameters LLaMA-Factory 0.9.5 trains (model/adapter.py;
+v1/plugins/model_plugins/peft.py)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _OFF = (False, "false", "False", None)
 
 
 def read_megatron(launched: Launched, version: str | None, changes: Changes) -> LaunchReading:
-    """What the arguments say. Those that Megatron has too are read as its own."""
+    """Returns what the arguments say. Arguments that Megatron has too are read as its own."""
     table = field_table(_TABLE)
     given = {**table.facts["defaults"], **launched.settings}
     own = {name: value for name, value in given.items() if name not in flag_of_argument()}
@@ -55,7 +55,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
         counted = in_sequences(objective, layout, workload)
     sorted_out = settings.sorted_out()
-    name = next((each for each in _MODEL_NAMES if each in own), None)
+    name = next((candidate for candidate in _MODEL_NAMES if candidate in own), None)
     model = None if name is None else named_model(name, str(own[name]))
     return replace(
         reading,
@@ -91,7 +91,10 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    name = next((each for each in ("tuner_type", "train_type") if each in settings.given), None)
+    name = next(
+        (candidate for candidate in ("tuner_type", "train_type") if candidate in settings.given),
+        None,
+    )
     if name is None or str(settings.given[name]) != "lora":
         return {}
     given = {

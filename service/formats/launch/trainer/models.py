@@ -19,7 +19,7 @@ _QUANTIZED = re.compile(
     r"|(?P<four>bnb-nf4(?:-bf16)?|NVFP4|MXFP4)|(?P<eight>FP8))(?=-|$)",
     re.ASCII | re.IGNORECASE,
 )
-"""What the name of a checkpoint says of the bits of its weights."""
+"""The part of a checkpoint's name that gives the bits of its weights."""
 _TUNED = re.compile(r"-(?:instruct|chat|it)$", re.ASCII)
 """Words in the name of a checkpoint that say how it was tuned, and nothing of its shape."""
 _BITS = {"four": 4, "eight": 8}
@@ -35,9 +35,9 @@ class NamedModel:
     id: str | None
     """Its name in the catalogue; None where that has no such model."""
     bits: int | None = None
-    """Of its weights, where its name says that they are quantized."""
+    """The bits of its weights, where its name says that they are quantized."""
     ask: str | None = None
-    """What to send, where the catalogue has it not."""
+    """The thing to send where the catalogue lacks the model."""
     config: Mapping[str, Any] | None = None
     """Its config.json, where that was sent."""
 
@@ -76,10 +76,10 @@ def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
 
 
 def _bits_in(mark: re.Match[str]) -> int:
-    found = next(((name, text) for name, text in mark.groupdict().items() if text), None)
-    if found is None:
+    mark_and_bits = next(((name, text) for name, text in mark.groupdict().items() if text), None)
+    if mark_and_bits is None:
         return _USUAL_BITS
-    name, text = found
+    name, text = mark_and_bits
     return _BITS[name] if name in _BITS else int(text)
 
 

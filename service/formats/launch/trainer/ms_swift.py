@@ -35,7 +35,7 @@ def translate(settings: Settings, asked: Asked) -> Told:
 
 
 def objective_of(settings: Settings) -> str | None:
-    """What `swift rlhf` trains for. The head of a reward model gives one number
+    """Returns the objective of `swift rlhf`. rm trains a reward model, whose head gives one number
     (arguments/rlhf_args.py, _init_rm)."""
     kind = settings.word("rlhf_type")
     return "reward" if kind == "rm" else kind
@@ -52,7 +52,7 @@ def _precision(told: Told, settings: Settings) -> None:
 
 def _adapters(told: Told, settings: Settings) -> None:
     names = ("tuner_type", "train_type", "sft_type")
-    name = next((each for each in names if each in settings.given), "tuner_type")
+    name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.word(name) or "lora"
     if kind == "full":
         return

@@ -1,6 +1,6 @@
-"""What a training computes its loss of: the sequences of a sample, and forwards without gradients
-beside that of training (trl 1.16.0, trainer/*_trainer.py; llamafactory 0.9.5, train/*/trainer.py;
-ms-swift 4.6.0, arguments/rlhf_args.py)."""
+"""Objectives of training: the sequences of a sample, and the forwards without gradients beside the
+trained one (trl 1.16.0, trainer/*_trainer.py; llamafactory 0.9.5, train/*/trainer.py; ms-swift
+4.6.0, arguments/rlhf_args.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Objective:
     """One kind of training."""
 
     sequences: int = 1
-    """Of a sample: a chosen and a rejected answer are two."""
+    """The number of sequences in a sample: a chosen and a rejected answer are two."""
     reference: int = 0
     """Forwards of a frozen reference."""
     own: int = 0
@@ -56,8 +56,8 @@ _OBJECTIVES: Mapping[str, Objective] = {
 def in_name(program: str) -> str | None:
     """The objective that the name of a program says, such as run_dpo.py; None where it says
     none."""
-    found = _IN_NAMES.search(program.rpartition("/")[2].lower())
-    return None if found is None else found.group(1)
+    match = _IN_NAMES.search(program.rpartition("/")[2].lower())
+    return None if match is None else match.group(1)
 
 
 def read_objective(settings: Settings) -> Objective:
@@ -79,22 +79,22 @@ def workload_of(
 ) -> dict[str, Any]:
     """The fields of a workload that an objective decides. A reference has weights of its own unless
     it is the trained model without its adapters."""
-    found: dict[str, Any] = {}
+    workload: dict[str, Any] = {}
     if objective.sequences > 1:
         assumed.append(f"{_pairs(objective)}, and batches are counted in sequences")
     if objective.head != "vocabulary":
-        found["head"] = objective.head
+        workload["head"] = objective.head
     reference = objective.reference
     if reference and settings.truth(_PRECOMPUTED):
         assumed.append("the reference runs before the first step, which is not counted")
         reference = 0
     if reference + objective.own:
         is_shared = has_adapters and not settings.given.get(REFERENCE_MODEL)
-        found["reference"] = {
+        workload["reference"] = {
             "forwards": float(reference + objective.own),
             "own_weights": bool(reference) and not is_shared,
         }
-    return found
+    return workload
 
 
 def in_sequences(

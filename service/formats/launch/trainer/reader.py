@@ -1,5 +1,5 @@
-"""What a launch of the Trainer says: its layout with FSDP, DeepSpeed or Megatron, its workload and
-its model."""
+"""Reads launches of the Trainer: the layout with FSDP, DeepSpeed or Megatron, the workload and the
+model."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def read(
     files: LaunchFiles = NO_FILES,
     otherwise: str = "transformers",
 ) -> LaunchReading:
-    """What a document, a command line or a script says. The number of devices, the length of
-    sequences and the model are in it only where a launcher or a training argument says them. A
-    document by which no tool is known is one of `otherwise`."""
+    """Returns what a document, a command line or a script says. It has the number of devices, the
+    length of sequences and the model only where a launcher or a training argument says them. A
+    document by which no tool is known is read as one of `otherwise`."""
     launched = launched_in(text, files, otherwise)
     if launched.dialect == "megatron_swift":
         return read_megatron(launched, version, changes)
@@ -106,10 +106,10 @@ class _Reader:
         if document is None and self._lacks_document(given):
             document = {}
         if document is None:
-            found = self._of_accelerate(given)
+            answer = self._of_accelerate(given)
         else:
-            found = self._of_deepspeed(document, given)
-        return self._with_rest(found, told, own)
+            answer = self._of_deepspeed(document, given)
+        return self._with_rest(answer, told, own)
 
     def _given(self, told: Told) -> dict[str, Any]:
         """All settings but those of a DeepSpeed document, in the names of accelerate."""
@@ -137,7 +137,7 @@ class _Reader:
     # -- DeepSpeed
 
     def _lacks_document(self, given: Mapping[str, Any]) -> bool:
-        """Whether a script is started for DeepSpeed, and nothing says what the document is that it
+        """Returns True where a script is started for DeepSpeed and nothing says which document it
         takes. The Trainer takes none unless it is told so."""
         is_for_it = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
         lacks = self.launched.is_command and is_for_it and not given.keys() & {*_TRAINER}
@@ -159,7 +159,7 @@ class _Reader:
         document = {**document}
         if sequence > 1:
             document.setdefault("sequence_parallel_size", sequence)
-        is_open = any(each.is_open for each in self.reservations)
+        is_open = any(reservation.is_open for reservation in self.reservations)
         full = dict(document)
         if has_trainer:
             full = filled(document, arguments, None, self.stops)
@@ -303,27 +303,32 @@ class _Reader:
 
     def _finished(
         self,
-        found: LaunchReading,
+        answer: LaunchReading,
         sorted_out: list[SortedSettings],
         given: Mapping[str, Any],
     ) -> LaunchReading:
         """The reading with its model, and with what was not read."""
-        name = next((each for each in _MODEL_NAMES if given.get(each)), None)
+        name = next((candidate for candidate in _MODEL_NAMES if given.get(candidate)), None)
         model = NamedModel(id=None)
         if name:
             model = named_model(name, str(given[name]), self.launched.files)
-        workload = self._with_bits(found.workload, model, f"{name} = {given.get(name or '')}")
+        workload = self._with_bits(answer.workload, model, f"{name} = {given.get(name or '')}")
         return replace(
-            found,
+            answer,
             model=model.config if model.id is None else {"name": model.id},
             asks={"model": model.ask} if model.ask else {},
             workload=workload,
             unwritten=self.unwritten,
             counted=self.counted,
-            stops=(*self.stops.found, *(stop for each in sorted_out for stop in each.stops)),
-            reservations=tuple(one for each in sorted_out for one in each.reservations),
-            warnings=tuple(one for each in sorted_out for one in each.warnings),
-            ignored=tuple(one for each in sorted_out for one in each.no_account),
+            stops=(
+                *self.stops.found,
+                *(stop for settings in sorted_out for stop in settings.stops),
+            ),
+            reservations=tuple(
+                reservation for settings in sorted_out for reservation in settings.reservations
+            ),
+            warnings=tuple(warning for settings in sorted_out for warning in settings.warnings),
+            ignored=tuple(name for settings in sorted_out for name in settings.no_account),
         )
 
     def _with_bits(
@@ -342,15 +347,16 @@ class _Reader:
         return {**workload, "lora": {**lora, "base_bits": model.bits}}
 
     def _with_rest(
-        self, found: LaunchReading, told: Told, own: SortedSettings | None
+        self, answer: LaunchReading, told: Told, own: SortedSettings | None
     ) -> LaunchReading:
         """The reading with what its tool does not read, in the words of the tool."""
         reservations = [
-            replace(each, setting=_spelt(each.setting, told)) for each in found.reservations
+            replace(reservation, setting=_spelt(reservation.setting, told))
+            for reservation in answer.reservations
         ]
-        asks = {part: _spelt(ask, told) for part, ask in found.asks.items()}
+        asks = {part: _spelt(ask, told) for part, ask in answer.asks.items()}
         whole = replace(
-            found,
+            answer,
             asks=asks,
             assumed=tuple(self.assumed),
             reservations=(*self.reservations, *reservations),
@@ -360,7 +366,7 @@ class _Reader:
         return replace(
             whole,
             framework=told.framework,
-            version=told.release or found.version,
+            version=told.release or answer.version,
             own_names=told.own_names,
             stops=(*own.stops, *whole.stops),
             reservations=(*whole.reservations, *own.reservations),
@@ -379,7 +385,7 @@ _ORIGINS = {
 
 
 def _defaults_of_tool(told: Told, launched: Launched) -> dict[str, str]:
-    """Where values come from that nobody wrote, by their field."""
+    """Returns the source of each value that nobody wrote, by its field."""
     return {
         field: f"the default of {told.written_as.get(name, name)} in {told.framework}"
         for name, field in _ORIGINS.items()

@@ -12,20 +12,18 @@ from service.formats.settings.settings import Settings
 OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
     f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model")
 )
-"""What tools decide and TrainingArguments have no names for. Nobody can type such names as
-flags."""
+"""Names for decisions of tools that TrainingArguments have no names for. Nobody can type such names
+as flags."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What a tool tells accelerate and the Trainer."""
-
     settings: dict[str, Any] = field(default_factory=dict)
     """By the names of accelerate's document and of TrainingArguments."""
     written_as: dict[str, str] = field(default_factory=dict)
-    """What the tool calls those that it has other names for."""
+    """The tool's own names for settings, by the names in `settings` that they stand for."""
     assumed: list[str] = field(default_factory=list)
-    """What is counted as something else, in words."""
+    """Sentences about settings that are counted as something else."""
     framework: str = "accelerate"
     release: str | None = None
     """The release of the tool; None where that of accelerate counts."""
@@ -40,13 +38,13 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What else decides how the settings of a tool are taken."""
+    """The caller's words that decide how the settings of a tool are taken."""
 
     num_devices: int | None = None
     version: str | None = None
     """The release of the tool that was asked for."""
     command: str | None = None
-    """What the tool was told to run, such as rlhf."""
+    """The command that the tool was told to run, such as rlhf."""
 
 
 Translate = Callable[[Settings, Asked], Told]

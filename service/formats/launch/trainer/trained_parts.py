@@ -1,5 +1,5 @@
-"""Which of a model's own parameters are trained, by the names of modules, numbers of layers and
-patterns that tools have for them."""
+"""Reads which of a model's own parameters are trained, from the names of modules, numbers of layers
+and patterns that tools have for them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 _EMBEDDINGS = frozenset({"embed_tokens", "wte", "word_embeddings", "tok_embeddings"})
 _HEADS = frozenset({"lm_head", "embed_out", "output"})
 _NORMS = frozenset({"norm", "final_layernorm", "ln_f"})
-"""Of no account: some thousand parameters."""
+"""Norms are left out of account: they have some thousand parameters."""
 _LAYER = re.compile(
     r"(?:^|[.\\])(?:layers|blocks|h)\\?\.(?P<number>[\d\[][\d\[\]\-+*?^]{0,40})(?P<rest>.*)",
     re.ASCII,
 )
 _MOST_LAYERS = 128
 """No model here has more layers, and patterns are tried for each."""
-_MOST_PATTERNS = 64
+_MOST_PATTERNS = 64  # the others are unknown: each is tried for every part of every layer
 _LONGEST = 200  # characters of a pattern: names of parameters have fewer than 100
 _WHOLE_MODEL = frozenset({"", "model", "model.language_model", "language_model", "model.layers",
     "model.language_model.layers", "transformer", "transformer.h"})  # fmt: skip
@@ -34,7 +34,7 @@ class TrainedParts:
     embedding: bool = False
     head: bool = False
     is_in_part: bool = False
-    """Of some layers not all matrices are trained."""
+    """True where some layers have matrices that are not trained."""
     unknown: list[str] = field(default_factory=list)
     """Names and patterns that say no part of a language model."""
 
@@ -88,7 +88,7 @@ def _add(parts: TrainedParts, pattern: str) -> None:
         parts.embedding = True
     elif names & _HEADS:
         parts.head = True
-    elif not names & _NORMS and not any(one.startswith(_ENCODERS) for one in names):
+    elif not names & _NORMS and not any(name.startswith(_ENCODERS) for name in names):
         parts.unknown.append(pattern)
 
 

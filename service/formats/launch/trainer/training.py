@@ -54,7 +54,7 @@ def read_workload(
 
 
 def checkpoints(settings: Settings) -> bool:
-    """Whether every layer is computed again in backward."""
+    """Returns True where backward recomputes every layer."""
     is_on = settings.truth("gradient_checkpointing")
     return settings.truth("activation_checkpointing") or is_on
 
@@ -103,7 +103,7 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         settings.reserve("optim", reason, cure, answered_by="workload.optimizer")
         return {}
     optimizer, *note = known
-    assumed += [f"optim {written}: {each}" for each in note]
+    assumed += [f"optim {written}: {text}" for text in note]
     return {"optimizer": optimizer, **_projection(settings, written, assumed)}
 
 

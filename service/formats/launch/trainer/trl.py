@@ -1,4 +1,4 @@
-"""What TRL takes where nobody says otherwise, which is not what TrainingArguments take (trl 1.16.0,
+"""Defaults of TRL, where they differ from those of TrainingArguments (trl 1.16.0,
 trainer/*_config.py)."""
 
 from __future__ import annotations

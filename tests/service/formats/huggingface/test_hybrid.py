@@ -20,6 +20,7 @@ from models.spec.recurrence import DeltaNet, LightningAttention, Mamba2
 from service.formats import huggingface
 from service.formats.huggingface import FAMILIES, read
 from service.formats.huggingface.family import Hybrid
+from tests.long import examples
 from tests.paths import SHARED
 from tests.service.formats.mutated_configs import mutated, reads_or_refuses
 
@@ -468,7 +469,7 @@ VALUES = (
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(mutated(SEEDS, KEYS, VALUES))
 def test_a_mutated_config_is_read_or_refused_and_nothing_else(config: dict[str, Any]) -> None:
     reads_or_refuses(config)

@@ -17,6 +17,7 @@ from models.errors import Invalid, UnknownName, Unsupported
 from models.spec.architecture import Architecture
 from service.formats import huggingface
 from service.formats.huggingface import FAMILIES, UNSUPPORTED, read
+from tests.long import examples
 from tests.paths import SHARED
 from tests.service.formats.mutated_configs import mutated, reads_or_refuses
 
@@ -725,13 +726,13 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(mutated(SEEDS, KEYS, JSON))
 def test_a_mutated_config_is_read_or_refused_and_nothing_else(config: dict[str, Any]) -> None:
     reads_or_refuses(config)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=10), JSON, max_size=12),
     st.sampled_from([*FAMILIES]),
@@ -743,7 +744,7 @@ def test_any_json_object_is_read_or_refused_and_nothing_else(
     reads_or_refuses(config | {"model_type": model_type})
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(SEEDS), st.integers(1, 12))
 def test_every_further_layer_of_a_kind_adds_the_same_parameters(
     seed: dict[str, Any], layers: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from hypothesis import strategies as st
@@ -79,10 +79,21 @@ def _factorisations(number: int, count: int) -> list[tuple[int, ...]]:
 def written(
     problem: Problem, write: Callable[[Job], LaunchConfiguration], **choices: tuple[Any, ...]
 ) -> st.SearchStrategy[tuple[Job, LaunchConfiguration]]:
-    """Legal layouts that a format has words for, and what it writes of them."""
-    made = list[tuple[Job, LaunchConfiguration]]()
-    for layout in _legal_layouts(problem, tuple(choices.items())):
-        job = Job.of(problem, layout)
-        with suppress(Inexpressible):
-            made.append((job, write(job)))
-    return st.sampled_from(made)
+    """Legal layouts that a format has words for, and what it writes of them.
+
+    A drawn layout without words stands for the next one that has some: to write all of thousands
+    takes a second. None is made before a test draws, since every process imports this file.
+    """
+    names = tuple(choices.items())
+
+    def next_written(drawn: int) -> tuple[Job, LaunchConfiguration]:
+        legal = _legal_layouts(problem, names)
+        for layout in chain(legal[drawn:], legal[:drawn]):
+            job = Job.of(problem, layout)
+            with suppress(Inexpressible):
+                return job, write(job)
+        raise AssertionError("no layout has words")
+
+    return st.deferred(
+        lambda: st.integers(0, len(_legal_layouts(problem, names)) - 1).map(next_written)
+    )

@@ -343,7 +343,7 @@ _SFT = "accelerate launch --num_processes 8 --use_fsdp --fsdp_version 2 sft.py"
         ("--lora_r 8", None, 1),
     ],
 )  # fmt: skip
-def test_adapters_of_trl(flags: str, lora: dict[str, Any] | None, noted: int) -> None:
+def test_adapters_of_trl_are_read(flags: str, lora: dict[str, Any] | None, noted: int) -> None:
     reading = accelerate_reader.read(f"{_SFT} {flags}", None)
     assert reading.workload.get("lora") == lora
     assert len(reading.assumed) + len(reading.reservations) == noted

@@ -54,7 +54,7 @@ def test_a_layout_that_is_written_is_read_again(problem) -> None:
     check()
 
 
-def test_the_document_of_zero_3() -> None:
+def test_zero_3_is_written_as_a_document() -> None:
     job = job_of(DENSE, dp_shard=16, zero_stage=3, micro_batch=2, recompute="full")
     configuration = deepspeed_writer.write(job)
     assert configuration.settings == {

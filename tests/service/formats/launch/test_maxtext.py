@@ -23,6 +23,7 @@ from service.formats.settings.field_table import field_table
 from service.formats.shell.files import LaunchFiles
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
+from tests.long import examples
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 DENSE = problem_of("maxtext")
@@ -82,7 +83,7 @@ def as_it_is_read(job: Job) -> Layout:
 )
 def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
     @given(written(problem, maxtext_writer.write, **choices))
-    @settings(max_examples=12)
+    @settings(max_examples=examples(24))
     def check(made: Any) -> None:
         job, configuration = made
         reading = read(shlex.join(maxtext_writer.words(configuration.settings)))
@@ -102,7 +103,7 @@ def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) 
     check()
 
 
-def test_the_settings_of_a_plain_layout() -> None:
+def test_a_plain_layout_is_written_as_settings() -> None:
     job = job_of(DENSE, dp_shard=8, tp=2, zero_stage=3, micro_batch=4, recompute="full")
     configuration = maxtext_writer.write(job)
     text = shlex.join(maxtext_writer.words(configuration.settings))
@@ -185,7 +186,9 @@ def test_experts_over_context_have_a_mesh_of_their_own() -> None:
         ),
     ],
 )
-def test_remat_policies(knobs: dict[str, Any], policy: dict[str, Any]) -> None:
+def test_recompute_is_written_as_a_remat_policy(
+    knobs: dict[str, Any], policy: dict[str, Any]
+) -> None:
     knobs = {"recompute": "selective", **knobs}
     settings = maxtext_writer.write(job_of(DENSE, dp_shard=16, zero_stage=3, **knobs)).settings
     assert policy.items() <= settings.items()
@@ -231,7 +234,9 @@ def test_latents_are_kept_where_their_projections_are_repeated() -> None:
         ({"tp": 2, "dp_shard": 8, "sequence_parallel": False}, "layout.sequence_parallel", "true"),
     ],
 )
-def test_what_no_setting_says(knobs: dict[str, Any], field: str, cure: str) -> None:
+def test_a_knob_that_no_setting_says_is_refused_with_a_cure(
+    knobs: dict[str, Any], field: str, cure: str
+) -> None:
     if "recompute_modules" in knobs:
         knobs = {**knobs, "recompute": "selective"}
     with pytest.raises(Inexpressible, match=cure) as raised:
@@ -254,7 +259,7 @@ def test_experts_that_fold_over_tensor_are_not_said() -> None:
         ({"optimizer": "muon"}, DENSE, {"opt_type": "muon"}),
     ],
 )
-def test_number_formats_and_optimizers(
+def test_number_formats_and_optimizers_are_written(
     workload: dict[str, Any], problem: Problem, settings: dict[str, Any]
 ) -> None:
     asked = replace(problem, workload=replace(problem.workload, **workload))
@@ -390,14 +395,16 @@ def test_layers_without_a_policy_are_recomputed_as_a_whole() -> None:
         ("save_out_proj", None, False),
     ],
 )
-def test_policies_that_are_read(policy: str, modules: list[str] | None, is_same: bool) -> None:
+def test_a_remat_policy_is_read_as_the_modules_it_recomputes(
+    policy: str, modules: list[str] | None, is_same: bool
+) -> None:
     reading = read(f"model_name=llama3.1-8b remat_policy={policy}")
     assert reading.layout.get("recompute_modules") == modules
     assert reading.layout["recompute"] == ("selective" if modules else "full")
     assert is_same == (reading.reservations == ())
 
 
-def test_offloaded_layer_inputs_with_all_else_recomputed() -> None:
+def test_offloaded_layer_inputs_are_read_with_all_else_recomputed() -> None:
     reading = read("model_name=llama3.1-8b remat_policy=custom decoder_layer_input=offload")
     assert reading.layout["recompute"] == "full"
     assert reading.layout["offload_activations"] is True
@@ -414,7 +421,7 @@ def test_a_circular_pipeline_is_not_hidden() -> None:
     assert (plain.num_micro_batches, plain.layout["micro_batch"]) == (4, 1)
 
 
-def test_settings_of_the_environment() -> None:
+def test_settings_of_the_environment_are_read() -> None:
     reading = read(
         'export LIBTPU_INIT_ARGS="--xla_x=true --xla_tpu_enable_latency_hiding_scheduler=false"\n'
         f"M_PER_DEVICE_BATCH_SIZE=3 {COMMAND}"
@@ -640,7 +647,7 @@ def test_the_axis_of_experts_is_one_more_of_fsdp_in_a_dense_model() -> None:
         ("model_name=mixtral-8x7b opt_type=muon", "opt_type"),
     ],
 )
-def test_what_maxtext_stops_at(text: str, setting: str) -> None:
+def test_a_setting_at_which_maxtext_stops_is_a_stop(text: str, setting: str) -> None:
     assert [stop.setting for stop in read(text).stops] == [setting]
 
 

@@ -38,6 +38,7 @@ from service.schemas.layer_list import LayerListFields
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
 from tests.launchers.jobs import hybrids, random_jobs
+from tests.long import examples
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 from tests.service.formats.logs.dialects import DEEPSEEK, dump
 
@@ -146,7 +147,7 @@ def test_a_layout_that_is_written_is_read_again(
     writer, reader, program = FORMATS[format_]
 
     @given(written(problem, writer.write, **choices))
-    @settings(max_examples=6)  # of each kind, and of each choice
+    @settings(max_examples=examples(24))  # of each kind, and of each choice
     def check(made: tuple[Job, LaunchConfiguration]) -> None:
         job, configuration = made
         require_same(job, reader.read(command(writer, job, configuration, program)))
@@ -157,7 +158,7 @@ def test_a_layout_that_is_written_is_read_again(
 @pytest.mark.parametrize("format_", FORMATS)
 def test_jobs_of_all_kinds_are_read_again(format_: str) -> None:
     @given(st.integers(0, 10**6))
-    @settings(max_examples=10)
+    @settings(max_examples=examples(10))
     def check(seed: int) -> None:
         jobs = random_jobs([format_], str(seed))
         for job, _ in zip(jobs, range(3), strict=False):
@@ -740,7 +741,9 @@ _EXPERTS = "--micro-batch-size 1 --num-experts 8 --moe-expert-capacity-factor"
          " --moe-router-load-balancing-type sinkhorn", 1, 0, 1),
     ],
 )  # fmt: skip
-def test_the_capacity_of_experts(text: str, factor: float | None, unread: int, stops: int) -> None:
+def test_the_capacity_of_experts_is_read(
+    text: str, factor: float | None, unread: int, stops: int
+) -> None:
     reading = megatron_reader.read(text)
     assert reading.workload.get("capacity_factor") == factor
     assert (len(reading.reservations), len(reading.stops)) == (unread, stops)

@@ -24,6 +24,7 @@ from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.stack import StackFields
 from service.schemas.workload import WorkloadFields
+from tests.long import examples
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 DENSE = problem_of("torchtitan")
@@ -65,7 +66,7 @@ def as_torchtitan_runs(job: Job) -> Layout:
 @pytest.mark.parametrize("problem", [DENSE, SPARSE], ids=["dense", "sparse"])
 def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) -> None:
     @given(written(problem, torchtitan_writer.write, **choices))
-    @settings(max_examples=12)
+    @settings(max_examples=examples(24))
     def check(made: Any) -> None:
         job, configuration = made
         reading = read(shlex.join(torchtitan_writer.words(configuration.settings)))
@@ -84,7 +85,7 @@ def test_a_layout_that_is_written_is_read_again(problem: Problem, choices: Any) 
     check()
 
 
-def test_the_flags_of_a_plain_layout() -> None:
+def test_a_plain_layout_is_written_as_flags() -> None:
     job = job_of(DENSE, dp_shard=16, zero_stage=3, micro_batch=2)
     configuration = torchtitan_writer.write(job)
     assert configuration.settings["module"] == "llama3"
@@ -153,7 +154,9 @@ def test_zero_2_with_several_micro_batches_has_a_note() -> None:
         ),
     ],
 )
-def test_what_no_flag_says(knobs: dict[str, Any], field: str, cure: str) -> None:
+def test_a_knob_that_no_flag_says_is_refused_with_a_cure(
+    knobs: dict[str, Any], field: str, cure: str
+) -> None:
     if "recompute_modules" in knobs:
         knobs = {**knobs, "recompute": "selective"}
     with pytest.raises(Inexpressible, match=cure) as raised:
@@ -168,7 +171,7 @@ def test_what_no_flag_says(knobs: dict[str, Any], field: str, cure: str) -> None
         ({"optimizer": "adafactor"}, "workload.optimizer"),
     ],
 )
-def test_what_no_flag_says_of_the_recipe(workload: dict[str, Any], field: str) -> None:
+def test_a_recipe_that_no_flag_says_is_refused(workload: dict[str, Any], field: str) -> None:
     problem = problem_of("torchtitan", **workload)
     with pytest.raises(Inexpressible) as raised:
         torchtitan_writer.write(job_of(problem, dp_shard=16, zero_stage=3))
@@ -293,7 +296,7 @@ def test_a_script_that_names_the_config_in_the_environment() -> None:
     assert reading.ignored == ("training.steps = 3",)
 
 
-def test_a_catalogued_model_without_its_prediction_of_several_tokens() -> None:
+def test_deepseek_v3_is_read_without_its_prediction_of_several_tokens() -> None:
     reading = read("--module deepseek_v3 --config deepseek_v3_671b")
     assert reading.model is not None
     assert (reading.model["name"], reading.model["mtp_layers"]) == ("deepseek-v3", 0)
@@ -417,7 +420,9 @@ def test_sequence_parallelism_may_be_off() -> None:
         ("LoopedBFS", "interleaved", 2, False),
     ],
 )
-def test_schedules(schedule: str, read_as: str, chunks: int, is_same: bool) -> None:
+def test_a_schedule_is_read_with_its_chunks(
+    schedule: str, read_as: str, chunks: int, is_same: bool
+) -> None:
     reading = read(
         "--module llama3 --config llama3_8b --parallelism.pipeline_parallel_degree 2"
         f" --parallelism.pipeline_parallel_schedule {schedule} --training.disable_cuda_graphs"
@@ -689,7 +694,7 @@ def test_every_second_layer_is_no_selective_policy_of_operations() -> None:
     assert read(by_operation).reservations == ()
 
 
-def test_flags_of_earlier_releases() -> None:
+def test_flags_of_earlier_releases_are_read() -> None:
     reading = read(
         "torchrun --nproc_per_node=8 train.py --model.name llama3 --model.flavor 8B"
         " --training.compile --activation_checkpoint.mode none --job.description x"

@@ -33,7 +33,7 @@ def test_samples_per_second_are_seconds_by_the_batch_that_is_printed() -> None:
     assert reading.timestamp.year == 2025
 
 
-def test_or_by_that_of_the_request() -> None:
+def test_the_batch_of_the_request_gives_the_step_time_where_the_log_has_none() -> None:
     lines = text([rate(step, 16.0) for step in range(10, 60, 10)])
     assert logs.read(lines, global_batch=32).value == 2.0
     with pytest.raises(Invalid, match="give workload.global_batch"):

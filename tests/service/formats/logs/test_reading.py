@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from models.errors import Invalid
 from service.formats import logs
+from tests.long import examples
 from tests.service.formats.logs.dialects import (
     bar,
     dll,
@@ -402,7 +403,7 @@ anything = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(anything, st.none() | st.sampled_from([*logs.FRAMEWORKS, "?"]))
 def test_no_text_raises_anything_else(log: str, framework: str | None) -> None:
     try:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.formats import logs
+from tests.long import examples
 from tests.service.formats.logs.dialects import maxtext, megatron, text
 
 
@@ -65,7 +66,7 @@ def test_a_log_of_one_speed_has_one_level() -> None:
     assert (level.first_step, level.steps, level.value) == (2, reading.steps_used, reading.value)
 
 
-@settings(max_examples=2)  # each takes a second
+@settings(max_examples=examples(4))  # each takes a second
 @given(st.integers(6000, 9000), st.integers(0, 2**16))
 def test_a_long_log_is_cut_into_its_levels(count: int, seed: int) -> None:
     half = count // 2

@@ -15,6 +15,7 @@ from service.formats.megatron.flags import kind_of_argument
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
+from tests.long import examples
 from tests.paths import ROOT
 from tests.service.formats.logs.dialects import DEEPSEEK, LLAMA, asked, dump, megatron, text
 
@@ -252,7 +253,7 @@ OTHER_VERSIONS = (
 )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.dictionaries(
         st.sampled_from([*DEEPSEEK, "window_attn_skip_freq", "use_torch_fsdp2", *OTHER_VERSIONS]),

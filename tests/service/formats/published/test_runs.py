@@ -195,7 +195,7 @@ def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(
     assert read.problem.stack.overlap_expert == overlaps
 
 
-def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
+def test_a_run_of_maxtext_has_its_defaults_where_the_source_leaves_them_out() -> None:
     said = row(
         stack="maxtext",
         training={

@@ -13,6 +13,7 @@ from service.formats.launch.formats import FORMATS
 from service.formats.shell.command import split_command
 from service.formats.shell.faults import require_defined
 from service.formats.shell.files import LaunchFiles
+from tests.long import examples
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=32 --ntasks-per-node=1   # of an H100 cluster
@@ -159,7 +160,7 @@ def test_figures_that_disagree_are_named(text: str, figures: tuple[str, ...]) ->
         '["--x", 1, "--y", "a b"]',
     ],
 )
-def test_forms_of_the_same_arguments(text: str) -> None:
+def test_the_same_arguments_are_read_in_every_form(text: str) -> None:
     assert split_command(text).words == ("--x", "1", "--y", "a b")
 
 
@@ -207,7 +208,7 @@ def test_a_value_that_the_text_does_not_define_is_named(word: str) -> None:
         require_defined("--tp", words[1])
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0")), max_size=6))
 def test_words_are_those_that_a_shell_would_pass(words: list[str]) -> None:
     given_words = ["--x", *words]

@@ -359,7 +359,7 @@ def test_json_that_is_cut_off_is_refused() -> None:
 
 
 @pytest.mark.parametrize("expectation", EXPECTATIONS, ids=lambda path: path.name.split(".exp")[0])
-def test_outputs_of_many_launchers_and_releases(expectation: Path) -> None:
+def test_outputs_of_many_launchers_and_releases_are_read(expectation: Path) -> None:
     expected = json.loads(expectation.read_text())
     text = Path(str(expectation).replace(".expected.json", ".txt")).read_text()
     operation = expected["request_beside_nccl_tests"].get("operation")
