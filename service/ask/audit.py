@@ -7,7 +7,7 @@ from typing import Any
 from service.schemas.audit import AuditEntry, AuditPage
 from service.schemas.catalog import CatalogQuery
 from service.store import Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 
 _LIST = "audit"
 
@@ -18,12 +18,10 @@ class AuditTrail:
 
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         """A page of the entries, newest first, and the cursor of the next page."""
-        before = None if query.cursor is None else read_cursor(_LIST, query.cursor)
+        before = read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:
-            # One more than asked for tells whether there is a next page.
             found = rows.audit.newest(query.limit + 1, before)
-        page = found[: query.limit]
-        following = write_cursor(_LIST, page[-1].id) if len(found) > query.limit else None
+        page, following = cut_page(_LIST, found, query.limit, lambda row: row.id)
         entries = [
             AuditEntry(**{name: getattr(row, name) for name in AuditEntry.model_fields})
             for row in page

@@ -22,7 +22,7 @@ from service.schemas.catalog import Kind
 from service.schemas.report import ReportFilterQuery, ReportForm, ReportQuery
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow
 from service.web.tables import csv_line
@@ -59,12 +59,10 @@ class Reports:
         return current_document(row), withdrawal_etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
-        before = None if query.cursor is None else read_cursor("reports", query.cursor)
+        before = read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
-            # one more than the page has shows whether there is another page
             reports = rows.reports.newest(_list_filter(rows, query), query.limit + 1, before)
-        page = reports[: query.limit]
-        following = write_cursor("reports", page[-1].id) if len(reports) > query.limit else None
+        page, following = cut_page("reports", reports, query.limit, lambda row: row.id)
         return {"items": [current_document(row) for row in page], "next": following}
 
     def event_place(self, last_event_id: str | None) -> str:

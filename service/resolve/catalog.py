@@ -31,7 +31,7 @@ from service.schemas.catalog import (
 )
 from service.schemas.cluster import ClusterPreset
 from service.store import Rows, Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 from service.store.tables import RegisteredEntryRow
 
 _SHARES_NAMES_WITH: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
@@ -57,12 +57,13 @@ class Catalog:
 
     def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
         """A page of the entries of a kind, by name; of registered ones the latest version."""
-        after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)
+        place = f"catalog/{kind}"
+        after = read_cursor(place, query.cursor) or ""
         shipped = _shipped_entries(kind)
         with self._store.reading() as rows:
             names = sorted({*shipped, *rows.registered_entries.names(kind)})
             rest = [name for name in names if name > after]
-            page = rest[: query.limit]
+            page, following = cut_page(place, rest, query.limit, str)
             latest = rows.registered_entries.latest(
                 kind, [name for name in page if name not in shipped]
             )
@@ -71,8 +72,6 @@ class Catalog:
                 _registered_entry(rows, registered[name]) if name in registered else shipped[name]
                 for name in page
             ]
-        has_more = len(rest) > len(page)
-        following = write_cursor(f"catalog/{kind}", page[-1]) if has_more else None
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from service.schemas.sweep import (
     SweepState,
 )
 from service.store import Rows, Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 from service.store.tables import SweepItemRow, SweepRow
 from service.sweeps.combinations import combination, count, pinned
 from service.sweeps.item_table import COLUMNS, item_cells
@@ -74,26 +74,21 @@ class Sweeps:
         return document
 
     def page(self, query: CatalogQuery) -> dict[str, Any]:
-        before = None if query.cursor is None else read_cursor("sweeps", query.cursor)
+        before = read_cursor("sweeps", query.cursor)
         with self._store.reading() as rows:
-            # one more than the page has shows whether there is another page
             found = rows.sweeps.newest(query.limit + 1, before)
-            page = found[: query.limit]
+            page, following = cut_page("sweeps", found, query.limit, lambda sweep: sweep.id)
             outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
         items = [_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
-        following = write_cursor("sweeps", page[-1].id) if len(found) > query.limit else None
         return {"items": items, "next": following}
 
     def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
         place = f"sweeps/{id_}"
-        after = -1 if query.cursor is None else int(read_cursor(place, query.cursor))
+        after = int(read_cursor(place, query.cursor) or -1)
         with self._store.reading() as rows:
             sweep = rows.sweeps.get(id_)
             found = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
-        page = found[: query.limit]
-        following = None
-        if len(found) > query.limit:
-            following = write_cursor(place, str(page[-1].position))
+        page, following = cut_page(place, found, query.limit, lambda item: str(item.position))
         return {"items": [item_document(sweep, row) for row in page], "next": following}
 
     def csv_lines(self, id_: str, outcome: ItemOutcome | None) -> Iterator[str]:
