@@ -56,8 +56,9 @@ from service.schemas.explanation import (
 )
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention
-from service.schemas.report import LogSubmission, MeasuredSpeed
+from service.schemas.report import MeasuredSpeed
 from service.schemas.reservation import ReservationAnswer
+from service.schemas.training_log import LogSubmission
 from service.store import Store
 
 _MOST_SUSPECTS = 3

@@ -19,7 +19,8 @@ from service.nearest_names import unknown_name
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
-from service.schemas.report import ReportFilterQuery, ReportForm, ReportQuery
+from service.schemas.report import ReportForm
+from service.schemas.report_list import ReportFilterQuery, ReportQuery
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
 from service.store.cursors import cut_page, read_cursor

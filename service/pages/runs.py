@@ -17,7 +17,7 @@ from service.pages.run_rows import RunRow, level_rows
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.pages.url_query import sent_query
 from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
-from service.schemas.report import ReportFilterQuery, ReportQuery
+from service.schemas.report_list import ReportFilterQuery, ReportQuery
 from service.schemas.summary import DriftQuery, SummaryQuery
 from service.store.versions import DEFAULT_PROFILE
 

@@ -20,19 +20,11 @@ from service.routes.dependencies import CreationDep, RawBody, ResourceId, Servic
 from service.routes.pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.runtime.idempotency import SaveRows
-from service.schemas.report import (
-    BatchAnswer,
-    LogAnswer,
-    LogForm,
-    ReportAnswer,
-    ReportBatch,
-    Reported,
-    ReportPage,
-    ReportQuery,
-    StoredReport,
-)
+from service.schemas.report import BatchAnswer, ReportAnswer, ReportBatch, Reported, StoredReport
+from service.schemas.report_list import ReportPage, ReportQuery
 from service.schemas.stream import StreamQuery
 from service.schemas.summary import ReportSummary, SummaryQuery
+from service.schemas.training_log import LogAnswer, LogForm
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute

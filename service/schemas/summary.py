@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from models.errors import Invalid
 from service.schemas.prediction import ProfileUsed
-from service.schemas.report import ReportFilterQuery
+from service.schemas.report_list import ReportFilterQuery
 from service.schemas.wire import Document, TimeSpan
 
 
