@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from service.schemas.layout import LayoutFields
@@ -17,9 +18,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table_cells(row: ReportRow) -> list[Any]:
-    """The values of a report in the order of COLUMNS."""
-    document = row.document
+def table_cells(row: ReportRow, document: Mapping[str, Any]) -> list[Any]:
+    """The values of a report, with this document, in the order of COLUMNS."""
     request = document["request"]
     workload = request["workload"]
     predicted = document["prediction"]

@@ -33,6 +33,7 @@ from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
+from service.learning.drift_flags import DriftFlags
 from service.learning.explanations import Explanations
 from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
@@ -98,6 +99,7 @@ class Services:
     checks: Checks
     comparisons: Comparisons
     drift: Drift
+    drift_flags: DriftFlags
     event_streams: EventStreams
     evidence: Evidence
     explanations: Explanations
@@ -155,8 +157,8 @@ class Services:
             replays=Replays(store),
             report_batches=ReportBatches(store, self.process_pool),
             report_logs=ReportLogs(store),
-            report_summaries=ReportSummaries(store),
-            reports=Reports(store),
+            report_summaries=ReportSummaries(store, self.drift_flags),
+            reports=Reports(store, self.drift_flags),
             stored_checks=StoredChecks(store),
             sweeps=self.sweeps.of(store),
             timelines=Timelines(store),

@@ -140,9 +140,11 @@ class ReportAnswer(Basis):
     source: str | None
     labels: dict[str, str] = {}
     flag: str | None
-    """Of a run beyond its interval: what was expected, how much of the gap the measured `parts`
-    account for, and the term that most likely makes the rest; of one that ran
-    out of memory where it was predicted to fit, what was expected."""
+    """For a run beyond its interval: what was expected, how much of the gap the measured `parts`
+    account for, and the term that most likely makes the rest. For one that ran out of memory where
+    it was predicted to fit: what was expected. For one after a change that drift tells: which way
+    such runs changed, and since when. Drift is looked for when a report is read; the answer that
+    takes a report, and events, tell it as it came."""
     same_as: str | None = None
     """The id of the first report that came in the same words and is not withdrawn. Both count:
     withdraw this one if it is of the same run. Null in a batch, and for a log, which makes one

@@ -40,7 +40,7 @@ class ReportFilterQuery(TimeSpan):
     source: Several[Label] = []
     num_chips: Several[Annotated[int, Field(ge=1, le=10**6, strict=False)]] = []
     flagged: Annotated[bool, Field(strict=False)] | None = None
-    """true: those with a `flag`, outside their interval."""
+    """true: those with a `flag`, be it for their interval, their memory or a change of level."""
     within_interval: Annotated[bool, Field(strict=False)] | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
     """Of the profile that all share, or of the tenant's own."""

@@ -86,8 +86,8 @@ class ChangeAnswer(Document):
     their predictions and by their own usual residuals: 0.06 is 6% slower."""
     p_value: float
     report_ids: list[str] = []
-    """The ids of the runs after the change, until the next one: marks for a dashboard. The `flag`
-    of a report is about its own interval, which a change of a few percent does not leave."""
+    """The ids of the runs after the change, until the next one: marks for a dashboard. Lists of
+    reports have a `flag` for them."""
 
 
 class DriftSeries(Document):
