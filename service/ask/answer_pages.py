@@ -7,8 +7,8 @@ from typing import Any
 
 from models.errors import UnknownName
 from models.spec import catalogue
-from service.schemas.catalog import AnswerQuery
 from service.schemas.layout import LayoutFields
+from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import (
     AnswerSummary,
     PredictionAnswer,

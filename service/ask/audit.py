@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.schemas.audit import AuditEntry, AuditPage
-from service.schemas.catalog import CatalogQuery
+from service.schemas.list_query import ListQuery
 from service.store import Store
 from service.store.cursors import cut_page, read_cursor
 
@@ -16,7 +16,7 @@ class AuditTrail:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, query: ListQuery) -> dict[str, Any]:
         """A page of the entries, newest first, and the cursor of the next page."""
         before = read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:

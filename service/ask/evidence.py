@@ -276,6 +276,7 @@ def _told_anyway(run: PublishedRun, problem: Problem, profile: Profile) -> dict[
         **run.model_dump(mode="json", include=_RUN_FIELDS),
         **run.model_dump(mode="json", include=_QUESTION_FIELDS, exclude_unset=True),
         "layout": LayoutFields.shown(layout, on_torus=problem.cluster.is_torus),
+        "layout_summary": layout.summary(),
         "measured": _measured(run, problem),
         "predicted": PredictedRun.model_validate(
             {name: getattr(predicted, name) for name in PredictedRun.model_fields}

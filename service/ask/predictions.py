@@ -25,10 +25,10 @@ from service.resolve.launch_jobs import AnswerLaunched, launch_block
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.idempotency import Prepared
-from service.schemas.catalog import AnswerQuery
 from service.schemas.launch_form import LaunchRead
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
+from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import (
     OutOfMemoryRun,
     PredictedLayout,

@@ -52,7 +52,7 @@ from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
 from service.runtime.idempotency import Prepared
 from service.schemas.allocation import AllocationAnswer
-from service.schemas.catalog import AnswerQuery
+from service.schemas.list_query import AnswerQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.reason import ReasonFacts

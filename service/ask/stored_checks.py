@@ -14,8 +14,8 @@ from service.ask.kept_answers import KeptAnswers, LookedUp, save_answer
 from service.identifiers import new_id
 from service.runtime.deadline import no_client
 from service.runtime.idempotency import SaveRows
-from service.schemas.catalog import AnswerQuery
 from service.schemas.check import CheckRequest, LaunchedCheckRequest
+from service.schemas.list_query import AnswerQuery
 from service.schemas.question import Question
 from service.store import Store
 from service.store.answer_text import AnswerText, encoded

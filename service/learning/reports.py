@@ -14,7 +14,7 @@ from service.errors import BadHeader
 from service.learning.drift_flags import DriftFlags, Flags, with_drift
 from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
-from service.learning.report_table import COLUMNS, table_cells
+from service.learning.report_table import COLUMNS, report_brief, table_cells
 from service.learning.withdrawals import (
     end_own_version,
     may_withdraw,
@@ -76,7 +76,12 @@ class Reports:
             wanted = _list_filter(rows, query, flags)
             reports = rows.reports.newest(wanted, query.limit + 1, before)
         page, following = cut_page("reports", reports, query.limit, lambda row: row.id)
-        return {"items": [_flagged_document(row, flags) for row in page], "next": following}
+        documents = [(row, _flagged_document(row, flags)) for row in page]
+        if query.view == "brief":
+            items = [report_brief(row, document) for row, document in documents]
+        else:
+            items = [document for _, document in documents]
+        return {"items": items, "next": following}
 
     def event_place(self, last_event_id: str | None) -> str:
         """The id after which a listener is told reports: of the last event that it got, or else of

@@ -20,16 +20,9 @@ from service.resolve.profiles import active_profile
 from service.resolve.resolution import SHIPPED_NAMES, Resolver, normalized_name, pinned_name
 from service.resolve.tpu_slices import is_slice_name
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.schemas.catalog import (
-    CatalogEntry,
-    CatalogQuery,
-    ChipEntry,
-    ClusterEntry,
-    Entry,
-    Kind,
-    OwnKind,
-)
+from service.schemas.catalog import CatalogEntry, ChipEntry, ClusterEntry, Entry, Kind, OwnKind
 from service.schemas.cluster import ClusterPreset
+from service.schemas.list_query import ListQuery
 from service.store import Rows, Store
 from service.store.cursors import cut_page, read_cursor
 from service.store.tables import RegisteredEntryRow
@@ -55,7 +48,7 @@ class Catalog:
         with self._store.reading() as rows:
             return sorted({*shipped, *rows.registered_entries.names(kind)})
 
-    def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, kind: Kind, query: ListQuery) -> dict[str, Any]:
         """A page of the entries of a kind, by name; of registered ones the latest version."""
         place = f"catalog/{kind}"
         after = read_cursor(place, query.cursor) or ""

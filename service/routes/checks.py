@@ -19,8 +19,8 @@ from service.routes.dependencies import (
 )
 from service.routes.tables import list_response
 from service.schemas.brief import CheckBrief, ViewQuery
-from service.schemas.catalog import AnswerQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
+from service.schemas.list_query import AnswerQuery, BriefPage
 from service.web import responses
 from service.web.json_body import JsonRoute
 from service.web.preferences import requested_form
@@ -70,7 +70,7 @@ async def check(
 @router.get(
     "",
     operation_id="listChecks",
-    response_model=CheckPage,
+    response_model=CheckPage | BriefPage,
     responses=tables.page_or(tables.CHECKS),
 )
 def list_checks(

@@ -20,6 +20,7 @@ from service.routes.dependencies import CreationDep, RawBody, ResourceId, Servic
 from service.routes.pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.runtime.idempotency import SaveRows
+from service.schemas.list_query import BriefPage
 from service.schemas.report import BatchAnswer, ReportAnswer, ReportBatch, Reported, StoredReport
 from service.schemas.report_list import ReportPage, ReportQuery
 from service.schemas.stream import StreamQuery
@@ -119,11 +120,13 @@ async def create_report_from_log(
     return await creation.respond_after(read, prepare)
 
 
-@router.get("", operation_id="listReports", response_model=ReportPage, responses=_PAGE_OR_CSV)
+@router.get(
+    "", operation_id="listReports", response_model=ReportPage | BriefPage, responses=_PAGE_OR_CSV
+)
 def list_reports(
     query: Annotated[ReportQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """Newest first, in pages or all as CSV."""
+    """Newest first, in pages, in full or in brief, or all as CSV."""
     if asks_for_table(request, query):
         return table_response(request, services.reports.csv_lines(query), "reports")
     return page_response(request, services.reports.page(query), query.fields)

@@ -7,18 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from service.schemas.label import LabelFilter
+from service.schemas.list_query import ListQuery
 from service.schemas.measured_run import Outcome
 from service.schemas.report import ReportAnswer
-from service.schemas.wire import (
-    Document,
-    FieldNames,
-    Instant,
-    Label,
-    Name,
-    Several,
-    TableFormat,
-    TimeSpan,
-)
+from service.schemas.wire import Document, Instant, Label, Name, Several, TimeSpan
 
 
 class ReportPage(Document):
@@ -51,12 +43,7 @@ class ReportFilterQuery(TimeSpan):
     """`name=value`, as often as needed: reports that have all of these labels."""
 
 
-class ReportQuery(ReportFilterQuery):
+class ReportQuery(ReportFilterQuery, ListQuery):
     """Newest first."""
 
-    fields: FieldNames | None = None
-
-    limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
-    cursor: Annotated[str, Field(max_length=200)] | None = None
-    format: TableFormat | None = None
     include_withdrawn: Annotated[bool, Field(strict=False)] = False

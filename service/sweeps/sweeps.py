@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from service.identifiers import new_id
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.schemas.catalog import CatalogQuery
+from service.schemas.list_query import ListQuery
 from service.schemas.prediction import ProfileUsed
 from service.schemas.stored import read_stored
 from service.schemas.sweep import (
     Combination,
-    ItemOutcome,
     SweepAnswer,
     SweepDetails,
     SweepItem,
@@ -25,11 +24,8 @@ from service.store import Rows, Store
 from service.store.cursors import cut_page, read_cursor
 from service.store.tables import SweepItemRow, SweepRow
 from service.sweeps.combinations import combination, count, pinned
-from service.sweeps.item_table import COLUMNS, item_cells
-from service.web.tables import csv_line
 
 ACCEPTED = 202
-_ROWS_PER_QUERY = 500
 
 
 class Sweeps:
@@ -73,7 +69,7 @@ class Sweeps:
             document["waits_for"] = self._waits_for()
         return document
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, query: ListQuery) -> dict[str, Any]:
         before = read_cursor("sweeps", query.cursor)
         with self._store.reading() as rows:
             found = rows.sweeps.newest(query.limit + 1, before)
@@ -90,25 +86,6 @@ class Sweeps:
             found = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
         page, following = cut_page(place, found, query.limit, lambda item: str(item.position))
         return {"items": [item_document(sweep, row) for row in page], "next": following}
-
-    def csv_lines(self, id_: str, outcome: ItemOutcome | None) -> Iterator[str]:
-        """The lines of a CSV table (RFC 4180) of all items, in order. A sweep that is not there is
-        refused before the first line."""
-        with self._store.reading() as rows:
-            sweep = rows.sweeps.get(id_)
-        return self._csv_lines(sweep, outcome)
-
-    def _csv_lines(self, sweep: SweepRow, outcome: ItemOutcome | None) -> Iterator[str]:
-        yield csv_line(COLUMNS)
-        after = -1
-        while True:
-            with self._store.reading() as rows:
-                found = rows.sweeps.items(sweep.id, outcome, _ROWS_PER_QUERY, after)
-            for row in found:
-                yield csv_line(item_cells(item_document(sweep, row)))
-            if len(found) < _ROWS_PER_QUERY:
-                return
-            after = found[-1].position
 
     def cancel(self, id_: str) -> dict[str, Any]:
         with self._store.writing() as rows:

@@ -47,8 +47,8 @@ class Routes:
     def list_recommendations(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -62,8 +62,8 @@ class Routes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -73,10 +73,39 @@ class Routes:
             )
         )
 
-    def list_recommendations_csv(
+    def list_recommendations_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_recommendations_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -90,7 +119,6 @@ class Routes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -205,8 +233,8 @@ class Routes:
     def list_predictions(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -219,8 +247,8 @@ class Routes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -230,10 +258,38 @@ class Routes:
             )
         )
 
-    def list_predictions_csv(
+    def list_predictions_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_predictions_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -246,7 +302,6 @@ class Routes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -336,8 +391,8 @@ class Routes:
     def list_checks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -350,8 +405,8 @@ class Routes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -361,10 +416,38 @@ class Routes:
             )
         )
 
-    def list_checks_csv(
+    def list_checks_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_checks_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -377,7 +460,6 @@ class Routes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -444,6 +526,8 @@ class Routes:
     def list_reports(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         chip: list[str] | None = None,
@@ -458,16 +542,16 @@ class Routes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
-        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.ReportAnswer]:
-        """Newest first, in pages or all as CSV."""
+        """Newest first, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
                 path="/v1/reports",
                 query={
+                    "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "chip": chip,
@@ -482,9 +566,56 @@ class Routes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
+                    "include_withdrawn": include_withdrawn,
+                },
+            )
+        )
+
+    def list_reports_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
+        profile_version: int | None = None,
+        created_since: str | None = None,
+        label: list[str] | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Newest first, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
                     "fields": fields,
                     "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "family": family,
+                    "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
+                    "profile_version": profile_version,
+                    "created_since": created_since,
+                    "label": label,
                     "include_withdrawn": include_withdrawn,
+                    "view": "brief",
                 },
             )
         )
@@ -506,10 +637,9 @@ class Routes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
-        """Newest first, in pages or all as CSV."""
+        """Newest first, in pages, in full or in brief, or all as CSV."""
         return self._send(
             Call(
                 method="GET",
@@ -529,7 +659,6 @@ class Routes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
-                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -636,8 +765,8 @@ class Routes:
     def list_benchmarks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.BenchmarkSummary]:
         """Newest first."""
@@ -645,19 +774,38 @@ class Routes:
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+                query={"fields": fields, "limit": limit, "include_withdrawn": include_withdrawn},
             )
         )
 
-    def list_benchmarks_csv(
-        self, *, fields: str | None = None, include_withdrawn: bool | None = None
-    ) -> str:
+    def list_benchmarks_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_benchmarks_csv(self, *, include_withdrawn: bool | None = None) -> str:
         """Newest first."""
         return self._send(
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
+                query={"include_withdrawn": include_withdrawn, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -677,13 +825,63 @@ class Routes:
             )
         )
 
-    def list_profiles(self) -> Iterator[documents.ProfileAnswer]:
+    def list_profiles(self, *, fields: str | None = None) -> Iterator[documents.ProfileAnswer]:
         """The profile that all share and the caller's own, each with its versions."""
-        return self._pages(Call(method="GET", path="/v1/profiles"))
+        return self._pages(Call(method="GET", path="/v1/profiles", query={"fields": fields}))
+
+    def list_profiles_brief(self, *, fields: str | None = None) -> Iterator[dict[str, Any]]:
+        """The profile that all share and the caller's own, each with its versions."""
+        return self._pages(
+            Call(method="GET", path="/v1/profiles", query={"fields": fields, "view": "brief"})
+        )
+
+    def list_profiles_csv(self) -> str:
+        """The profile that all share and the caller's own, each with its versions."""
+        return self._send(
+            Call(method="GET", path="/v1/profiles", query={"format": "csv"}, accept="text/csv")
+        )
 
     def get_profile(self, id: str) -> documents.ProfileAnswer:
         """A profile; its ETag is what activation asks for."""
         return self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
+
+    def list_profile_versions(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[documents.ListedVersion]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit},
+            )
+        )
+
+    def list_profile_versions_brief(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    def list_profile_versions_csv(self, id: str) -> str:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
         """The coefficients of a version and, where reports made it, what they moved."""
@@ -781,6 +979,8 @@ class Routes:
     def list_evidence(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         recommendation_id: str | None = None,
         prediction_id: str | None = None,
         rank: int | None = None,
@@ -795,10 +995,105 @@ class Routes:
         text: str | None = None,
         family: str | None = None,
         outcome: Literal["ok", "out_of_memory"] | None = None,
-        limit: int | None = None,
     ) -> documents.EvidenceList:
         """The published runs nearest to an answer given before, or to a model, cluster and
-        workload, each beside what the active profile predicts of it."""
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                },
+            )
+        )
+
+    def list_evidence_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> documents.BriefPage:
+        """The published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_evidence_csv(
+        self,
+        *,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> str:
+        """The published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
         return self._send(
             Call(
                 method="GET",
@@ -818,8 +1113,9 @@ class Routes:
                     "text": text,
                     "family": family,
                     "outcome": outcome,
-                    "limit": limit,
+                    "format": "csv",
                 },
+                accept="text/csv",
             )
         )
 
@@ -827,30 +1123,43 @@ class Routes:
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
     ) -> Iterator[documents.CatalogEntry]:
         """Shipped and registered entries by name."""
         return self._pages(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit},
             )
         )
 
-    def list_catalog_csv(
+    def list_catalog_brief(
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         fields: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Shipped and registered entries by name."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    def list_catalog_csv(
+        self, kind: Literal["chips", "clusters", "architectures", "stacks"]
     ) -> str:
         """Shipped and registered entries by name."""
         return self._send(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"fields": fields, "format": "csv"},
+                query={"format": "csv"},
                 accept="text/csv",
             )
         )
@@ -904,24 +1213,32 @@ class Routes:
         )
 
     def list_audit(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> Iterator[documents.AuditEntry]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/audit", query={"fields": fields, "limit": limit})
         )
 
-    def list_audit_csv(self, *, fields: str | None = None) -> str:
+    def list_audit_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/audit",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    def list_audit_csv(self) -> str:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return self._send(
+            Call(method="GET", path="/v1/audit", query={"format": "csv"}, accept="text/csv")
         )
 
     def create_sweep(
@@ -940,22 +1257,29 @@ class Routes:
         )
 
     def list_sweeps(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> Iterator[documents.SweepAnswer]:
         """Newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/sweeps", query={"fields": fields, "limit": limit})
         )
 
-    def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+    def list_sweeps_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Newest first."""
-        return self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/sweeps",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    def list_sweeps_csv(self) -> str:
+        """Newest first."""
+        return self._send(
+            Call(method="GET", path="/v1/sweeps", query={"format": "csv"}, accept="text/csv")
         )
 
     def get_sweep(self, id: str) -> documents.SweepDetails:
@@ -970,10 +1294,10 @@ class Routes:
         self,
         id: str,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        limit: int | None = None,
-        fields: str | None = None,
     ) -> Iterator[documents.SweepItem]:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -981,7 +1305,26 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit, "outcome": outcome},
+            )
+        )
+
+    def list_sweep_items_brief(
+        self,
+        id: str,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """The items in order, those that are finished with their results, in pages or all as
+        CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"fields": fields, "limit": limit, "outcome": outcome, "view": "brief"},
             )
         )
 
@@ -991,7 +1334,6 @@ class Routes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        fields: str | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -999,7 +1341,7 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "fields": fields, "format": "csv"},
+                query={"outcome": outcome, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1068,8 +1410,8 @@ class AsyncRoutes:
     def list_recommendations(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1083,8 +1425,8 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1094,10 +1436,39 @@ class AsyncRoutes:
             )
         )
 
-    async def list_recommendations_csv(
+    def list_recommendations_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Newest first, each with its question and its recommended layout in brief; the answer lies
+        at `location`."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_recommendations_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1111,7 +1482,6 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1228,8 +1598,8 @@ class AsyncRoutes:
     def list_predictions(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1242,8 +1612,8 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1253,10 +1623,38 @@ class AsyncRoutes:
             )
         )
 
-    async def list_predictions_csv(
+    def list_predictions_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Newest first, each with its question; the answer lies at `location`."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_predictions_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1269,7 +1667,6 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1361,8 +1758,8 @@ class AsyncRoutes:
     def list_checks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1375,8 +1772,8 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1386,10 +1783,38 @@ class AsyncRoutes:
             )
         )
 
-    async def list_checks_csv(
+    def list_checks_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The checks that were stored, newest first; the answer lies at `location`."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_checks_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1402,7 +1827,6 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1471,6 +1895,8 @@ class AsyncRoutes:
     def list_reports(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         chip: list[str] | None = None,
@@ -1485,16 +1911,16 @@ class AsyncRoutes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
-        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.ReportAnswer]:
-        """Newest first, in pages or all as CSV."""
+        """Newest first, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
                 path="/v1/reports",
                 query={
+                    "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "chip": chip,
@@ -1509,9 +1935,56 @@ class AsyncRoutes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
+                    "include_withdrawn": include_withdrawn,
+                },
+            )
+        )
+
+    def list_reports_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
+        profile_version: int | None = None,
+        created_since: str | None = None,
+        label: list[str] | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Newest first, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
                     "fields": fields,
                     "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "family": family,
+                    "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
+                    "profile_version": profile_version,
+                    "created_since": created_since,
+                    "label": label,
                     "include_withdrawn": include_withdrawn,
+                    "view": "brief",
                 },
             )
         )
@@ -1533,10 +2006,9 @@ class AsyncRoutes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
-        """Newest first, in pages or all as CSV."""
+        """Newest first, in pages, in full or in brief, or all as CSV."""
         return await self._send(
             Call(
                 method="GET",
@@ -1556,7 +2028,6 @@ class AsyncRoutes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
-                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -1665,8 +2136,8 @@ class AsyncRoutes:
     def list_benchmarks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.BenchmarkSummary]:
         """Newest first."""
@@ -1674,19 +2145,38 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+                query={"fields": fields, "limit": limit, "include_withdrawn": include_withdrawn},
             )
         )
 
-    async def list_benchmarks_csv(
-        self, *, fields: str | None = None, include_withdrawn: bool | None = None
-    ) -> str:
+    def list_benchmarks_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_benchmarks_csv(self, *, include_withdrawn: bool | None = None) -> str:
         """Newest first."""
         return await self._send(
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
+                query={"include_withdrawn": include_withdrawn, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1706,13 +2196,63 @@ class AsyncRoutes:
             )
         )
 
-    def list_profiles(self) -> AsyncIterator[documents.ProfileAnswer]:
+    def list_profiles(self, *, fields: str | None = None) -> AsyncIterator[documents.ProfileAnswer]:
         """The profile that all share and the caller's own, each with its versions."""
-        return self._pages(Call(method="GET", path="/v1/profiles"))
+        return self._pages(Call(method="GET", path="/v1/profiles", query={"fields": fields}))
+
+    def list_profiles_brief(self, *, fields: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """The profile that all share and the caller's own, each with its versions."""
+        return self._pages(
+            Call(method="GET", path="/v1/profiles", query={"fields": fields, "view": "brief"})
+        )
+
+    async def list_profiles_csv(self) -> str:
+        """The profile that all share and the caller's own, each with its versions."""
+        return await self._send(
+            Call(method="GET", path="/v1/profiles", query={"format": "csv"}, accept="text/csv")
+        )
 
     async def get_profile(self, id: str) -> documents.ProfileAnswer:
         """A profile; its ETag is what activation asks for."""
         return await self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
+
+    def list_profile_versions(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[documents.ListedVersion]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit},
+            )
+        )
+
+    def list_profile_versions_brief(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    async def list_profile_versions_csv(self, id: str) -> str:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     async def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
         """The coefficients of a version and, where reports made it, what they moved."""
@@ -1810,6 +2350,8 @@ class AsyncRoutes:
     async def list_evidence(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         recommendation_id: str | None = None,
         prediction_id: str | None = None,
         rank: int | None = None,
@@ -1824,10 +2366,105 @@ class AsyncRoutes:
         text: str | None = None,
         family: str | None = None,
         outcome: Literal["ok", "out_of_memory"] | None = None,
-        limit: int | None = None,
     ) -> documents.EvidenceList:
         """The published runs nearest to an answer given before, or to a model, cluster and
-        workload, each beside what the active profile predicts of it."""
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                },
+            )
+        )
+
+    async def list_evidence_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> documents.BriefPage:
+        """The published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_evidence_csv(
+        self,
+        *,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> str:
+        """The published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
         return await self._send(
             Call(
                 method="GET",
@@ -1847,8 +2484,9 @@ class AsyncRoutes:
                     "text": text,
                     "family": family,
                     "outcome": outcome,
-                    "limit": limit,
+                    "format": "csv",
                 },
+                accept="text/csv",
             )
         )
 
@@ -1856,30 +2494,43 @@ class AsyncRoutes:
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[documents.CatalogEntry]:
         """Shipped and registered entries by name."""
         return self._pages(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit},
             )
         )
 
-    async def list_catalog_csv(
+    def list_catalog_brief(
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         fields: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Shipped and registered entries by name."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    async def list_catalog_csv(
+        self, kind: Literal["chips", "clusters", "architectures", "stacks"]
     ) -> str:
         """Shipped and registered entries by name."""
         return await self._send(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"fields": fields, "format": "csv"},
+                query={"format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1935,24 +2586,32 @@ class AsyncRoutes:
         )
 
     def list_audit(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> AsyncIterator[documents.AuditEntry]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/audit", query={"fields": fields, "limit": limit})
         )
 
-    async def list_audit_csv(self, *, fields: str | None = None) -> str:
+    def list_audit_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """Who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return await self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/audit",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    async def list_audit_csv(self) -> str:
+        """Who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return await self._send(
+            Call(method="GET", path="/v1/audit", query={"format": "csv"}, accept="text/csv")
         )
 
     async def create_sweep(
@@ -1971,22 +2630,29 @@ class AsyncRoutes:
         )
 
     def list_sweeps(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> AsyncIterator[documents.SweepAnswer]:
         """Newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/sweeps", query={"fields": fields, "limit": limit})
         )
 
-    async def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+    def list_sweeps_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """Newest first."""
-        return await self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/sweeps",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    async def list_sweeps_csv(self) -> str:
+        """Newest first."""
+        return await self._send(
+            Call(method="GET", path="/v1/sweeps", query={"format": "csv"}, accept="text/csv")
         )
 
     async def get_sweep(self, id: str) -> documents.SweepDetails:
@@ -2001,10 +2667,10 @@ class AsyncRoutes:
         self,
         id: str,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        limit: int | None = None,
-        fields: str | None = None,
     ) -> AsyncIterator[documents.SweepItem]:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -2012,7 +2678,26 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit, "outcome": outcome},
+            )
+        )
+
+    def list_sweep_items_brief(
+        self,
+        id: str,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The items in order, those that are finished with their results, in pages or all as
+        CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"fields": fields, "limit": limit, "outcome": outcome, "view": "brief"},
             )
         )
 
@@ -2022,7 +2707,6 @@ class AsyncRoutes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        fields: str | None = None,
     ) -> str:
         """The items in order, those that are finished with their results, in pages or all as
         CSV."""
@@ -2030,7 +2714,7 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "fields": fields, "format": "csv"},
+                query={"outcome": outcome, "format": "csv"},
                 accept="text/csv",
             )
         )
