@@ -60,8 +60,8 @@ async def check(
     return await creation.respond_once(
         question_key("checks", body),
         lambda: services.stored_checks.look_up(body),
-        lambda looked_up, turn: services.stored_checks.check(
-            body, looked_up, turn.bounded_checkpoint()
+        lambda question, turn: services.stored_checks.check(
+            body, question, turn.bounded_checkpoint()
         ),
         form,
     )

@@ -69,7 +69,7 @@ async def create_prediction(
         return await creation.respond_once(
             question_key("predictions", body),
             lambda: services.predictions.look_up(body),
-            lambda looked_up, _: services.predictions.predict(body, looked_up),
+            lambda question, _: services.predictions.predict(question),
             form,
         )
     return await run_in_threadpool(

@@ -67,8 +67,8 @@ async def create_recommendation(
     return await creation.respond_once(
         question_key("recommendations", body),
         lambda: services.recommendations.look_up(body),
-        lambda looked_up, turn: services.recommendations.recommend(
-            body, looked_up, turn.bounded_checkpoint()
+        lambda question, turn: services.recommendations.recommend(
+            body, question, turn.bounded_checkpoint()
         ),
         requested_form(request, query.view, recommendation_brief),
     )
