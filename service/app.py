@@ -29,6 +29,7 @@ from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
+from service.learning.drift_flags import DriftFlags
 from service.learning.explanations import Explanations
 from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
@@ -208,6 +209,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
     evidence_use_case = Evidence(store)
     cost_model = CostModel(warm_up, settings.heavy_wait_s)
     drift = Drift(store)
+    drift_flags = DriftFlags(cost_model)
     process_pool = ProcessPool(settings.database_url, database_wait_s=settings.database_wait_s)
     creation = IdempotentCreation(store, settings.idempotency_ttl_s, leases)
     calibrations = Calibrations(store, process_pool)
@@ -243,6 +245,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         checks=Checks(store),
         comparisons=Comparisons(store),
         drift=drift,
+        drift_flags=drift_flags,
         event_streams=EventStreams(settings.streams_per_tenant, settings.max_streams),
         evidence=evidence_use_case,
         explanations=Explanations(store),
@@ -256,9 +259,9 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         replays=Replays(store),
         report_batches=ReportBatches(store, process_pool),
         report_logs=ReportLogs(store),
-        report_summaries=ReportSummaries(store),
+        report_summaries=ReportSummaries(store, drift_flags),
         report_feed=ReportFeed(store, reports.sent_form),
-        reports=Reports(store),
+        reports=Reports(store, drift_flags),
         stored_checks=StoredChecks(store),
         sweep_feed=SweepFeed(store, sweeps.sent_form),
         sweep_runner=sweep_runner,

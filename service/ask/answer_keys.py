@@ -29,7 +29,7 @@ from service.schemas.recommendation import RecommendationRequest
 from service.store import Rows
 from service.store.answers import AnswerKind
 
-Request = (
+AnyRequest = (
     PredictionRequest
     | LaunchedPredictionRequest
     | RecommendationRequest
@@ -52,7 +52,7 @@ _AS_GIVEN = {
 answer."""
 
 
-def question_key(kind: AnswerKind, request: Request) -> str:
+def question_key(kind: AnswerKind, request: AnyRequest) -> str:
     """Equal for two questions that mean the same and are answered in the same words."""
     # A prediction is the same however long its caller waits; a search may end earlier.
     unheard = {"wait_s"} if kind == "predictions" else set[str]()
@@ -95,13 +95,13 @@ class AnswerKey:
 
 
 def answer_key(
-    rows: Rows, kind: AnswerKind, request: Request, resolve: Callable[[Rows], Meaning]
+    rows: Rows, kind: AnswerKind, request: AnyRequest, resolve: Callable[[], Meaning]
 ) -> AnswerKey:
     """The key of the answer to a question of the tenant of some rows, now. `resolve` finds what the
     question means, unless that is known."""
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
-    meaning = rows.recall(("meaning", question), lambda: resolve(rows))
+    meaning = rows.recall(("meaning", question), resolve)
     used = profile.id, str(profile.version), str(rows.versions.evidence)
     runs = {
         alike: out_of_memory_runs_alike(rows, alike, profile) for alike in sorted(meaning.alike)

@@ -7,8 +7,8 @@ from typing import Any
 
 from models.errors import UnknownName
 from models.spec import catalogue
-from service.schemas.catalog import AnswerQuery
 from service.schemas.layout import LayoutFields
+from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import (
     AnswerSummary,
     PredictionAnswer,
@@ -20,7 +20,7 @@ from service.schemas.recommendation import RecommendationAnswer
 from service.schemas.stored import read_stored
 from service.store import Store
 from service.store.answers import AnswerFilter, AnswerKind
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 
 _ENTRIES = {"model": "architecture", "chip": "chip", "stack": "stack"}
 _CATALOGUES: dict[str, Callable[[str], str]] = {
@@ -57,12 +57,10 @@ def names_used(catalogue_used: Mapping[str, Any]) -> dict[str, str]:
 
 def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str, Any]:
     """A page of the answers of a kind, newest first, and the cursor of the next page."""
-    before = None if query.cursor is None else read_cursor(kind, query.cursor)
+    before = read_cursor(kind, query.cursor)
     with store.reading() as rows:
-        # One more than asked for tells whether there is a next page.
-        briefs = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
-    page = briefs[: query.limit]
-    following = write_cursor(kind, page[-1].id) if len(briefs) > query.limit else None
+        found = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
+    page, following = cut_page(kind, found, query.limit, lambda row: row.id)
     return {"items": [_page_item(kind, row) for row in page], "next": following}
 
 

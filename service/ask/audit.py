@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from service.schemas.audit import AuditEntry, AuditPage
-from service.schemas.catalog import CatalogQuery
+from service.schemas.list_query import ListQuery
 from service.store import Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 
 _LIST = "audit"
 
@@ -16,14 +16,12 @@ class AuditTrail:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, query: ListQuery) -> dict[str, Any]:
         """A page of the entries, newest first, and the cursor of the next page."""
-        before = None if query.cursor is None else read_cursor(_LIST, query.cursor)
+        before = read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:
-            # One more than asked for tells whether there is a next page.
-            rows_of_page = rows.audit.newest(query.limit + 1, before)
-        page = rows_of_page[: query.limit]
-        following = write_cursor(_LIST, page[-1].id) if len(rows_of_page) > query.limit else None
+            found = rows.audit.newest(query.limit + 1, before)
+        page, following = cut_page(_LIST, found, query.limit, lambda row: row.id)
         entries = [
             AuditEntry(**{name: getattr(row, name) for name in AuditEntry.model_fields})
             for row in page

@@ -63,7 +63,7 @@ _MOST_RULE_CHARACTERS = 400  # a few lines of a terminal
 
 
 @dataclass(frozen=True, slots=True)
-class _ResolvedRequest:
+class ResolvedCheck:
     """A request in the values that the models compute with."""
 
     question: PinnedQuestion
@@ -122,8 +122,17 @@ class Checks:
         request: CheckRequest | LaunchedCheckRequest,
         require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            asked = self.resolve(rows, request)
+        return self.check_resolved(request, asked, require_client)
+
+    def check_resolved(
+        self,
+        request: CheckRequest | LaunchedCheckRequest,
+        asked: ResolvedCheck,
+        require_client: Callable[[], None],
+    ) -> dict[str, Any]:
         deadline = Deadline(request.time_limit_s, require_client)
-        asked = self._resolve(request)
         problem = asked.resolved.problem
         failed = out_of_memory_runs(self._store, problem, asked.profile)
         check = check_layout(
@@ -139,44 +148,43 @@ class Checks:
         answer = _explain(asked, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))
 
-    def _resolve(self, request: CheckRequest | LaunchedCheckRequest) -> _ResolvedRequest:
-        with self._store.reading() as rows:
-            resolver = Resolver(rows)
-            profile = requested_profile(rows, request.profile)
-            request = _on_held_nodes(resolver, request)
-            if isinstance(request, CheckRequest):
-                resolved = resolver.resolve(request)
-                completed = request.layout.with_stack_defaults(resolved.problem)
-                return _ResolvedRequest(
-                    question=request,
-                    resolved=resolved.for_layouts([completed.build()]),
-                    profile=profile,
-                    place="layout",
-                    given=request.layout,
-                    completed=completed,
-                    format=format_of_stack(resolved.problem.stack.id),
-                    read=None,
-                    min_fit_probability=request.constraints.build().min_fit_probability,
-                )
-            launched = launched_question(resolver, request.launch, request, allow_stops=True)
-            return _ResolvedRequest(
-                question=launched.question,
-                resolved=launched.resolved,
+    def resolve(self, rows: Rows, request: CheckRequest | LaunchedCheckRequest) -> ResolvedCheck:
+        resolver = Resolver(rows)
+        profile = requested_profile(rows, request.profile)
+        request = _on_held_nodes(resolver, request)
+        if isinstance(request, CheckRequest):
+            resolved = resolver.resolve(request)
+            completed = request.layout.with_stack_defaults(resolved.problem)
+            return ResolvedCheck(
+                question=request,
+                resolved=resolved.for_layouts([completed.build()]),
                 profile=profile,
-                place=launched.layout_field,
-                given=launched.layout,
-                completed=launched.layout.with_stack_defaults(launched.resolved.problem),
-                format=FORMATS[launched.read.format],
-                read=launched.read,
-                stops=launched.stops,
-                reservations=launched.reservations,
-                overruled=launched.overruled,
-                own_names=launched.own_names,
-                changes=LaunchChanges(
-                    request.launch, launched, profile, partial(self._read_again, request)
-                ),
+                place="layout",
+                given=request.layout,
+                completed=completed,
+                format=format_of_stack(resolved.problem.stack.id),
+                read=None,
                 min_fit_probability=request.constraints.build().min_fit_probability,
             )
+        launched = launched_question(resolver, request.launch, request, allow_stops=True)
+        return ResolvedCheck(
+            question=launched.question,
+            resolved=launched.resolved,
+            profile=profile,
+            place=launched.layout_field,
+            given=launched.layout,
+            completed=launched.layout.with_stack_defaults(launched.resolved.problem),
+            format=FORMATS[launched.read.format],
+            read=launched.read,
+            stops=launched.stops,
+            reservations=launched.reservations,
+            overruled=launched.overruled,
+            own_names=launched.own_names,
+            changes=LaunchChanges(
+                request.launch, launched, profile, partial(self._read_again, request)
+            ),
+            min_fit_probability=request.constraints.build().min_fit_probability,
+        )
 
     def _read_again(self, request: LaunchedCheckRequest, changes: Changes) -> LaunchedQuestion:
         """The launch of a request with some settings changed."""
@@ -184,15 +192,6 @@ class Checks:
             return launched_question(
                 Resolver(rows), request.launch, request, allow_stops=True, changes=changes
             )
-
-
-def resolved_question(rows: Rows, request: CheckRequest | LaunchedCheckRequest) -> ResolvedQuestion:
-    """The question of a job, whatever its layout."""
-    resolver = Resolver(rows)
-    request = _on_held_nodes(resolver, request)
-    if isinstance(request, CheckRequest):
-        return resolver.resolve(request)
-    return launched_question(resolver, request.launch, request, allow_stops=True).resolved
 
 
 def _on_held_nodes(
@@ -204,9 +203,7 @@ def _on_held_nodes(
     return request.model_copy(update={"cluster": held})
 
 
-def _explain(
-    asked: _ResolvedRequest, check: LayoutCheck, failed: list[OutOfMemoryRun]
-) -> CheckAnswer:
+def _explain(asked: ResolvedCheck, check: LayoutCheck, failed: list[OutOfMemoryRun]) -> CheckAnswer:
     cluster = asked.resolved.problem.cluster
     prediction = check.prediction
     shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
@@ -254,7 +251,7 @@ def _explain(
     )
 
 
-def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAnswer]:
+def _refusals(asked: ResolvedCheck, check: LayoutCheck) -> list[BrokenRuleAnswer]:
     """Returns the settings at which the framework stops. Where any number of settings is not known,
     such as those of a file that was not sent, only a name that it does not have is sure to be
     refused. No limit of the search is among the broken rules: `for_layouts` lifts those that a
@@ -265,7 +262,7 @@ def _refusals(asked: _ResolvedRequest, check: LayoutCheck) -> list[BrokenRuleAns
     return [*broken, *(_stop(asked, stop) for stop in stops)]
 
 
-def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer | None:
+def _first_change(asked: ResolvedCheck, check: LayoutCheck) -> ChangeAnswer | None:
     """Returns the change to make first. Names that the framework does not have come before all
     else, and for a job that was not understood there is none."""
     if asked.changes is not None and any(stop.is_of_name for stop in asked.stops):
@@ -275,7 +272,7 @@ def _first_change(asked: _ResolvedRequest, check: LayoutCheck) -> ChangeAnswer |
     return _change(asked, check.first_change)
 
 
-def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer | None:
+def _spelling(asked: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer | None:
     """The names that the framework has for those that it does not have, and the others left out,
     with what is predicted of the launch that is written so; None where nothing can be."""
     stops = [stop for stop in asked.stops if stop.is_of_name][:_MOST_RULES]
@@ -303,7 +300,7 @@ def _spelling(asked: _ResolvedRequest, changes: LaunchChanges) -> ChangeAnswer |
     )
 
 
-def _expressible(asked: _ResolvedRequest) -> Callable[[Problem, Layout], bool] | None:
+def _expressible(asked: ResolvedCheck) -> Callable[[Problem, Layout], bool] | None:
     """Returns a test of whether a layout can be said in the framework's words. Returns None where
     layouts need not be: the request does not use these words, or they do not say its own layout."""
 
@@ -318,7 +315,7 @@ def _expressible(asked: _ResolvedRequest) -> Callable[[Problem, Layout], bool] |
     return is_said
 
 
-def _broken_rule(asked: _ResolvedRequest, broken: BrokenRule) -> BrokenRuleAnswer:
+def _broken_rule(asked: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
     """A broken rule, with the field of the request to blame and what the framework calls it."""
     stack = asked.resolved.problem.stack
     setting = asked.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
@@ -348,7 +345,7 @@ def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
     return ", or ".join(cures) or "no other value of one setting: take those of the best layout"
 
 
-def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
+def _stop(asked: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
     """A rule of the framework that is none of layouts."""
     setting = truncate(stop.setting, _MOST_CHARACTERS)
     return BrokenRuleAnswer(
@@ -362,7 +359,7 @@ def _stop(asked: _ResolvedRequest, stop: Stop) -> BrokenRuleAnswer:
     )
 
 
-def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
+def _change(asked: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
     """A change, with the settings of the framework that it changes."""
     before, after = _settings_of_change(asked, change)
     settings = list[SettingChange]()
@@ -377,13 +374,13 @@ def _change(asked: _ResolvedRequest, change: SingleChange) -> ChangeAnswer:
     return ChangeAnswer.of(change, words, settings, asked.min_fit_probability)
 
 
-def _as_released(asked: _ResolvedRequest, switch: SwitchAnswer) -> SwitchAnswer:
+def _as_released(asked: ResolvedCheck, switch: SwitchAnswer) -> SwitchAnswer:
     """Returns a switch by its name in the release that was read."""
     return switch.model_copy(update={"name": asked.named(switch.name)})
 
 
 def _settings_of_change(
-    asked: _ResolvedRequest, change: SingleChange
+    asked: ResolvedCheck, change: SingleChange
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The settings that a change writes otherwise, before and after it: those of a launch as they
     were typed. As an illegal layout has none that are written, a change of it names those that are
@@ -410,7 +407,7 @@ def _settings_of_change(
 
 
 def _more_warnings(
-    asked: _ResolvedRequest,
+    asked: ResolvedCheck,
     check: LayoutCheck,
     shown: PredictedLayout | None,
     failed: list[OutOfMemoryRun],

@@ -44,7 +44,7 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.stored import read_stored
 from service.store import Rows, Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 
 MAX_SHOWN = 3
 """Runs beside an answer."""
@@ -159,24 +159,24 @@ class Evidence:
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
         """A page of the runs that the query selects, the nearest first to an answer in the asker's
         own store, or to what the query names."""
-        first = 0 if query.cursor is None else int(read_cursor(_LIST, query.cursor))
+        first = int(read_cursor(_LIST, query.cursor) or 0)
         with asker.reading() as rows:
             profile = without_fleet(active_profile(rows))
             resolver = Resolver(rows)
             traits = _query_traits(rows, query)
             index = _run_index(rows)
             selected = index.selected(query, traits)
-            following = first + query.limit
-            page = [
-                _NearRun.of(resolver, index.runs[i], distance, profile)
-                for i, distance in selected[first:following]
+            rest = [*enumerate(selected, 1)][first : first + query.limit + 1]
+            page, following = cut_page(_LIST, rest, query.limit, lambda ranked: str(ranked[0]))
+            near = [
+                _NearRun.of(resolver, index.runs[i], distance, profile) for _, (i, distance) in page
             ]
         return EvidenceList(
-            items=[_evidence_answer(near, profile, traits) for near in page],
+            items=[_evidence_answer(run, profile, traits) for run in near],
             profile=ProfileUsed(id=profile.id, version=profile.version),
             found=len(selected),
             runs=len(index.runs),
-            next=write_cursor(_LIST, str(following)) if following < len(selected) else None,
+            next=following,
         ).model_dump(mode="json")
 
     def families(self) -> list[str]:
@@ -276,6 +276,7 @@ def _told_anyway(run: PublishedRun, problem: Problem, profile: Profile) -> dict[
         **run.model_dump(mode="json", include=_RUN_FIELDS),
         **run.model_dump(mode="json", include=_QUESTION_FIELDS, exclude_unset=True),
         "layout": LayoutFields.shown(layout, on_torus=problem.cluster.is_torus),
+        "layout_summary": layout.summary(),
         "measured": _measured(run, problem),
         "predicted": PredictedRun.model_validate(
             {name: getattr(predicted, name) for name in PredictedRun.model_fields}

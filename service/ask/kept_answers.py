@@ -2,55 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
+from typing import Any, Generic, TypeVar
 
-from service.ask.answer_keys import AnswerKey
+from service.ask.answer_keys import AnswerKey, AnyRequest, Meaning, answer_key
 from service.ask.answer_pages import answer_brief
 from service.identifiers import new_id
 from service.metrics import count_lookup
-from service.runtime.idempotency import CreatedResource, Prepared, SaveRows
+from service.runtime.creation import Unanswered
+from service.runtime.idempotency import ANSWERED_BEFORE, CreatedResource, Prepared, SaveRows
 from service.schemas.prediction import PredictionAnswer
 from service.schemas.recommendation import RecommendationAnswer
 from service.store import Rows, Store
 from service.store.answer_text import AnswerText
 from service.store.answers import Answer, AnswerKind
 
-ANSWERED_BEFORE = 200
-"""The status of an answer that the tenant has been given before."""
+Request = TypeVar("Request", bound=AnyRequest)
+Resolved = TypeVar("Resolved")
 
 
 @dataclass(frozen=True, slots=True)
-class LookedUp:
-    """The result of looking for an earlier answer."""
+class KeyedQuestion(Generic[Resolved]):
+    """A question as it was resolved, with the key that its answer is to have."""
 
     key: AnswerKey
-    known: Prepared | None
-    """The answer, where there is one."""
+    resolved: Resolved
 
 
-class KeptAnswers:
-    """The answers of a kind in a store."""
+class KeptAnswers(Generic[Request, Resolved]):
+    """The answers of a kind in a store. `resolve` reads what a question names, and `meaning` tells
+    what decides its answer."""
 
-    def __init__(self, store: Store, kind: AnswerKind) -> None:
+    def __init__(
+        self,
+        store: Store,
+        kind: AnswerKind,
+        resolve: Callable[[Rows, Request], Resolved],
+        meaning: Callable[[Resolved], Meaning],
+    ) -> None:
         self._store = store
         self._kind = kind
+        self._resolve = resolve
+        self._meaning = meaning
 
     def get(self, id_: str) -> AnswerText:
         """The text of an answer; raises NotFound where there is none."""
         with self._store.reading() as rows:
             return rows.answers.get(self._kind, id_).text
 
-    def look_up(self, rows: Rows, key: AnswerKey) -> LookedUp:
-        """The answer under a key: as it is where the tenant has been given it before, else as an
-        answer of its own with the same text."""
-        known = self._known(rows, key.digest)
-        if known is not None:
-            count_lookup("answers", is_hit=True)
-        return LookedUp(key, known)
+    def look_up(self, request: Request) -> Prepared | Unanswered[KeyedQuestion[Resolved]]:
+        """The answer that the same question was given, if all that it rests on is as it was; else
+        the question, which is resolved once: to make its key, unless that is known, and to be
+        answered."""
+        with self._store.reading() as rows:
+            resolve = cache(lambda: self._resolve(rows, request))
+            key = answer_key(rows, self._kind, request, lambda: self._meaning(resolve()))
+            known = self._known(rows, key.digest)
+            if known is not None:
+                count_lookup("answers", is_hit=True)
+                return known
+            return Unanswered(KeyedQuestion(key, resolve()))
+
+    def is_current(self, request: Request, key: AnswerKey) -> bool:
+        """Returns whether all that an answer rests on is as it was when the key was made."""
+        with self._store.reading() as rows:
+            now = answer_key(
+                rows, self._kind, request, lambda: self._meaning(self._resolve(rows, request))
+            )
+        return now.digest == key.digest
 
     def _known(self, rows: Rows, key: str) -> Prepared | None:
+        """The answer under a key: as it is where the tenant has been given it before, else as an
+        answer of its own with the same text."""
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
         mine: Answer | None = memory.at_hand(place)

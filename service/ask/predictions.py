@@ -13,9 +13,9 @@ from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_keys import Meaning, answer_key
+from service.ask.answer_keys import Meaning
 from service.ask.answer_pages import answer_page
-from service.ask.kept_answers import KeptAnswers, LookedUp
+from service.ask.kept_answers import KeptAnswers, KeyedQuestion
 from service.ask.oom_history import RunsAlike, oom_warnings
 from service.errors import Refused
 from service.formats.settings.reservation import Reservation
@@ -24,11 +24,12 @@ from service.resolve.assumptions import empty_chunk_assumptions, layout_assumpti
 from service.resolve.launch_jobs import AnswerLaunched, launch_block
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.resolution import ResolvedQuestion, Resolver
+from service.runtime.creation import Unanswered
 from service.runtime.idempotency import Prepared
-from service.schemas.catalog import AnswerQuery
 from service.schemas.launch_form import LaunchRead
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
+from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import (
     OutOfMemoryRun,
     PredictedLayout,
@@ -40,6 +41,21 @@ from service.schemas.reservation import ReservationAnswer
 from service.schemas.workload import WorkloadFields
 from service.store import Rows, Store
 from service.store.answer_text import AnswerText
+
+_Request = PredictionRequest | LaunchedPredictionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question with what it names, and its layouts as they were given, by where they stand."""
+
+    question: PinnedQuestion
+    resolved: ResolvedQuestion
+    given: dict[str, LayoutFields]
+    launched: LaunchedQuestion | None = None
+
+
+_Question = KeyedQuestion[_Asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,48 +77,23 @@ class _ResolvedRequest:
 class Predictions:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept = KeptAnswers(store, "predictions")
+        self._kept = KeptAnswers(store, "predictions", _asked, _meaning)
 
-    def look_up(self, request: PredictionRequest | LaunchedPredictionRequest) -> LookedUp:
-        """The answer that the same question was given, if all that it rests on is as it was."""
-        with self._store.reading() as rows:
-            key = answer_key(rows, "predictions", request, lambda rows: _meaning(rows, request))
-            return self._kept.look_up(rows, key)
+    def look_up(self, request: _Request) -> Prepared | Unanswered[_Question]:
+        return self._kept.look_up(request)
 
-    def answer(self, request: PredictionRequest | LaunchedPredictionRequest) -> Prepared:
+    def answer(self, request: _Request) -> Prepared:
         """The answer that was given before, or else a new one."""
-        looked_up = self.look_up(request)
-        return looked_up.known or self.predict(request, looked_up)
+        found = self.look_up(request)
+        return self.predict(found.question) if isinstance(found, Unanswered) else found
 
-    def predict(
-        self, request: PredictionRequest | LaunchedPredictionRequest, looked_up: LookedUp
-    ) -> Prepared:
+    def predict(self, question: _Question) -> Prepared:
         """A new answer to a question that was looked up."""
-        key = looked_up.key
-        resolved = self._resolve(request, key.profile)
+        key = question.key
+        resolved = _with_stack_defaults(question.resolved, key.profile)
         failed = key.out_of_memory.get(RunsAlike.of(resolved.question.problem), [])
         answer = _explain(resolved, _predict(resolved), failed)
         return self._kept.prepare(answer, key.digest)
-
-    def _resolve(
-        self, request: PredictionRequest | LaunchedPredictionRequest, profile: Profile
-    ) -> _ResolvedRequest:
-        with self._store.reading() as rows:
-            resolver = Resolver(rows)
-            if isinstance(request, PredictionRequest):
-                question = resolver.resolve(request)
-            else:
-                launched = launched_question(resolver, request.launch, request)
-        if isinstance(request, PredictionRequest):
-            given = request.layouts_by_field()
-            return _with_stack_defaults(request, question, profile, given)
-        return _with_stack_defaults(
-            launched.question,
-            launched.resolved,
-            profile,
-            {launched.layout_field: launched.layout},
-            launched,
-        )
 
     def get(self, id_: str) -> AnswerText:
         return self._kept.get(id_)
@@ -111,33 +102,35 @@ class Predictions:
         return answer_page(self._store, "predictions", query)
 
 
-def _meaning(rows: Rows, request: PredictionRequest | LaunchedPredictionRequest) -> Meaning:
+def _asked(rows: Rows, request: _Request) -> _Asked:
     resolver = Resolver(rows)
     if isinstance(request, PredictionRequest):
-        return Meaning.of([resolver.resolve(request)])
-    return Meaning.of([launched_question(resolver, request.launch, request).resolved])
+        return _Asked(request, resolver.resolve(request), request.layouts_by_field())
+    launched = launched_question(resolver, request.launch, request)
+    layouts = {launched.layout_field: launched.layout}
+    return _Asked(launched.question, launched.resolved, layouts, launched)
 
 
-def _with_stack_defaults(
-    asked: PinnedQuestion,
-    question: ResolvedQuestion,
-    profile: Profile,
-    given: dict[str, LayoutFields],
-    launched: LaunchedQuestion | None = None,
-) -> _ResolvedRequest:
+def _meaning(asked: _Asked) -> Meaning:
+    return Meaning.of([asked.resolved])
+
+
+def _with_stack_defaults(asked: _Asked, profile: Profile) -> _ResolvedRequest:
     """The request with its layouts completed. Raises Refused where one of them is not legal."""
+    launched = asked.launched
     completed = {
-        name: fields.with_stack_defaults(question.problem) for name, fields in given.items()
+        name: fields.with_stack_defaults(asked.resolved.problem)
+        for name, fields in asked.given.items()
     }
     layouts = {name: fields.build() for name, fields in completed.items()}
-    question = question.for_layouts(layouts.values())
+    question = asked.resolved.for_layouts(layouts.values())
     settings = None if launched is None else launched.settings
-    require_all_legal(question.problem, layouts, given, asked.workload, settings)
+    require_all_legal(question.problem, layouts, asked.given, asked.question.workload, settings)
     return _ResolvedRequest(
-        asked=asked,
+        asked=asked.question,
         question=question,
         profile=profile,
-        given=given,
+        given=asked.given,
         completed=completed,
         layouts=layouts,
         launch_read=None if launched is None else launched.read,

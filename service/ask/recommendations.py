@@ -23,10 +23,10 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_keys import AnswerKey, Meaning, answer_key
+from service.ask.answer_keys import Meaning
 from service.ask.answer_pages import answer_page
 from service.ask.evidence import Evidence
-from service.ask.kept_answers import KeptAnswers, LookedUp
+from service.ask.kept_answers import KeptAnswers, KeyedQuestion
 from service.ask.oom_history import (
     least_failed_gib,
     left_out_reasons,
@@ -49,10 +49,11 @@ from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, r
 from service.resolve.launch_jobs import AnswerLaunched, launch_block, ranks_by_node
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
+from service.runtime.creation import Unanswered
 from service.runtime.deadline import Deadline, no_client
 from service.runtime.idempotency import Prepared
 from service.schemas.allocation import AllocationAnswer
-from service.schemas.catalog import AnswerQuery
+from service.schemas.list_query import AnswerQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.reason import ReasonFacts
@@ -69,6 +70,7 @@ from service.schemas.recommendation import (
 from service.store import Rows, Store
 from service.store.answer_text import AnswerText
 
+_Question = KeyedQuestion[CandidateClusters]
 _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
 
 
@@ -113,33 +115,34 @@ class Recommendations:
     def __init__(self, store: Store, evidence: Evidence) -> None:
         self._store = store
         self._evidence = evidence
-        self._kept = KeptAnswers(store, "recommendations")
+        self._kept = KeptAnswers(store, "recommendations", _candidates, _meaning)
 
-    def look_up(self, request: RecommendationRequest) -> LookedUp:
-        """The answer that the same question was given, if all that it rests on is as it was."""
-        with self._store.reading() as rows:
-            return self._kept.look_up(rows, _key(rows, request))
+    def look_up(self, request: RecommendationRequest) -> Prepared | Unanswered[_Question]:
+        return self._kept.look_up(request)
 
     def recommend(
         self,
         request: RecommendationRequest,
-        looked_up: LookedUp,
+        question: _Question,
         require_client: Callable[[], None] = no_client,
     ) -> Prepared:
         """A new answer to a question that was looked up."""
-        resolved = self._resolve(request, require_client)
+        key = question.key
+        resolved = _resolved(request, question.resolved, key.profile, require_client)
         solution = self._solve(resolved)
         answer = self._explain(resolved, solution)
-        key = looked_up.key.digest
-        # What was found by the end of the time is no answer to who asks again.
-        if resolved.deadline.ran_out or self._key(request) != key:
-            key = answer.id
-        return self._kept.prepare(answer, key)
+        # What was found by the end of the time is no answer to who asks again, nor is one that
+        # rests on what has changed since.
+        is_kept = not resolved.deadline.ran_out and self._kept.is_current(request, key)
+        return self._kept.prepare(answer, key.digest if is_kept else answer.id)
 
     def find(self, request: RecommendationRequest) -> tuple[Recommendation, Choice | None]:
         """Returns the recommendation for a request, without the words of an answer, and the place
         that it is for, where the request has an objective. Stores nothing."""
-        solution = self._solve(self._resolve(request, no_client))
+        with self._store.reading() as rows:
+            candidates = _candidates(rows, request)
+            profile = requested_profile(rows, request.profile)
+        solution = self._solve(_resolved(request, candidates, profile, no_client))
         return solution.found, solution.target.choices[0] if solution.target.choices else None
 
     def get(self, id_: str) -> AnswerText:
@@ -147,26 +150,6 @@ class Recommendations:
 
     def page(self, query: AnswerQuery) -> dict[str, Any]:
         return answer_page(self._store, "recommendations", query)
-
-    def _key(self, request: RecommendationRequest) -> str:
-        """The key of the answer to a request now."""
-        with self._store.reading() as rows:
-            return _key(rows, request).digest
-
-    def _resolve(
-        self, request: RecommendationRequest, require_client: Callable[[], None]
-    ) -> _ResolvedRequest:
-        with self._store.reading() as rows:
-            candidates = resolve_candidates(Resolver(rows), request)
-            profile = requested_profile(rows, request.profile)
-        return _ResolvedRequest(
-            request=request,
-            candidates=candidates,
-            profile=profile,
-            constraints=request.constraints.build(),
-            objective=request.objective.build(request.workload.token_budget),
-            deadline=Deadline(request.time_limit_s, require_client),
-        )
 
     def _solve(self, asked: _ResolvedRequest) -> _Solution:
         """Choose the cluster, then search the layouts on it.
@@ -332,13 +315,28 @@ class Recommendations:
         )
 
 
-def _key(rows: Rows, request: RecommendationRequest) -> AnswerKey:
-    return answer_key(rows, "recommendations", request, lambda rows: _meaning(rows, request))
+def _candidates(rows: Rows, request: RecommendationRequest) -> CandidateClusters:
+    return resolve_candidates(Resolver(rows), request)
 
 
-def _meaning(rows: Rows, request: RecommendationRequest) -> Meaning:
-    candidates = resolve_candidates(Resolver(rows), request)
+def _meaning(candidates: CandidateClusters) -> Meaning:
     return Meaning.of(candidates.resolved.values(), candidates.pinned_forms)
+
+
+def _resolved(
+    request: RecommendationRequest,
+    candidates: CandidateClusters,
+    profile: Profile,
+    require_client: Callable[[], None],
+) -> _ResolvedRequest:
+    return _ResolvedRequest(
+        request=request,
+        candidates=candidates,
+        profile=profile,
+        constraints=request.constraints.build(),
+        objective=request.objective.build(request.workload.token_budget),
+        deadline=Deadline(request.time_limit_s, require_client),
+    )
 
 
 def _allocate_nodes(asked: _ResolvedRequest) -> dict[str, Allocation]:

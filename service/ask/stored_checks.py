@@ -6,54 +6,55 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from service.ask.answer_keys import Meaning, answer_key
+from service.ask.answer_keys import Meaning
 from service.ask.answer_pages import answer_page, names_used
 from service.ask.check_size import shortened
-from service.ask.checks import Checks, resolved_question
-from service.ask.kept_answers import KeptAnswers, LookedUp, save_answer
+from service.ask.checks import Checks, ResolvedCheck
+from service.ask.kept_answers import KeptAnswers, KeyedQuestion, save_answer
 from service.identifiers import new_id
+from service.runtime.creation import Unanswered
 from service.runtime.deadline import no_client
-from service.runtime.idempotency import SaveRows
-from service.schemas.catalog import AnswerQuery
+from service.runtime.idempotency import Prepared, SaveRows
 from service.schemas.check import CheckRequest, LaunchedCheckRequest
+from service.schemas.list_query import AnswerQuery
 from service.schemas.question import Question
 from service.store import Store
 from service.store.answer_text import AnswerText, encoded
 from service.store.answers import Answer
 
 Request = CheckRequest | LaunchedCheckRequest
+_Question = KeyedQuestion[ResolvedCheck]
 
 
 class StoredChecks:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._checks = Checks(store)
-        self._kept = KeptAnswers(store, "checks")
+        self._kept = KeptAnswers(store, "checks", self._checks.resolve, _meaning)
 
-    def look_up(self, request: Request) -> LookedUp:
-        """The answer that the same question was given, if all that it rests on is as it was."""
-        with self._store.reading() as rows:
-            key = answer_key(
-                rows, "checks", request, lambda rows: Meaning.of([resolved_question(rows, request)])
-            )
-            return self._kept.look_up(rows, key)
+    def look_up(self, request: Request) -> Prepared | Unanswered[_Question]:
+        return self._kept.look_up(request)
 
     def check(
         self,
         request: Request,
-        looked_up: LookedUp,
+        question: _Question,
         require_client: Callable[[], None] = no_client,
     ) -> SaveRows:
         """A new answer to a question that was looked up."""
-        checked = self._checks.check(request, require_client)
+        checked = self._checks.check_resolved(request, question.resolved, require_client)
         answer, brief = _stored(checked), _brief(checked)
-        return save_answer(answer, looked_up.key.digest, brief)
+        return save_answer(answer, question.key.digest, brief)
 
     def get(self, id_: str) -> AnswerText:
         return self._kept.get(id_)
 
     def page(self, query: AnswerQuery) -> dict[str, Any]:
         return answer_page(self._store, "checks", query)
+
+
+def _meaning(asked: ResolvedCheck) -> Meaning:
+    return Meaning.of([asked.resolved])
 
 
 def _stored(checked: dict[str, Any]) -> Answer:

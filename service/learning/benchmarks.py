@@ -54,7 +54,7 @@ from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
 from service.schemas.stored import read_stored
 from service.store import Rows, Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 from service.store.tables import BenchmarkRow
 
 _MOST_SPEEDUP = 2.2
@@ -134,14 +134,12 @@ class Benchmarks:
         return _current_document(row), withdrawal_etag(row)
 
     def page(self, query: BenchmarkQuery) -> dict[str, Any]:
-        before = None if query.cursor is None else read_cursor("benchmarks", query.cursor)
+        before = read_cursor("benchmarks", query.cursor)
         with self._store.reading() as rows:
-            # one more than the page has shows whether there is another page
             found = rows.benchmarks.newest(
                 query.limit + 1, before, include_withdrawn=query.include_withdrawn
             )
-        page = found[: query.limit]
-        following = write_cursor("benchmarks", page[-1].id) if len(found) > query.limit else None
+        page, following = cut_page("benchmarks", found, query.limit, lambda row: row.id)
         items = [
             {name: value for name, value in _current_document(row).items() if name != "points"}
             for row in page

@@ -4,7 +4,7 @@ trained and on whose machines are allowed for."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +13,12 @@ import numpy as np
 from models.calibration.drift import MIN_RUNS, Change, level_changes_among_kinds
 from models.spec.profile import Profile
 from service.learning.model_families import family_of
-from service.resolve.calibration_targets import log_residuals
+from service.learning.step_residuals import step_residuals
 from service.resolve.profiles import profile_version, reports_of
-from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.prediction import ProfileUsed
 from service.schemas.summary import ChangeAnswer, DriftAnswer, DriftQuery, DriftSeries
-from service.store import Store
+from service.store import Rows, Store
+from service.store.reports import MeasuredReport
 
 Kind = tuple[str, str, str, str]
 """Chip, fabric, stack and family of models."""
@@ -26,12 +26,21 @@ Kind = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Residual:
-    """The log of measured over predicted step time of one run. Runs of the same question and layout
-    on the same owner's machines share a `question` number, and so a level of their own."""
+    """The log of measured over predicted step time of one run."""
 
-    run: StoredRun
+    run: MeasuredReport
     value: float
-    question: int
+
+    @property
+    def kind(self) -> Kind:
+        run = self.run
+        return run.chip, run.fabric, run.stack, family_of(run.architecture)
+
+    @property
+    def question(self) -> Hashable:
+        """Equal for runs of the same question and layout on the same owner's machines, which have a
+        level of their own."""
+        return self.run.run_hash, self.run.tenant, self.run.source
 
 
 class Drift:
@@ -41,37 +50,35 @@ class Drift:
     def of(self, id_: str, query: DriftQuery) -> dict[str, Any]:
         with self._store.reading() as rows:
             profile = profile_version(rows, id_, query.version)
-            wanted = replace(
-                reports_of(rows, id_), measured=True, since=query.since, until=query.until
-            )
-            reports = rows.reports.newest(wanted, query.limit + 1)
-            runs, unusable = StoredRuns(rows).read(reports[: query.limit])
-        residuals_by_kind: defaultdict[Kind, list[_Residual]] = defaultdict(list)
-        for residual in _residuals(runs, profile):
-            residuals_by_kind[_kind(residual.run)].append(residual)
-        series = [_series(kind, residuals) for kind, residuals in sorted(residuals_by_kind.items())]
+            wanted = replace(reports_of(rows, id_), since=query.since, until=query.until)
+            reports = rows.reports.newest_measured(wanted, query.limit + 1)
+            series, left_out = drift_series(rows, reports[: query.limit], profile)
         return DriftAnswer(
             profile=ProfileUsed(id=profile.id, version=profile.version),
             series=sorted(series, key=_urgency),
-            runs=len(runs),
-            left_out=len(unusable),
+            runs=sum(one.runs for one in series),
+            left_out=left_out,
             more=len(reports) > query.limit,
         ).model_dump(mode="json")
 
 
-def _kind(run: StoredRun) -> Kind:
-    return run.chip, run.fabric, run.stack, family_of(run.architecture)
-
-
-def _residuals(runs: Sequence[StoredRun], profile: Profile) -> list[_Residual]:
-    values = log_residuals(runs, profile)
-    numbers: dict[Any, int] = {}
-    residuals: list[_Residual] = []
-    for run, value in zip(runs, values, strict=True):
-        question = run.problem, run.layout, run.tenant, run.source
-        number = numbers.setdefault(question, len(numbers))
-        residuals.append(_Residual(run, float(value), number))
-    return residuals
+def drift_series(
+    rows: Rows, reports: Sequence[MeasuredReport], profile: Profile
+) -> tuple[list[DriftSeries], int]:
+    """Returns the series of each kind of run, and the number of reports that are in none, since
+    they no longer mean anything to the models."""
+    values = step_residuals(rows, [report.id for report in reports], profile)
+    residuals_by_kind: defaultdict[Kind, list[_Residual]] = defaultdict(list)
+    left_out = 0
+    for report in reports:
+        value = values[report.id]
+        if value is None:
+            left_out += 1
+            continue
+        residual = _Residual(report, value)
+        residuals_by_kind[residual.kind].append(residual)
+    series = [_series(kind, residuals) for kind, residuals in sorted(residuals_by_kind.items())]
+    return series, left_out
 
 
 def _urgency(series: DriftSeries) -> float:
@@ -80,10 +87,11 @@ def _urgency(series: DriftSeries) -> float:
 
 
 def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
-    residuals = sorted(residuals, key=lambda one: (one.run.measured_at, one.run.report_id))
+    residuals = sorted(residuals, key=lambda one: (one.run.measured_at, one.run.id))
     runs = [one.run for one in residuals]
     values = np.array([one.value for one in residuals])
-    questions = np.array([one.question for one in residuals])
+    numbers: dict[Hashable, int] = {}
+    questions = np.array([numbers.setdefault(one.question, len(numbers)) for one in residuals])
     found = level_changes_among_kinds(values, questions)
     ends = [*(change.index for change in found[1:]), len(runs)]
     changes = [_change_answer(runs, change, end) for change, end in zip(found, ends, strict=False)]
@@ -102,14 +110,14 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
     )
 
 
-def _change_answer(runs: Sequence[StoredRun], change: Change, end: int) -> ChangeAnswer:
+def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> ChangeAnswer:
     """A change, with the reports of the runs from it until the run at `end`."""
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,
         slower=float(np.expm1(change.shift)),
         p_value=change.p_value,
-        report_ids=[run.report_id for run in runs[change.index : end]],
+        report_ids=[run.id for run in runs[change.index : end]],
     )
 
 
@@ -120,6 +128,9 @@ def _sentence(what: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
         )
     if not changes:
         return f"{what}: no change in {runs} runs"
-    last = changes[-1]
-    way = "slower" if last.slower > 0 else "faster"
-    return f"{what}: {abs(last.slower):.0%} {way} since {last.since:%A, %d %B %Y %H:%M} UTC"
+    return f"{what}: {change_in_words(changes[-1])}"
+
+
+def change_in_words(change: ChangeAnswer) -> str:
+    way = "slower" if change.slower > 0 else "faster"
+    return f"{abs(change.slower):.0%} {way} since {change.since:%A, %d %B %Y %H:%M} UTC"

@@ -26,8 +26,9 @@ from service.schemas.explanation import ExplanationRequest, LaunchedExplanationR
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
 from service.schemas.question import Question
-from service.schemas.report import LogSubmission, ReportSubmission
+from service.schemas.report import ReportSubmission
 from service.schemas.run_subject import RunSubject
+from service.schemas.training_log import LogSubmission
 from service.store import Store
 
 Request = ExplanationRequest | LaunchedExplanationRequest

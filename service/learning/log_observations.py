@@ -12,7 +12,7 @@ from service.formats.logs.allocator_message import AllocatorMessage
 from service.formats.logs.symptoms import Symptom, SymptomKind
 from service.learning.explained_runs import ExplainedRun
 from service.schemas.explanation import LogExplained, Observation, ObservationCode
-from service.schemas.report import LogLevel
+from service.schemas.training_log import LogLevel
 
 _UNSTEADY = 0.1  # of the median, from the 10th to the 90th percentile
 _FEW_STEPS = 3

@@ -8,7 +8,7 @@ from service.formats.logs.contents import LogContents, contents, masked_unless_c
 from service.learning.logged_runs import asked_global_batch, require_run
 from service.runtime.admission import IsDisconnected
 from service.runtime.text_process import TextProcess
-from service.schemas.report import LogSubmission
+from service.schemas.training_log import LogSubmission
 from service.store import Store
 
 

@@ -25,14 +25,10 @@ from service.learning.log_agreement import require_same_run
 from service.learning.report_ingestion import software_age_years
 from service.resolve.answered_layout import layout_of_report
 from service.resolve.resolution import Resolver
-from service.schemas.report import (
-    DateSource,
-    LogSubmission,
-    MeasuredMemory,
-    Outcome,
-    ReportSubmission,
-)
+from service.schemas.measured_run import MeasuredMemory, Outcome
+from service.schemas.report import ReportSubmission
 from service.schemas.stack import StackFields
+from service.schemas.training_log import DateSource, LogSubmission
 from service.store import Store
 
 _LOGGED_PARTS = ("model", "workload", "layout")

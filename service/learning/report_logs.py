@@ -16,7 +16,8 @@ from service.learning.logged_runs import read_logged_run
 from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import current_document, report_location
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.schemas.report import LaunchedLog, LogReading, LogSubmission, ReportSubmission
+from service.schemas.report import ReportSubmission
+from service.schemas.training_log import LaunchedLog, LogReading, LogSubmission
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from service.learning.drift_flags import DriftFlags
 from service.learning.model_families import family_of
 from service.learning.reports import report_filter
 from service.schemas.summary import (
@@ -42,8 +43,9 @@ _BUCKETS: dict[Bucket, Callable[[datetime], datetime]] = {
 
 
 class ReportSummaries:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, drift_flags: DriftFlags) -> None:
         self._store = store
+        self._drift_flags = drift_flags
 
     def summary(self, query: SummaryQuery) -> dict[str, Any]:
         """Statistics of all reports that the query selects.
@@ -54,7 +56,8 @@ class ReportSummaries:
         tallies = defaultdict[tuple[str, ...], _Tally](_Tally)
         bucket = _bucket_of(query)
         with self._store.reading() as rows:
-            for report in rows.reports.briefs(report_filter(rows, query)):
+            flags = {} if query.flagged is None else self._drift_flags.of(rows)
+            for report in rows.reports.briefs(report_filter(rows, query, flags)):
                 keys = tuple(key(report) for key in _KEYS.values())
                 tallies[*keys, bucket(report)].add(report)
         by = {name: _grouped(tallies, position) for position, name in enumerate(_KEYS)}

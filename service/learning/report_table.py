@@ -1,7 +1,8 @@
-"""Reports as lines of a CSV table."""
+"""Reports in brief, as lines of a CSV table and as items of a list."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from service.schemas.layout import LayoutFields
@@ -17,9 +18,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table_cells(row: ReportRow) -> list[Any]:
-    """The values of a report in the order of COLUMNS."""
-    document = row.document
+def table_cells(row: ReportRow, document: Mapping[str, Any]) -> list[Any]:
+    brief = report_brief(row, document)
+    labels = ";".join(f"{name}={value}" for name, value in brief["labels"].items())
+    return [*{**brief, "labels": labels}.values()]
+
+
+def report_brief(row: ReportRow, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of this document by the names of COLUMNS, in their order."""
     request = document["request"]
     workload = request["workload"]
     predicted = document["prediction"]
@@ -46,6 +52,6 @@ def table_cells(row: ReportRow) -> list[Any]:
         "tokens_per_s_per_chip": measured.get("tokens_per_s_per_chip"),
         "mfu_causal": measured.get("mfu", {}).get("causal"),
         "predicted_mfu_causal": predicted["mfu"]["causal"],
-        "labels": ";".join(f"{name}={value}" for name, value in document.get("labels", {}).items()),
+        "labels": document.get("labels", {}),
     }
-    return [values[name] for name in COLUMNS]
+    return {name: values[name] for name in COLUMNS}

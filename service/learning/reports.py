@@ -11,18 +11,26 @@ from typing import Any, Literal
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
 from service.errors import BadHeader
+from service.learning.drift_flags import DriftFlags, Flags, with_drift
 from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
-from service.learning.report_table import COLUMNS, table_cells
-from service.learning.withdrawals import end_own_version, may_withdraw, withdrawal_etag
+from service.learning.report_table import COLUMNS, report_brief, table_cells
+from service.learning.withdrawals import (
+    end_own_version,
+    may_withdraw,
+    report_etag,
+    withdrawal_etag,
+    withdrawal_part,
+)
 from service.nearest_names import unknown_name
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
-from service.schemas.report import ReportFilterQuery, ReportForm, ReportQuery
+from service.schemas.report import ReportForm
+from service.schemas.report_list import ReportFilterQuery, ReportQuery
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow
 from service.web.tables import csv_line
@@ -32,8 +40,9 @@ _REPORT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Reports:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, drift_flags: DriftFlags) -> None:
         self._store = store
+        self._drift_flags = drift_flags
 
     def prepare(self, submission: ReportForm, received: str) -> SaveRows:
         (outcome,) = ingest_reports(self._store, [(submission, received)])
@@ -45,27 +54,34 @@ class Reports:
         """The report with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
-            return {**current_document(row), "submission": row.submission}, withdrawal_etag(row)
+            flags = self._drift_flags.of(rows)
+        document = {**_flagged_document(row, flags), "submission": row.submission}
+        return document, report_etag(row, flags.get(id_))
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraw a report for good, if its ETag is among those `seen`. To withdraw it again
         changes nothing, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
-            if may_withdraw(row, seen):
+            if may_withdraw(row, [*map(withdrawal_part, seen)]):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
         return current_document(row), withdrawal_etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
-        before = None if query.cursor is None else read_cursor("reports", query.cursor)
+        before = read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
-            # one more than the page has shows whether there is another page
-            reports = rows.reports.newest(_list_filter(rows, query), query.limit + 1, before)
-        page = reports[: query.limit]
-        following = write_cursor("reports", page[-1].id) if len(reports) > query.limit else None
-        return {"items": [current_document(row) for row in page], "next": following}
+            flags = self._drift_flags.of(rows)
+            wanted = _list_filter(rows, query, flags)
+            reports = rows.reports.newest(wanted, query.limit + 1, before)
+        page, following = cut_page("reports", reports, query.limit, lambda row: row.id)
+        documents = [(row, _flagged_document(row, flags)) for row in page]
+        if query.view == "brief":
+            items = [report_brief(row, document) for row, document in documents]
+        else:
+            items = [document for _, document in documents]
+        return {"items": items, "next": following}
 
     def event_place(self, last_event_id: str | None) -> str:
         """The id after which a listener is told reports: of the last event that it got, or else of
@@ -81,17 +97,18 @@ class Reports:
         """The lines of a CSV table (RFC 4180) of all reports that the query selects, newest
         first. A name that nothing has is refused before the first line."""
         with self._store.reading() as rows:
-            wanted = _list_filter(rows, query)
-        return self._csv_lines(wanted)
+            flags = self._drift_flags.of(rows)
+            wanted = _list_filter(rows, query, flags)
+        return self._csv_lines(wanted, flags)
 
-    def _csv_lines(self, wanted: ReportFilter) -> Iterator[str]:
+    def _csv_lines(self, wanted: ReportFilter, flags: Flags) -> Iterator[str]:
         yield csv_line(COLUMNS)
         before: str | None = None
         while True:
             with self._store.reading() as rows:
                 reports = rows.reports.newest(wanted, _ROWS_PER_QUERY, before)
             for row in reports:
-                yield csv_line(table_cells(row))
+                yield csv_line(table_cells(row, _flagged_document(row, flags)))
             if len(reports) < _ROWS_PER_QUERY:
                 return
             before = reports[-1].id
@@ -103,11 +120,19 @@ def current_document(row: ReportRow) -> dict[str, Any]:
     return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 
 
-def _list_filter(rows: Rows, query: ReportQuery) -> ReportFilter:
-    return replace(report_filter(rows, query), include_withdrawn=query.include_withdrawn)
+def _flagged_document(row: ReportRow, flags: Flags) -> dict[str, Any]:
+    """The report as it is now, with the flag of drift."""
+    document = current_document(row)
+    return {**document, "flag": with_drift(document.get("flag"), flags.get(row.id))}
 
 
-def report_filter(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
+def _list_filter(rows: Rows, query: ReportQuery, flags: Flags) -> ReportFilter:
+    wanted = report_filter(rows, query, flags)
+    return replace(wanted, include_withdrawn=query.include_withdrawn)
+
+
+def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportFilter:
+    """The reports that a query asks for, of which `flags` are those of drift."""
     return ReportFilter(
         chip=[_stored_name(rows, "chip", name) for name in query.chip],
         stack=[_stored_name(rows, "stack", name) for name in query.stack],
@@ -116,6 +141,7 @@ def report_filter(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
         source=query.source,
         num_chips=query.num_chips,
         flagged=query.flagged,
+        drifted=flags.keys(),
         within_interval=query.within_interval,
         profile_version=query.profile_version,
         received_since=query.created_since,

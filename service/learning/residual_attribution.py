@@ -15,7 +15,7 @@ from models.prediction.prediction import Prediction
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.schemas.report import MeasuredParts
+from service.schemas.measured_run import MeasuredParts
 
 NOT_DESCRIBED = (
     "check the measurement, and that this model, layout and software are what ran on these chips"

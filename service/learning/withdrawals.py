@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from service.errors import PreconditionFailed
+from service.identifiers import digest
 from service.own_profile import own_profile_id
 from service.store import Rows
 from service.store.tables import BenchmarkRow, ReportRow
+
+_DRIFT = "-drift-"
+_OF_DRIFT = re.compile(rf'{_DRIFT}[0-9a-f]{{16}}"$')
 
 
 def withdrawal_etag(row: ReportRow | BenchmarkRow) -> str:
@@ -15,6 +20,19 @@ def withdrawal_etag(row: ReportRow | BenchmarkRow) -> str:
     withdrawn."""
     kind = "reports" if isinstance(row, ReportRow) else "benchmarks"
     return f'"{kind}/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
+
+
+def report_etag(row: ReportRow, drift_flag: str | None) -> str:
+    """Returns the ETag of a report as it is read: `withdrawal_etag`, and a digest of the flag of
+    drift, which comes and goes."""
+    etag = withdrawal_etag(row)
+    return etag if drift_flag is None else f'{etag[:-1]}{_DRIFT}{digest(drift_flag)[:16]}"'
+
+
+def withdrawal_part(etag: str) -> str:
+    """Returns a `report_etag` without what it says of drift, which does not matter to a
+    withdrawal."""
+    return _OF_DRIFT.sub('"', etag)
 
 
 def may_withdraw(row: ReportRow | BenchmarkRow, seen: Collection[str]) -> bool:

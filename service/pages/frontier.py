@@ -21,11 +21,11 @@ from service.pages.rendering import page
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.routes.dependencies import (
     ComputationDep,
-    ComputationResponder,
     Services,
     ServicesDep,
     require_scope,
 )
+from service.routes.responders import ComputationResponder
 from service.schemas.frontier import FrontierRequest
 
 PATH = "/frontier"

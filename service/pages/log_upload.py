@@ -17,7 +17,7 @@ from service.pages.run_rows import run_name
 from service.pages.runs import OUTCOMES
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.routes.dependencies import CreationDep, Services, ServicesDep, require_scope
-from service.schemas.report import LaunchedLog, LogForm, LogSubmission
+from service.schemas.training_log import LaunchedLog, LogForm, LogSubmission
 
 PATH = "/runs/logs"
 _FIELDS = ("log", "recommendation_id", "script", "cluster", "chips", "model", "stack", "outcome",

@@ -25,6 +25,7 @@ from service.routes.dependencies import (
     ServicesDep,
     require_caller_scope,
 )
+from service.schemas.list_query import ListQuery
 from service.schemas.wire import Wire
 from service.store.versions import DEFAULT_PROFILE
 
@@ -95,7 +96,7 @@ def _shown(
     known = services.profiles.page()["items"]
     in_use = _in_use(known, caller.tenant)
     profile, etag = services.profiles.get(id_ or in_use)
-    versions = services.profiles.newest(profile["id"], _MOST)
+    versions = services.profiles.version_page(profile["id"], ListQuery(limit=_MOST))["items"]
     rows = [VersionRow.of(each, profile["active_version"]) for each in versions]
     learnt = version or next((row.version for row in rows if row.calibration), None)
     detail = None if learnt is None else services.profiles.version(profile["id"], learnt)

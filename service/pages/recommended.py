@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from service.ask.answer_keys import question_key
-from service.routes.dependencies import CreationResponder, Services
+from service.routes.dependencies import Services
+from service.routes.responders import CreationResponder
 from service.schemas.recommendation import RecommendationRequest
 
 
@@ -16,8 +17,8 @@ async def recommended(
     created = await creation.answer_once(
         question_key("recommendations", body),
         lambda: services.recommendations.look_up(body),
-        lambda looked_up, turn: services.recommendations.recommend(
-            body, looked_up, turn.bounded_checkpoint()
+        lambda question, turn: services.recommendations.recommend(
+            body, question, turn.bounded_checkpoint()
         ),
     )
     return created.content

@@ -17,7 +17,8 @@ from service.pages.run_rows import RunRow, level_rows
 from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
 from service.pages.url_query import sent_query
 from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
-from service.schemas.report import ReportFilterQuery, ReportQuery
+from service.schemas.list_query import ListForm
+from service.schemas.report_list import ReportFilterQuery, ReportQuery
 from service.schemas.summary import DriftQuery, SummaryQuery
 from service.store.versions import DEFAULT_PROFILE
 
@@ -38,7 +39,8 @@ router = APIRouter(
 async def runs(request: Request, services: ServicesDep, computation: ComputationDep) -> Response:
     """The form, and the runs that the URL selects."""
     sent = sent_query(ReportQuery, request.query_params)
-    sent.pop("format", None)
+    for name in ListForm.model_fields:  # a page has one form
+        sent.pop(name, None)
     shown = await run_in_threadpool(_shown, services, sent)
     try:
         query = ReportQuery.model_validate({"limit": str(_PAGE), **_query(sent)})

@@ -20,18 +20,11 @@ from service.resolve.profiles import active_profile
 from service.resolve.resolution import SHIPPED_NAMES, Resolver, normalized_name, pinned_name
 from service.resolve.tpu_slices import is_slice_name
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.schemas.catalog import (
-    CatalogEntry,
-    CatalogQuery,
-    ChipEntry,
-    ClusterEntry,
-    Entry,
-    Kind,
-    OwnKind,
-)
+from service.schemas.catalog import CatalogEntry, ChipEntry, ClusterEntry, Entry, Kind, OwnKind
 from service.schemas.cluster import ClusterPreset
+from service.schemas.list_query import ListQuery
 from service.store import Rows, Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 from service.store.tables import RegisteredEntryRow
 
 _SHARES_NAMES_WITH: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
@@ -55,14 +48,15 @@ class Catalog:
         with self._store.reading() as rows:
             return sorted({*shipped, *rows.registered_entries.names(kind)})
 
-    def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
+    def page(self, kind: Kind, query: ListQuery) -> dict[str, Any]:
         """A page of the entries of a kind, by name; of registered ones the latest version."""
-        after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)
+        place = f"catalog/{kind}"
+        after = read_cursor(place, query.cursor) or ""
         shipped = _shipped_entries(kind)
         with self._store.reading() as rows:
             names = sorted({*shipped, *rows.registered_entries.names(kind)})
-            names_after = [name for name in names if name > after]
-            page = names_after[: query.limit]
+            rest = [name for name in names if name > after]
+            page, following = cut_page(place, rest, query.limit, str)
             latest = rows.registered_entries.latest(
                 kind, [name for name in page if name not in shipped]
             )
@@ -71,8 +65,6 @@ class Catalog:
                 _registered_entry(rows, registered[name]) if name in registered else shipped[name]
                 for name in page
             ]
-        has_more = len(names_after) > len(page)
-        following = write_cursor(f"catalog/{kind}", page[-1]) if has_more else None
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:

@@ -13,15 +13,8 @@ from models.prediction.term_words import rounded
 from models.spec.flops import AttentionCount, model_flops, step_time_from_throughput
 from models.spec.problem import Problem
 from service.json_pointers import relocate_errors
-from service.schemas.report import (
-    Measured,
-    MeasuredMemory,
-    MeasuredMfu,
-    MeasuredParts,
-    MeasuredSpeed,
-    MemoryComparison,
-    PartsComparison,
-)
+from service.schemas.measured_run import Measured, MeasuredMemory, MeasuredMfu, MeasuredParts
+from service.schemas.report import MeasuredSpeed, MemoryComparison, PartsComparison
 
 Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
 

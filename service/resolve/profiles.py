@@ -20,17 +20,20 @@ from service.identifiers import digest
 from service.nearest_names import unknown_name
 from service.own_profile import own_profile_id
 from service.resolve.disclosure import Disclosure
+from service.schemas.list_query import ListQuery
 from service.schemas.profile import (
-    CalibrationAnswer,
+    ListedVersion,
     Policy,
     ProfileAnswer,
     ProfilePage,
     ProfileVersionAnswer,
+    VersionPage,
     VersionSummary,
 )
 from service.schemas.question import ProfileWanted
 from service.schemas.stored import read_stored
 from service.store import Rows, Store
+from service.store.cursors import cut_page, read_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ProfileRow, ProfileVersionRow
 from service.store.versions import DEFAULT_PROFILE
@@ -136,14 +139,21 @@ class Profiles:
         with self._store.reading() as rows:
             return version_document(rows, rows.profiles.version(id_, version))
 
-    def newest(self, id_: str, most: int) -> list[dict[str, Any]]:
-        """So many versions, the newest first, each with the calibration that made it, as `version`
-        shows them but without coefficients, which are long."""
+    def version_page(self, id_: str, query: ListQuery) -> dict[str, Any]:
+        """A page of the versions, newest first, each with the calibration that made it, as
+        `version` shows them but without coefficients."""
+        place = f"profiles/{id_}"
+        before = read_cursor(place, query.cursor)
         with self._store.reading() as rows:
             profile = rows.profiles.get(id_)
             is_partly_hidden = profile.tenant is None and not rows.sees_all
             disclosure = Disclosure(rows) if is_partly_hidden else None
-            return [_newest_answer(row, disclosure) for row in rows.profiles.newest(id_, most)]
+            found = rows.profiles.newest(
+                id_, query.limit + 1, None if before is None else int(before)
+            )
+            page, following = cut_page(place, found, query.limit, lambda row: str(row["version"]))
+            items = [_listed_version(row, profile, disclosure) for row in page]
+        return VersionPage(items=items, next=following).model_dump(mode="json")
 
     def activate(self, id_: str, version: int, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Make predictions use this version; returns the profile and its new ETag.
@@ -333,13 +343,15 @@ def _version_summary(row: ProfileVersionRow) -> VersionSummary:
     )
 
 
-def _newest_answer(row: Mapping[Any, Any], disclosure: Disclosure | None) -> dict[str, Any]:
+def _listed_version(
+    row: Mapping[Any, Any], profile: ProfileRow, disclosure: Disclosure | None
+) -> ListedVersion:
     calibration = row["calibration"] or None
     if calibration and disclosure is not None:
         calibration = disclosure.calibration(calibration)
-    shown = calibration and read_stored(CalibrationAnswer, calibration).model_dump(mode="json")
-    summary = read_stored(VersionSummary, dict(row))
-    return {**summary.model_dump(mode="json"), "calibration": shown}
+    is_active = row["version"] == profile.active_version
+    shown = {**row, "active": is_active, "calibration": calibration}
+    return read_stored(ListedVersion, shown)
 
 
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from service.routes import tables
 from service.routes.dependencies import ServicesDep, require_scope
 from service.routes.tables import list_response
 from service.schemas.audit import AuditPage
-from service.schemas.catalog import CatalogQuery
+from service.schemas.list_query import BriefPage, ListQuery
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], dependencies=[require_scope("admin")])
 
@@ -18,11 +18,11 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"], dependencies=[require_sco
 @router.get(
     "",
     operation_id="listAudit",
-    response_model=AuditPage,
+    response_model=AuditPage | BriefPage,
     responses=tables.page_or(tables.AUDIT),
 )
 def list_audit(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+    query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List who made, rotated and revoked keys, activated versions, set policies and withdrew
     reports, newest first."""

@@ -17,6 +17,7 @@ from service.schemas.benchmark import (
     BenchmarkSubmission,
     StoredBenchmark,
 )
+from service.schemas.list_query import BriefPage
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute
@@ -58,7 +59,7 @@ async def create_benchmark(
 @router.get(
     "",
     operation_id="listBenchmarks",
-    response_model=BenchmarkPage,
+    response_model=BenchmarkPage | BriefPage,
     responses=tables.page_or(tables.BENCHMARKS),
 )
 def list_benchmarks(

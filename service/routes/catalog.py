@@ -14,11 +14,11 @@ from service.schemas.catalog import (
     ArchitectureEntry,
     CatalogEntry,
     CatalogPage,
-    CatalogQuery,
     ChipEntry,
     ClusterEntry,
     Kind,
 )
+from service.schemas.list_query import BriefPage, ListQuery
 from service.web import responses
 from service.web.json_body import JsonRoute
 
@@ -32,11 +32,11 @@ EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$"
 @router.get(
     "/{kind}",
     operation_id="listCatalog",
-    response_model=CatalogPage,
+    response_model=CatalogPage | BriefPage,
     responses=tables.page_or(tables.CATALOG),
 )
 def list_entries(
-    kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+    kind: Kind, query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List shipped and registered entries by name."""
     return list_response(

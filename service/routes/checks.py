@@ -19,8 +19,8 @@ from service.routes.dependencies import (
 )
 from service.routes.tables import list_response
 from service.schemas.brief import CheckBrief, ViewQuery
-from service.schemas.catalog import AnswerQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
+from service.schemas.list_query import AnswerQuery, BriefPage
 from service.web import responses
 from service.web.json_body import JsonRoute
 from service.web.preferences import requested_form
@@ -60,8 +60,8 @@ async def check(
     return await creation.respond_once(
         question_key("checks", body),
         lambda: services.stored_checks.look_up(body),
-        lambda looked_up, turn: services.stored_checks.check(
-            body, looked_up, turn.bounded_checkpoint()
+        lambda question, turn: services.stored_checks.check(
+            body, question, turn.bounded_checkpoint()
         ),
         form,
     )
@@ -70,7 +70,7 @@ async def check(
 @router.get(
     "",
     operation_id="listChecks",
-    response_model=CheckPage,
+    response_model=CheckPage | BriefPage,
     responses=tables.page_or(tables.CHECKS),
 )
 def list_checks(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.routes import tables
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
-from service.routes.pages import page_response
+from service.runtime.admission import Turn
 from service.schemas.evidence import EvidenceList, EvidenceQuery
-from service.web import responses
+from service.schemas.list_query import BriefPage
 from service.web.json_body import JsonRoute
 
 router = APIRouter(
@@ -20,7 +21,12 @@ router = APIRouter(
 )
 
 
-@router.get("", operation_id="listEvidence", response_model=EvidenceList, responses=responses.PAGE)
+@router.get(
+    "",
+    operation_id="listEvidence",
+    response_model=EvidenceList | BriefPage,
+    responses=tables.page_or(tables.EVIDENCE),
+)
 async def list_evidence(
     query: Annotated[EvidenceQuery, Query()],
     request: Request,
@@ -28,8 +34,16 @@ async def list_evidence(
     computation: ComputationDep,
 ) -> Response:
     """List the published runs nearest to an answer given before, or to a model, cluster and
-    workload, each beside what the active profile predicts of it."""
-    document = await computation.computed(
-        lambda _: services.evidence.nearest(query, services.store)
-    )
-    return page_response(request, document)
+    workload, each beside what the active profile predicts of it; in pages, in full or in brief, or
+    all as CSV."""
+
+    def answer(turn: Turn) -> Response:
+        require_client = turn.bounded_checkpoint()  # a table of all runs takes some ten seconds
+
+        def page(query: EvidenceQuery) -> dict[str, Any]:
+            require_client()
+            return services.evidence.nearest(query, services.store)
+
+        return tables.list_response(request, query, page, tables.EVIDENCE)
+
+    return await computation.computed(answer)

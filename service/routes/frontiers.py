@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 
 from service.routes import examples, tables
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
-from service.schemas.catalog import TableForm
 from service.schemas.frontier import FrontierAnswer, FrontierRequest
+from service.schemas.list_query import TableForm
 from service.web import responses
 from service.web.json_body import JsonRoute
 from service.web.tables import asks_for_table, table_response

@@ -21,10 +21,10 @@ from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
 from service.routes.tables import list_response
 from service.schemas.brief import PredictionBrief, ViewQuery
-from service.schemas.catalog import AnswerQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.launch_request import PredictionForm
 from service.schemas.layout_query import LayoutQuery
+from service.schemas.list_query import AnswerQuery, BriefPage
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 from service.web import responses
@@ -69,7 +69,7 @@ async def create_prediction(
         return await creation.respond_once(
             question_key("predictions", body),
             lambda: services.predictions.look_up(body),
-            lambda looked_up, _: services.predictions.predict(body, looked_up),
+            lambda question, _: services.predictions.predict(question),
             form,
         )
     return await run_in_threadpool(
@@ -80,7 +80,7 @@ async def create_prediction(
 @router.get(
     "",
     operation_id="listPredictions",
-    response_model=AnswerPage,
+    response_model=AnswerPage | BriefPage,
     responses=tables.page_or(tables.PREDICTIONS),
 )
 def list_predictions(

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
 from service.own_profile import OWN, own_profile_id, scope_to_change
-from service.routes import examples
+from service.routes import examples, tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -20,17 +20,21 @@ from service.routes.dependencies import (
     require_scope,
 )
 from service.routes.pages import page_response
+from service.routes.tables import list_response, shown_page
+from service.schemas.list_query import BriefPage, ListForm, ListQuery
 from service.schemas.profile import (
     CalibrationRequest,
     Policy,
     ProfileAnswer,
     ProfilePage,
     ProfileVersionAnswer,
+    VersionPage,
 )
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute
+from service.web.tables import asks_for_table, table_response
 
 _IF_MATCH = responses.if_match(
     "The ETag of the profile as you saw it.", required=True, examples=examples.ETAGS
@@ -70,14 +74,19 @@ router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRou
 @router.get(
     "",
     operation_id="listProfiles",
-    response_model=ProfilePage,
-    responses=responses.CONDITIONAL_GET,
+    response_model=ProfilePage | BriefPage,
+    responses=tables.whole_or(tables.PROFILES),
     openapi_extra=responses.IF_NONE_MATCH,
 )
-def list_profiles(request: Request, services: ServicesDep) -> Response:
+def list_profiles(
+    query: Annotated[ListForm, Query()], request: Request, services: ServicesDep
+) -> Response:
     """List the profile that all share and the caller's own, each with its versions. A key of the
     scope `admin` sees the profiles of all tenants."""
-    return page_response(request, services.profiles.page())
+    table, profiles = tables.PROFILES, services.profiles.page()
+    if asks_for_table(request, query):
+        return table_response(request, table.lines(profiles["items"]), table.name)
+    return page_response(request, shown_page(profiles, query, table), query.fields)
 
 
 @router.get(
@@ -90,6 +99,25 @@ def list_profiles(request: Request, services: ServicesDep) -> Response:
 def get_profile(id_: ProfileId, request: Request, services: ServicesDep) -> Response:
     """Show a profile. Activation asks for its ETag."""
     return conditional_response(request, *services.profiles.get(id_))
+
+
+@router.get(
+    "/{id}/versions",
+    operation_id="listProfileVersions",
+    response_model=VersionPage | BriefPage,
+    responses=tables.page_or(tables.VERSIONS),
+)
+def list_profile_versions(
+    id_: ProfileId,
+    query: Annotated[ListQuery, Query()],
+    request: Request,
+    services: ServicesDep,
+) -> Response:
+    """The versions of a profile, newest first, each with the errors of the calibration that made
+    it, in pages, in full or in brief, or all as CSV."""
+    return list_response(
+        request, query, lambda query: services.profiles.version_page(id_, query), tables.VERSIONS
+    )
 
 
 @router.get(

@@ -21,9 +21,9 @@ from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
 from service.routes.tables import list_response
 from service.schemas.brief import RecommendationBrief, ViewQuery
-from service.schemas.catalog import AnswerQuery, TableForm
 from service.schemas.launch import LaunchAnswer
 from service.schemas.layout_query import RecommendedLayoutQuery
+from service.schemas.list_query import AnswerQuery, BriefPage, TableForm
 from service.schemas.objective import ChoiceList
 from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
@@ -67,8 +67,8 @@ async def create_recommendation(
     return await creation.respond_once(
         question_key("recommendations", body),
         lambda: services.recommendations.look_up(body),
-        lambda looked_up, turn: services.recommendations.recommend(
-            body, looked_up, turn.bounded_checkpoint()
+        lambda question, turn: services.recommendations.recommend(
+            body, question, turn.bounded_checkpoint()
         ),
         requested_form(request, query.view, recommendation_brief),
     )
@@ -77,7 +77,7 @@ async def create_recommendation(
 @router.get(
     "",
     operation_id="listRecommendations",
-    response_model=RecommendationPage,
+    response_model=RecommendationPage | BriefPage,
     responses=tables.page_or(tables.RECOMMENDATIONS),
 )
 def list_recommendations(
@@ -112,8 +112,7 @@ async def get_recommendation(
     "/{id}/choices",
     operation_id="getRecommendationChoices",
     response_model=ChoiceList,
-    responses=responses.CONDITIONAL_GET
-    | {200: {"content": tables.lines_of(tables.CHOICES)} | responses.CONDITIONAL_GET[200]},
+    responses=tables.whole_or(tables.CHOICES),
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def get_recommendation_choices(

@@ -20,19 +20,12 @@ from service.routes.dependencies import CreationDep, RawBody, ResourceId, Servic
 from service.routes.pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.runtime.idempotency import SaveRows
-from service.schemas.report import (
-    BatchAnswer,
-    LogAnswer,
-    LogForm,
-    ReportAnswer,
-    ReportBatch,
-    Reported,
-    ReportPage,
-    ReportQuery,
-    StoredReport,
-)
+from service.schemas.list_query import BriefPage
+from service.schemas.report import BatchAnswer, ReportAnswer, ReportBatch, Reported, StoredReport
+from service.schemas.report_list import ReportPage, ReportQuery
 from service.schemas.stream import StreamQuery
 from service.schemas.summary import ReportSummary, SummaryQuery
+from service.schemas.training_log import LogAnswer, LogForm
 from service.web import responses
 from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import JsonRoute
@@ -128,11 +121,13 @@ async def create_report_from_log(
     return await creation.respond_after(read, prepare)
 
 
-@router.get("", operation_id="listReports", response_model=ReportPage, responses=_PAGE_OR_CSV)
+@router.get(
+    "", operation_id="listReports", response_model=ReportPage | BriefPage, responses=_PAGE_OR_CSV
+)
 def list_reports(
     query: Annotated[ReportQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
-    """List reports, newest first, in pages or all as CSV."""
+    """List reports, newest first, in pages, in full or in brief, or all as CSV."""
     if asks_for_table(request, query):
         return table_response(request, services.reports.csv_lines(query), "reports")
     return page_response(request, services.reports.page(query), query.fields)

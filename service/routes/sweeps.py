@@ -17,10 +17,9 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
-from service.routes.pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.routes.tables import list_response
-from service.schemas.catalog import CatalogQuery
+from service.schemas.list_query import BriefPage, ListQuery
 from service.schemas.stream import StreamQuery
 from service.schemas.sweep import (
     SweepDetails,
@@ -30,17 +29,11 @@ from service.schemas.sweep import (
     SweepRequest,
 )
 from service.sweeps.events import Event, Place, all_told
-from service.sweeps.item_table import COLUMNS
+from service.sweeps.item_table import ITEMS
 from service.sweeps.sweeps import ACCEPTED
 from service.web import responses
 from service.web.json_body import JsonRoute
-from service.web.tables import CSV, asks_for_table, table_response
 
-_LINES = {
-    "type": "string",
-    "description": f"A line of names, then one of every item: {', '.join(COLUMNS)}",
-}
-_PAGE_OR_CSV = responses.page_or({CSV: {"schema": _LINES}})
 _WITHOUT_BODY = responses.problem_responses(400, 409)
 _EVENTS: responses.Responses = EVENTS | {
     204: {"description": "The sweep has ended, and all of its events were told"},
@@ -75,11 +68,11 @@ async def create_sweep(
 @router.get(
     "",
     operation_id="listSweeps",
-    response_model=SweepPage,
+    response_model=SweepPage | BriefPage,
     responses=tables.page_or(tables.SWEEPS),
 )
 def list_sweeps(
-    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
+    query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List sweeps, newest first."""
     return list_response(request, query, services.sweeps.page, tables.SWEEPS)
@@ -94,8 +87,8 @@ def get_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
 @router.get(
     "/{id}/items",
     operation_id="listSweepItems",
-    response_model=SweepItemPage,
-    responses=_PAGE_OR_CSV,
+    response_model=SweepItemPage | BriefPage,
+    responses=tables.page_or(ITEMS),
 )
 def list_sweep_items(
     id_: ResourceId,
@@ -105,10 +98,7 @@ def list_sweep_items(
 ) -> Response:
     """List the items of a sweep in order, those that are finished with their results, in pages or
     all as CSV."""
-    if asks_for_table(request, query):
-        lines = services.sweeps.csv_lines(id_, query.outcome)
-        return table_response(request, lines, "sweep")
-    return page_response(request, services.sweeps.item_page(id_, query), query.fields)
+    return list_response(request, query, lambda query: services.sweeps.item_page(id_, query), ITEMS)
 
 
 @router.get(

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 
 from service.routes.pages import page_response
-from service.schemas.catalog import CatalogQuery
+from service.schemas.list_query import ListForm, ListQuery
+from service.schemas.profile import Policy
 from service.web import responses
 from service.web.tables import CSV, Table, asks_for_table, table_response
 
-Query = TypeVar("Query", bound=CatalogQuery)
+Query = TypeVar("Query", bound=ListQuery)
 _MOST_ITEMS = 1000  # of a page
 
 _ANSWER = {"id": "id", "created_at": "created_at", "location": "location"}
@@ -84,6 +85,55 @@ CATALOG = Table(
         )
     },
 )  # fmt: skip
+EVIDENCE = Table(
+    "evidence",
+    {
+        **{name: name for name in ("id", "family", "trust", "date", "distance", "outcome")},
+        "title": "source.title",
+        "where": "source.where",
+        "organisation": "source.organisation",
+        "model": "model.name",
+        "chip": "cluster.chip",
+        "num_chips": "cluster.num_chips",
+        "stack": "stack.name",
+        "seq_len": "workload.seq_len",
+        "global_batch": "workload.global_batch",
+        "precision": "workload.precision",
+        "layout": "layout_summary",
+        **{name: f"measured.{name}" for name in ("step_time_s", "tokens_per_s_per_chip")},
+        "mfu_causal": "measured.mfu.causal",
+        "memory_gib": "measured.memory_gib",
+        "predicted_step_time_s": "predicted.step_time_s",
+        "predicted_low_s": "predicted.step_time_low_s",
+        "predicted_high_s": "predicted.step_time_high_s",
+        "predicted_mfu_causal": "predicted.mfu.causal",
+        "predicted_reserved_gib": "predicted.reserved_gib",
+        "predicted_fits": "predicted.fits",
+        **{name: name for name in ("residual", "within_interval", "fit_verdict_agrees")},
+    },
+)
+PROFILES = Table(
+    "profiles",
+    {
+        **{name: name for name in ("id", "tenant", "active_version")},
+        **{name: f"policy.{name}" for name in Policy.model_fields},
+    },
+)
+_UNSEEN = ("runs", "error_before", "error_after", "coverage")
+VERSIONS = Table(
+    "versions",
+    {
+        **{name: name for name in ("version", "created_at", "origin", "made_by", "active")},
+        "based_on": "calibration.based_on",
+        "reports_used": "calibration.reports.used",
+        "reports_left_out": "calibration.reports.left_out",
+        "reports_waiting": "calibration.reports.waiting",
+        **{f"unseen_{name}": f"calibration.unseen.{name}" for name in _UNSEEN},
+        **{f"unseen_memory_{name}": f"calibration.unseen_memory.{name}" for name in _UNSEEN},
+        "promoted": "calibration.promotion.promoted",
+        "reason": "calibration.promotion.reason",
+    },
+)
 AUDIT = Table(
     "audit",
     {
@@ -105,13 +155,26 @@ def page_or(table: Table) -> responses.Responses:
     return responses.page_or(lines_of(table))
 
 
+def whole_or(table: Table) -> responses.Responses:
+    """Returns the responses of a list that is given as a whole or as a table."""
+    whole = responses.CONDITIONAL_GET
+    return whole | {200: {"content": lines_of(table)} | whole[200]}
+
+
 def list_response(
     request: Request, query: Query, page: Callable[[Query], dict[str, Any]], table: Table
 ) -> Response:
-    """Returns a page of a list, or all of the list as a table."""
+    """Returns a page of a list, in full or in brief, or all of the list as a table."""
     if asks_for_table(request, query):
         return table_response(request, table.lines(_all_items(query, page)), table.name)
-    return page_response(request, page(query), query.fields)
+    return page_response(request, shown_page(page(query), query, table), query.fields)
+
+
+def shown_page(document: dict[str, Any], query: ListForm, table: Table) -> dict[str, Any]:
+    """The page in the view that a query asks for."""
+    if query.view != "brief":
+        return document
+    return {**document, "items": [table.row(item) for item in document["items"]]}
 
 
 def _all_items(query: Query, page: Callable[[Query], dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,8 @@ from service.store.answer_text import AnswerText
 from service.store.tables import IdempotencyRow
 
 CREATED = 201
+ANSWERED_BEFORE = 200
+"""The status of an answer that the tenant has been given before."""
 _CLAIM_TRIES = 3
 """Attempts to claim a key that other requests change meanwhile. The second attempt finds what the
 other request did, unless that was undone since."""

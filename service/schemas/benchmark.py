@@ -9,8 +9,8 @@ from pydantic import AwareDatetime, Field, model_validator
 from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
 from models.spec.workload import Precision
-from service.schemas.catalog import CatalogQuery
 from service.schemas.cluster import ClusterForm
+from service.schemas.list_query import ListQuery
 from service.schemas.prediction import ProfileUsed
 from service.schemas.stack import StackForm
 from service.schemas.wire import Document, Instant, Label, Wire
@@ -119,7 +119,7 @@ class StoredBenchmark(BenchmarkAnswer):
     """The body as it was received."""
 
 
-class BenchmarkQuery(CatalogQuery):
+class BenchmarkQuery(ListQuery):
     """Newest first."""
 
     include_withdrawn: Annotated[bool, Field(strict=False)] = False

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.schemas.check import SettingChange, Verdict
+from service.schemas.list_query import ViewName
 from service.schemas.prediction import StoredAnswer
 from service.schemas.wire import Document
 
 MAX_REASONS = 3  # those that decide come first, and a brief has 4 KiB
-ViewName = Literal["full", "brief"]
 
 
 class ViewQuery(BaseModel):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, StringConstraints
+from pydantic import AwareDatetime, StringConstraints
 
 from service.schemas.architecture import OwnModel
 from service.schemas.cluster import ChipFields, ClusterFields
-from service.schemas.wire import Document, FieldNames, Name, Several, TableFormat, TimeSpan, Wire
+from service.schemas.wire import Document, Wire
 
 Kind = Literal["chips", "clusters", "architectures", "stacks"]
 OwnKind = Literal["chips", "clusters", "architectures"]
@@ -58,24 +58,3 @@ class CatalogPage(Document):
     items: list[CatalogEntry]
     next: str | None
     """The cursor of the next page."""
-
-
-class TableForm(Wire):
-    format: TableFormat | None = None
-
-
-class CatalogQuery(Wire):
-    limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
-    cursor: Annotated[str, Field(max_length=200)] | None = None
-    fields: FieldNames | None = None
-    format: TableFormat | None = None
-
-
-class AnswerQuery(TimeSpan, CatalogQuery):
-    """A query filters earlier answers. A filter may be given several times, and an answer then
-    needs any one of its values. Filters also take the aliases of the catalogue. `since` and `until`
-    bound the time when questions were answered."""
-
-    model: Several[Name] = []
-    chip: Several[Name] = []
-    stack: Several[Name] = []

@@ -14,6 +14,7 @@ from service.formats.published import age_years
 from service.schemas.architecture import DescribedModel
 from service.schemas.cluster import ClusterForm, ClusterPreset
 from service.schemas.layout import LayoutFields
+from service.schemas.list_query import ListQuery
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.question import Question
 from service.schemas.run_subject import Id
@@ -100,11 +101,11 @@ class PublishedRun(Wire):
         return Question(model=self.model, cluster=self.cluster, workload=self.workload, stack=stack)
 
 
-_SELECTING = {"exact", "text", "family", "outcome", "limit", "cursor"}
-"""The fields of a query that select runs, whatever these are to be like."""
+_SELECTING = {"exact", "text", "family", "outcome", *ListQuery.model_fields}
+"""The fields of a query that select runs or their form, whatever these are to be like."""
 
 
-class EvidenceQuery(Wire):
+class EvidenceQuery(ListQuery):
     """A query describes runs to look for, by an earlier answer or by any of the other fields.
     Fields that are left out do not count towards the distance."""
 
@@ -129,7 +130,6 @@ class EvidenceQuery(Wire):
     """The publication that the runs are of."""
     outcome: Outcome | None = None
     limit: Annotated[int, Field(ge=1, le=50, strict=False)] = 10
-    cursor: Annotated[str, Field(max_length=200)] | None = None
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
@@ -200,6 +200,8 @@ class EvidenceAnswer(Document):
     workload: dict[str, Any]
     stack: dict[str, Any]
     layout: LayoutFields
+    layout_summary: str
+    """In one line."""
     assumed: list[str]
     """Fields that the source leaves open, settled by the stack's habits."""
     outcome: Outcome

@@ -14,19 +14,13 @@ from service.schemas.check import BrokenRuleAnswer, WarningAnswer
 from service.schemas.launch_form import LaunchForm, LaunchRead
 from service.schemas.launch_request import QuestionParts, request_tag
 from service.schemas.layout import LayoutFields
+from service.schemas.measured_run import Failure, Measured, MeasuredMemory, MeasuredParts, Outcome
 from service.schemas.patience import Patience
 from service.schemas.prediction import ByConvention, Grounds
 from service.schemas.question import ProfileWanted
-from service.schemas.report import (
-    Failure,
-    LogLevel,
-    Measured,
-    MeasuredMemory,
-    MeasuredParts,
-    Outcome,
-)
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import RunSubject
+from service.schemas.training_log import LogLevel
 from service.schemas.wire import Document, Instant
 
 SearchTime = Annotated[float, Field(gt=0, le=60)]

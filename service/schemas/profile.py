@@ -211,6 +211,22 @@ class ProfileVersionAnswer(VersionSummary):
     """The calibration that made it, if reports did."""
 
 
+class ListedVersion(VersionSummary):
+    """A version without its coefficients, which are long."""
+
+    active: bool
+    calibration: CalibrationAnswer | None
+    """The calibration that made it, if reports did."""
+
+
+class VersionPage(Document):
+    """Newest first."""
+
+    items: list[ListedVersion]
+    next: str | None
+    """The cursor of the next page."""
+
+
 class CalibrationRequest(TimeSpan):
     """The reports to learn from: those of the profile, all or of a time span."""
 

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from models.errors import Invalid
 from service.schemas.prediction import ProfileUsed
-from service.schemas.report import ReportFilterQuery
+from service.schemas.report_list import ReportFilterQuery
 from service.schemas.wire import Document, TimeSpan
 
 
@@ -86,8 +86,8 @@ class ChangeAnswer(Document):
     their predictions and by their own usual residuals: 0.06 is 6% slower."""
     p_value: float
     report_ids: list[str] = []
-    """The ids of the runs after the change, until the next one: marks for a dashboard. The `flag`
-    of a report is about its own interval, which a change of a few percent does not leave."""
+    """The ids of the runs after the change, until the next one: marks for a dashboard. Lists of
+    reports have a `flag` for them."""
 
 
 class DriftSeries(Document):

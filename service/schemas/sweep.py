@@ -12,11 +12,12 @@ from pydantic import Field, model_validator
 from models.errors import Invalid
 from service.schemas.architecture import Model
 from service.schemas.layout import ConstraintFields
+from service.schemas.list_query import ListQuery
 from service.schemas.objective import ObjectiveFields, OtherForm
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.question import ProfileWanted
 from service.schemas.stack import StackForm
-from service.schemas.wire import Document, FieldNames, TableFormat, Wire
+from service.schemas.wire import Document, Wire
 from service.schemas.workload import WorkloadFields
 
 MAX_ITEMS = 10_000  # each is a search of seconds: so many take hours
@@ -194,9 +195,5 @@ class SweepItemPage(Document):
     """The cursor of the next page."""
 
 
-class SweepItemQuery(Wire):
+class SweepItemQuery(ListQuery):
     outcome: ItemOutcome | None = None
-    limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
-    cursor: Annotated[str, Field(max_length=200)] | None = None
-    fields: FieldNames | None = None
-    format: TableFormat | None = None

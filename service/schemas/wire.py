@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -92,13 +92,6 @@ class TimeSpan(Wire):
 Member = TypeVar("Member")
 Several = Annotated[list[Member], Field(max_length=32)]
 """Values of a filter, of which any will do; none lets everything through."""
-TableFormat = Literal["json", "csv"]
-"""Without it the Accept header decides. "csv": all of the list, a line each; `limit`, `cursor` and
-`fields` do not go with it."""
-FieldNames = Annotated[
-    str, StringConstraints(max_length=1000, pattern=r"^[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*$")
-]
-"""Names of members, with commas between them: items of the list then have these alone."""
 
 BandwidthGbS = Annotated[float, Field(ge=1e-3, le=1e6)]
 """GB/s = 1e9 bytes a second, one way."""

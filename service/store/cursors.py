@@ -1,29 +1,46 @@
-"""Opaque cursors, which say where the next page of a list begins."""
+"""Pages of lists, and opaque cursors, which say where the next page of a list begins."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from models.errors import Invalid
+
+T = TypeVar("T")
 
 _DIGEST_BYTES = 6  # enough to detect a cursor that was changed, cut or belongs to another list
 
 
-def write_cursor(of: str, last: str) -> str:
-    """The cursor of the page that follows the id `last` in the list named `of`."""
+def cut_page(
+    of: str, found: Sequence[T], limit: int, place: Callable[[T], str]
+) -> tuple[Sequence[T], str | None]:
+    """Returns the items of a page of the list named `of`, and the cursor of the next page; None
+    where there is none. `found` has one item more than the page where the list goes on. `place`
+    tells where in the list an item stands, such as its id."""
+    page = found[:limit]
+    has_next = len(found) > limit
+    return page, _write_cursor(of, place(page[-1])) if has_next else None
+
+
+def _write_cursor(of: str, last: str) -> str:
     return base64.urlsafe_b64encode(_digest(of, last) + last.encode()).decode().rstrip("=")
 
 
-def read_cursor(of: str, cursor: str) -> str:
-    """The id after which the page begins. Raises Invalid for a cursor of another list."""
+def read_cursor(of: str, cursor: str | None) -> str | None:
+    """The place after which the page begins; None for the first page. Raises Invalid for a cursor
+    of another list."""
+    if cursor is None:
+        return None
     try:
         content = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         last = content[_DIGEST_BYTES:].decode()
     except (binascii.Error, ValueError):
         last = ""
-    if not last or write_cursor(of, last) != cursor:
+    if not last or _write_cursor(of, last) != cursor:
         raise Invalid(
             "cursor", cursor, "is no cursor of this list; take it from `next` of the page before"
         )

@@ -59,11 +59,13 @@ class ProfileQueries:
         query = _summaries(id_).order_by(ProfileVersionRow.version)
         return self._session.execute(query).mappings().all()
 
-    def newest(self, id_: str, most: int) -> Sequence[RowMapping]:
+    def newest(self, id_: str, most: int, before: int | None = None) -> Sequence[RowMapping]:
         """The version, created_at, origin, made_by and calibration of so many versions, the newest
-        first, without their content."""
+        first, without their content; of those before a version where one is named."""
         row = ProfileVersionRow
         query = _summaries(id_).add_columns(row.calibration)
+        if before is not None:
+            query = query.where(row.version < before)
         query = query.order_by(row.version.desc()).limit(most)
         return self._session.execute(query).mappings().all()
 

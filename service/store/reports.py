@@ -3,8 +3,8 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -87,6 +87,10 @@ class ReportFilter:
     source: Sequence[str] = ()
     num_chips: Sequence[int] = ()
     flagged: bool | None = None
+    """Keeps only reports that have a flag of their own or are among `drifted`, or only the others.
+    """
+    drifted: Collection[str] = ()
+    """The ids of reports that are flagged for drift, where `flagged` is asked for."""
     within_interval: bool | None = None
     profile_id: str | None = None
     """Keeps only reports of runs that this profile predicted, or a tenant's own version in its
@@ -124,7 +128,8 @@ class ReportFilter:
         if self.num_chips:
             query = query.where(_NUM_CHIPS.in_(self.num_chips))
         if self.flagged is not None:
-            query = query.where(_FLAG.is_not(None) if self.flagged else _FLAG.is_(None))
+            is_flagged = _FLAG.is_not(None) | ReportRow.id.in_([*self.drifted])
+            query = query.where(is_flagged if self.flagged else ~is_flagged)
         if self.profile_id is not None:
             in_its_place = ReportRow.profile_id.startswith(OWN_PREFIX)
             query = query.where(or_(ReportRow.profile_id == self.profile_id, in_its_place))
@@ -162,6 +167,21 @@ class ReportBrief:
     tenant: str | None
     residual: float | None
     within_interval: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredReport:
+    """The columns of a report that tell which series of runs its step time belongs to."""
+
+    id: str
+    measured_at: datetime
+    tenant: str | None
+    source: str | None
+    chip: str
+    fabric: str
+    stack: str
+    architecture: str
+    run_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +275,20 @@ class ReportQueries:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
-    def oldest(self, filter_: ReportFilter, limit: int) -> Sequence[ReportRow]:
-        query = filter_.narrow(select(ReportRow))
+    def newest_ids(self, wanted: ReportFilter, limit: int) -> Sequence[str]:
+        """The ids of the newest reports, newest first."""
+        query = wanted.narrow(select(ReportRow.id))
+        return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+
+    def newest_measured(self, wanted: ReportFilter, limit: int) -> list[MeasuredReport]:
+        """The newest reports with a step time, newest first, without their documents."""
+        columns = [getattr(ReportRow, field.name) for field in fields(MeasuredReport)]
+        query = replace(wanted, measured=True).narrow(select(*columns))
+        found = self._session.execute(query.order_by(ReportRow.id.desc()).limit(limit))
+        return [MeasuredReport(*row) for row in found]
+
+    def oldest(self, wanted: ReportFilter, limit: int) -> Sequence[ReportRow]:
+        query = wanted.narrow(select(ReportRow))
         return self._session.scalars(query.order_by(ReportRow.id).limit(limit)).all()
 
     def last_id(self) -> str:

@@ -1,9 +1,8 @@
-"""Items of a sweep as lines of a CSV table."""
+"""The columns of a sweep's items as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from service.web.tables import Table
 
 _ITEM = (
     "position", "model", "chip", "num_chips", "seq_len", "global_batch", "stack", "outcome",
@@ -17,19 +16,16 @@ OF_JOB = (
     "hours", "hours_low", "hours_high", "usd", "meets", "meets_probability", "missing",
 )  # fmt: skip
 """Figures of the job that an objective describes."""
-COLUMNS = (*_ITEM, "constraints", *_RECOMMENDED, "mfu_causal", "problem", "detail", *OF_JOB)
-
-
-def item_cells(item: Mapping[str, Any]) -> list[Any]:
-    """The values of an item in the order of COLUMNS. `constraints` is which of their list."""
-    recommended = item["recommended"] or {}
-    problem = item["problem"] or {}
-    return [
-        *(item[name] for name in _ITEM),
-        item["combination"]["constraints"],
-        *(recommended.get(name) for name in _RECOMMENDED),
-        recommended.get("mfu", {}).get("causal"),
-        problem.get("type"),
-        problem.get("detail"),
-        *(recommended.get(name) for name in OF_JOB),
-    ]
+ITEMS = Table(
+    "sweep",
+    {
+        **{name: name for name in _ITEM},
+        "constraints": "combination.constraints",
+        **{name: f"recommended.{name}" for name in _RECOMMENDED},
+        "mfu_causal": "recommended.mfu.causal",
+        "problem": "problem.type",
+        "detail": "problem.detail",
+        **{name: f"recommended.{name}" for name in OF_JOB},
+    },
+)
+"""`constraints` is which of their list."""

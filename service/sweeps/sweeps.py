@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from service.identifiers import new_id
 from service.runtime.idempotency import CreatedResource, SaveRows
-from service.schemas.catalog import CatalogQuery
+from service.schemas.list_query import ListQuery
 from service.schemas.prediction import ProfileUsed
 from service.schemas.stored import read_stored
 from service.schemas.sweep import (
     Combination,
-    ItemOutcome,
     SweepAnswer,
     SweepDetails,
     SweepItem,
@@ -22,14 +21,11 @@ from service.schemas.sweep import (
     SweepState,
 )
 from service.store import Rows, Store
-from service.store.cursors import read_cursor, write_cursor
+from service.store.cursors import cut_page, read_cursor
 from service.store.tables import SweepItemRow, SweepRow
 from service.sweeps.combinations import combination, count, pinned
-from service.sweeps.item_table import COLUMNS, item_cells
-from service.web.tables import csv_line
 
 ACCEPTED = 202
-_ROWS_PER_QUERY = 500  # few round trips, and little memory while a client reads slowly
 
 
 class Sweeps:
@@ -73,47 +69,23 @@ class Sweeps:
             document["waits_for"] = self._waits_for()
         return document
 
-    def page(self, query: CatalogQuery) -> dict[str, Any]:
-        before = None if query.cursor is None else read_cursor("sweeps", query.cursor)
+    def page(self, query: ListQuery) -> dict[str, Any]:
+        before = read_cursor("sweeps", query.cursor)
         with self._store.reading() as rows:
-            # one more than the page has shows whether there is another page
-            sweeps = rows.sweeps.newest(query.limit + 1, before)
-            page = sweeps[: query.limit]
+            found = rows.sweeps.newest(query.limit + 1, before)
+            page, following = cut_page("sweeps", found, query.limit, lambda sweep: sweep.id)
             outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
         items = [_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
-        following = write_cursor("sweeps", page[-1].id) if len(sweeps) > query.limit else None
         return {"items": items, "next": following}
 
     def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
         place = f"sweeps/{id_}"
-        after = -1 if query.cursor is None else int(read_cursor(place, query.cursor))
+        after = int(read_cursor(place, query.cursor) or -1)
         with self._store.reading() as rows:
             sweep = rows.sweeps.get(id_)
-            items = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
-        page = items[: query.limit]
-        following = None
-        if len(items) > query.limit:
-            following = write_cursor(place, str(page[-1].position))
+            found = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
+        page, following = cut_page(place, found, query.limit, lambda item: str(item.position))
         return {"items": [item_document(sweep, row) for row in page], "next": following}
-
-    def csv_lines(self, id_: str, outcome: ItemOutcome | None) -> Iterator[str]:
-        """The lines of a CSV table (RFC 4180) of all items, in order. A sweep that is not there is
-        refused before the first line."""
-        with self._store.reading() as rows:
-            sweep = rows.sweeps.get(id_)
-        return self._csv_lines(sweep, outcome)
-
-    def _csv_lines(self, sweep: SweepRow, outcome: ItemOutcome | None) -> Iterator[str]:
-        yield csv_line(COLUMNS)
-        after = -1
-        while True:
-            with self._store.reading() as rows:
-                items = rows.sweeps.items(sweep.id, outcome, _ROWS_PER_QUERY, after)
-            for row in items:
-                yield csv_line(item_cells(item_document(sweep, row)))
-            if len(items) < _ROWS_PER_QUERY:
-                return
-            after = items[-1].position
 
     def cancel(self, id_: str) -> dict[str, Any]:
         with self._store.writing() as rows:

@@ -123,8 +123,6 @@ def page_or(table: dict[str, Any]) -> Responses:
 
 TAGGED: Responses = {200: with_headers("ETag")}
 CONDITIONAL_GET = TAGGED | {304: {"description": "The client has it"} | with_headers("ETag")}
-PAGE = CONDITIONAL_GET | {200: with_headers("Link", "ETag")}
-"""A page of a list that is not given as a table."""
 CONDITIONAL_GET_WITH_VIEW = CONDITIONAL_GET | {200: with_headers("ETag", "Preference-Applied")}
 IF_MATCH = TAGGED | problem_responses(400, 412)
 IF_MATCH_REQUIRED = IF_MATCH | problem_responses(428)

@@ -30,10 +30,14 @@ class Table:
     name: str
     columns: Mapping[str, str]
 
+    def row(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        """The item in brief: its value in each column; null where it has none."""
+        return {name: _value_at(item, path) for name, path in self.columns.items()}
+
     def lines(self, items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield csv_line(self.columns)
         for item in items:
-            yield csv_line(_value_at(item, path) for path in self.columns.values())
+            yield csv_line(self.row(item).values())
 
 
 class TableQuery(Protocol):
@@ -55,7 +59,7 @@ def asks_for_table(request: Request, query: TableQuery) -> bool:
             return False
     elif query.format != "csv":
         return False
-    if parts := {"limit", "cursor", "fields"} & query.model_fields_set:
+    if parts := {"limit", "cursor", "fields", "view"} & query.model_fields_set:
         rule = "does not go with a table (format = csv), which is whole"
         raise Invalid(min(parts), None, rule)
     return True
@@ -79,22 +83,23 @@ def table_response(request: Request, lines: Iterator[str], name: str) -> Respons
 
 def csv_line(values: Iterable[Any]) -> str:
     out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow([_escaped(value) for value in values])
+    csv.writer(out, lineterminator="\r\n").writerow([_cell(value) for value in values])
     return out.getvalue()
 
 
 def _value_at(item: Mapping[str, Any], path: str) -> Any:
-    """The value at a path, as a cell has it; empty where the item has none."""
+    """The value at a path; None where the item has none."""
     value: Any = item
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
     return value
 
 
-def _escaped(value: Any) -> Any:
-    """The value; a text that a spreadsheet would run as a formula begins with an apostrophe."""
+def _cell(value: Any) -> Any:
+    """The value as a cell has it: JSON where it has parts. A text that a spreadsheet would run as a
+    formula begins with an apostrophe."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return value

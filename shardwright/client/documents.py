@@ -39,6 +39,11 @@ class BolderAnswer(TypedDict):
     gain: float
 
 
+class BriefPage(TypedDict):
+    items: list[dict[str, Any]]
+    next: str | None
+
+
 class BrokenRuleAnswer(TypedDict):
     name: str
     kind: NotRequired[Literal["framework", "search"]]
@@ -1736,6 +1741,7 @@ class EvidenceAnswer(TypedDict):
     workload: dict[str, Any]
     stack: dict[str, Any]
     layout: LayoutFields
+    layout_summary: str
     assumed: list[str]
     outcome: Literal["ok", "out_of_memory"]
     measured: MeasuredRun
@@ -1857,6 +1863,15 @@ class LayerGroup(TypedDict):
 class LayerRepetition(TypedDict):
     repeat: int
     layers: list[str | LayerGroup]
+
+
+class ListedVersion(TypedDict):
+    version: int
+    created_at: str
+    origin: Literal["shipped", "calibrated"]
+    made_by: str
+    active: bool
+    calibration: CalibrationAnswer | None
 
 
 class LogExplained(TypedDict):
@@ -2018,6 +2033,11 @@ class SweepItem(TypedDict):
 
 class SweepItemPage(TypedDict):
     items: list[SweepItem]
+    next: str | None
+
+
+class VersionPage(TypedDict):
+    items: list[ListedVersion]
     next: str | None
 
 

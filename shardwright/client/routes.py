@@ -48,8 +48,8 @@ class Routes:
     def list_recommendations(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -62,8 +62,8 @@ class Routes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -73,10 +73,38 @@ class Routes:
             )
         )
 
-    def list_recommendations_csv(
+    def list_recommendations_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """List recommendations, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_recommendations_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -89,7 +117,6 @@ class Routes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -202,8 +229,8 @@ class Routes:
     def list_predictions(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -216,8 +243,8 @@ class Routes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -227,10 +254,38 @@ class Routes:
             )
         )
 
-    def list_predictions_csv(
+    def list_predictions_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """List predictions, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_predictions_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -243,7 +298,6 @@ class Routes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -332,8 +386,8 @@ class Routes:
     def list_checks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -346,8 +400,8 @@ class Routes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -357,10 +411,38 @@ class Routes:
             )
         )
 
-    def list_checks_csv(
+    def list_checks_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """List the stored checks, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_checks_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -373,7 +455,6 @@ class Routes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -440,6 +521,8 @@ class Routes:
     def list_reports(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         chip: list[str] | None = None,
@@ -454,16 +537,16 @@ class Routes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
-        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.ReportAnswer]:
-        """List reports, newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
                 path="/v1/reports",
                 query={
+                    "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "chip": chip,
@@ -478,9 +561,56 @@ class Routes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
+                    "include_withdrawn": include_withdrawn,
+                },
+            )
+        )
+
+    def list_reports_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
+        profile_version: int | None = None,
+        created_since: str | None = None,
+        label: list[str] | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """List reports, newest first, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
                     "fields": fields,
                     "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "family": family,
+                    "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
+                    "profile_version": profile_version,
+                    "created_since": created_since,
+                    "label": label,
                     "include_withdrawn": include_withdrawn,
+                    "view": "brief",
                 },
             )
         )
@@ -502,10 +632,9 @@ class Routes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
-        """List reports, newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages, in full or in brief, or all as CSV."""
         return self._send(
             Call(
                 method="GET",
@@ -525,7 +654,6 @@ class Routes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
-                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -632,8 +760,8 @@ class Routes:
     def list_benchmarks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> Iterator[documents.BenchmarkSummary]:
         """List the stored benchmarks, newest first."""
@@ -641,19 +769,38 @@ class Routes:
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+                query={"fields": fields, "limit": limit, "include_withdrawn": include_withdrawn},
             )
         )
 
-    def list_benchmarks_csv(
-        self, *, fields: str | None = None, include_withdrawn: bool | None = None
-    ) -> str:
+    def list_benchmarks_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """List the stored benchmarks, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_benchmarks_csv(self, *, include_withdrawn: bool | None = None) -> str:
         """List the stored benchmarks, newest first."""
         return self._send(
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
+                query={"include_withdrawn": include_withdrawn, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -673,13 +820,63 @@ class Routes:
             )
         )
 
-    def list_profiles(self) -> Iterator[documents.ProfileAnswer]:
+    def list_profiles(self, *, fields: str | None = None) -> Iterator[documents.ProfileAnswer]:
         """List the profile that all share and the caller's own, each with its versions."""
-        return self._pages(Call(method="GET", path="/v1/profiles"))
+        return self._pages(Call(method="GET", path="/v1/profiles", query={"fields": fields}))
+
+    def list_profiles_brief(self, *, fields: str | None = None) -> Iterator[dict[str, Any]]:
+        """List the profile that all share and the caller's own, each with its versions."""
+        return self._pages(
+            Call(method="GET", path="/v1/profiles", query={"fields": fields, "view": "brief"})
+        )
+
+    def list_profiles_csv(self) -> str:
+        """List the profile that all share and the caller's own, each with its versions."""
+        return self._send(
+            Call(method="GET", path="/v1/profiles", query={"format": "csv"}, accept="text/csv")
+        )
 
     def get_profile(self, id: str) -> documents.ProfileAnswer:
         """Show a profile."""
         return self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
+
+    def list_profile_versions(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[documents.ListedVersion]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit},
+            )
+        )
+
+    def list_profile_versions_brief(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    def list_profile_versions_csv(self, id: str) -> str:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
         """Show the coefficients of a version and, where reports made it, what they moved."""
@@ -776,6 +973,8 @@ class Routes:
     def list_evidence(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         recommendation_id: str | None = None,
         prediction_id: str | None = None,
         rank: int | None = None,
@@ -790,10 +989,105 @@ class Routes:
         text: str | None = None,
         family: str | None = None,
         outcome: Literal["ok", "out_of_memory"] | None = None,
-        limit: int | None = None,
     ) -> documents.EvidenceList:
         """List the published runs nearest to an answer given before, or to a model, cluster and
-        workload, each beside what the active profile predicts of it."""
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                },
+            )
+        )
+
+    def list_evidence_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> documents.BriefPage:
+        """List the published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                    "view": "brief",
+                },
+            )
+        )
+
+    def list_evidence_csv(
+        self,
+        *,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> str:
+        """List the published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
         return self._send(
             Call(
                 method="GET",
@@ -813,8 +1107,9 @@ class Routes:
                     "text": text,
                     "family": family,
                     "outcome": outcome,
-                    "limit": limit,
+                    "format": "csv",
                 },
+                accept="text/csv",
             )
         )
 
@@ -822,30 +1117,43 @@ class Routes:
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
     ) -> Iterator[documents.CatalogEntry]:
         """List shipped and registered entries by name."""
         return self._pages(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit},
             )
         )
 
-    def list_catalog_csv(
+    def list_catalog_brief(
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         fields: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """List shipped and registered entries by name."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    def list_catalog_csv(
+        self, kind: Literal["chips", "clusters", "architectures", "stacks"]
     ) -> str:
         """List shipped and registered entries by name."""
         return self._send(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"fields": fields, "format": "csv"},
+                query={"format": "csv"},
                 accept="text/csv",
             )
         )
@@ -899,24 +1207,32 @@ class Routes:
         )
 
     def list_audit(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> Iterator[documents.AuditEntry]:
         """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/audit", query={"fields": fields, "limit": limit})
         )
 
-    def list_audit_csv(self, *, fields: str | None = None) -> str:
+    def list_audit_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
         """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/audit",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    def list_audit_csv(self) -> str:
+        """List who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return self._send(
+            Call(method="GET", path="/v1/audit", query={"format": "csv"}, accept="text/csv")
         )
 
     def create_sweep(
@@ -935,22 +1251,29 @@ class Routes:
         )
 
     def list_sweeps(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> Iterator[documents.SweepAnswer]:
         """List sweeps, newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/sweeps", query={"fields": fields, "limit": limit})
         )
 
-    def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+    def list_sweeps_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
         """List sweeps, newest first."""
-        return self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/sweeps",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    def list_sweeps_csv(self) -> str:
+        """List sweeps, newest first."""
+        return self._send(
+            Call(method="GET", path="/v1/sweeps", query={"format": "csv"}, accept="text/csv")
         )
 
     def get_sweep(self, id: str) -> documents.SweepDetails:
@@ -965,10 +1288,10 @@ class Routes:
         self,
         id: str,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        limit: int | None = None,
-        fields: str | None = None,
     ) -> Iterator[documents.SweepItem]:
         """List the items of a sweep in order, those that are finished with their results, in pages
         or all as CSV."""
@@ -976,7 +1299,26 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit, "outcome": outcome},
+            )
+        )
+
+    def list_sweep_items_brief(
+        self,
+        id: str,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """List the items of a sweep in order, those that are finished with their results, in pages
+        or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"fields": fields, "limit": limit, "outcome": outcome, "view": "brief"},
             )
         )
 
@@ -986,7 +1328,6 @@ class Routes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        fields: str | None = None,
     ) -> str:
         """List the items of a sweep in order, those that are finished with their results, in pages
         or all as CSV."""
@@ -994,7 +1335,7 @@ class Routes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "fields": fields, "format": "csv"},
+                query={"outcome": outcome, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1064,8 +1405,8 @@ class AsyncRoutes:
     def list_recommendations(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1078,8 +1419,8 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1089,10 +1430,38 @@ class AsyncRoutes:
             )
         )
 
-    async def list_recommendations_csv(
+    def list_recommendations_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List recommendations, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/recommendations",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_recommendations_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1105,7 +1474,6 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/recommendations",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1220,8 +1588,8 @@ class AsyncRoutes:
     def list_predictions(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1234,8 +1602,8 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1245,10 +1613,38 @@ class AsyncRoutes:
             )
         )
 
-    async def list_predictions_csv(
+    def list_predictions_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List predictions, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/predictions",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_predictions_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1261,7 +1657,6 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/predictions",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1352,8 +1747,8 @@ class AsyncRoutes:
     def list_checks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1366,8 +1761,8 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "limit": limit,
                     "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1377,10 +1772,38 @@ class AsyncRoutes:
             )
         )
 
-    async def list_checks_csv(
+    def list_checks_brief(
         self,
         *,
         fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        model: list[str] | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List the stored checks, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/checks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "model": model,
+                    "chip": chip,
+                    "stack": stack,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_checks_csv(
+        self,
+        *,
         since: str | None = None,
         until: str | None = None,
         model: list[str] | None = None,
@@ -1393,7 +1816,6 @@ class AsyncRoutes:
                 method="GET",
                 path="/v1/checks",
                 query={
-                    "fields": fields,
                     "since": since,
                     "until": until,
                     "model": model,
@@ -1462,6 +1884,8 @@ class AsyncRoutes:
     def list_reports(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         since: str | None = None,
         until: str | None = None,
         chip: list[str] | None = None,
@@ -1476,16 +1900,16 @@ class AsyncRoutes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
-        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.ReportAnswer]:
-        """List reports, newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
                 path="/v1/reports",
                 query={
+                    "fields": fields,
+                    "limit": limit,
                     "since": since,
                     "until": until,
                     "chip": chip,
@@ -1500,9 +1924,56 @@ class AsyncRoutes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
+                    "include_withdrawn": include_withdrawn,
+                },
+            )
+        )
+
+    def list_reports_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        chip: list[str] | None = None,
+        stack: list[str] | None = None,
+        architecture: list[str] | None = None,
+        family: list[str] | None = None,
+        outcome: list[Literal["ok", "out_of_memory", "crashed", "aborted"]] | None = None,
+        source: list[str] | None = None,
+        num_chips: list[int] | None = None,
+        flagged: bool | None = None,
+        within_interval: bool | None = None,
+        profile_version: int | None = None,
+        created_since: str | None = None,
+        label: list[str] | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List reports, newest first, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/reports",
+                query={
                     "fields": fields,
                     "limit": limit,
+                    "since": since,
+                    "until": until,
+                    "chip": chip,
+                    "stack": stack,
+                    "architecture": architecture,
+                    "family": family,
+                    "outcome": outcome,
+                    "source": source,
+                    "num_chips": num_chips,
+                    "flagged": flagged,
+                    "within_interval": within_interval,
+                    "profile_version": profile_version,
+                    "created_since": created_since,
+                    "label": label,
                     "include_withdrawn": include_withdrawn,
+                    "view": "brief",
                 },
             )
         )
@@ -1524,10 +1995,9 @@ class AsyncRoutes:
         profile_version: int | None = None,
         created_since: str | None = None,
         label: list[str] | None = None,
-        fields: str | None = None,
         include_withdrawn: bool | None = None,
     ) -> str:
-        """List reports, newest first, in pages or all as CSV."""
+        """List reports, newest first, in pages, in full or in brief, or all as CSV."""
         return await self._send(
             Call(
                 method="GET",
@@ -1547,7 +2017,6 @@ class AsyncRoutes:
                     "profile_version": profile_version,
                     "created_since": created_since,
                     "label": label,
-                    "fields": fields,
                     "include_withdrawn": include_withdrawn,
                     "format": "csv",
                 },
@@ -1656,8 +2125,8 @@ class AsyncRoutes:
     def list_benchmarks(
         self,
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
         include_withdrawn: bool | None = None,
     ) -> AsyncIterator[documents.BenchmarkSummary]:
         """List the stored benchmarks, newest first."""
@@ -1665,19 +2134,38 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"limit": limit, "fields": fields, "include_withdrawn": include_withdrawn},
+                query={"fields": fields, "limit": limit, "include_withdrawn": include_withdrawn},
             )
         )
 
-    async def list_benchmarks_csv(
-        self, *, fields: str | None = None, include_withdrawn: bool | None = None
-    ) -> str:
+    def list_benchmarks_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        include_withdrawn: bool | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List the stored benchmarks, newest first."""
+        return self._pages(
+            Call(
+                method="GET",
+                path="/v1/benchmarks",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "include_withdrawn": include_withdrawn,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_benchmarks_csv(self, *, include_withdrawn: bool | None = None) -> str:
         """List the stored benchmarks, newest first."""
         return await self._send(
             Call(
                 method="GET",
                 path="/v1/benchmarks",
-                query={"fields": fields, "include_withdrawn": include_withdrawn, "format": "csv"},
+                query={"include_withdrawn": include_withdrawn, "format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1697,13 +2185,63 @@ class AsyncRoutes:
             )
         )
 
-    def list_profiles(self) -> AsyncIterator[documents.ProfileAnswer]:
+    def list_profiles(self, *, fields: str | None = None) -> AsyncIterator[documents.ProfileAnswer]:
         """List the profile that all share and the caller's own, each with its versions."""
-        return self._pages(Call(method="GET", path="/v1/profiles"))
+        return self._pages(Call(method="GET", path="/v1/profiles", query={"fields": fields}))
+
+    def list_profiles_brief(self, *, fields: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """List the profile that all share and the caller's own, each with its versions."""
+        return self._pages(
+            Call(method="GET", path="/v1/profiles", query={"fields": fields, "view": "brief"})
+        )
+
+    async def list_profiles_csv(self) -> str:
+        """List the profile that all share and the caller's own, each with its versions."""
+        return await self._send(
+            Call(method="GET", path="/v1/profiles", query={"format": "csv"}, accept="text/csv")
+        )
 
     async def get_profile(self, id: str) -> documents.ProfileAnswer:
         """Show a profile."""
         return await self._send(Call(method="GET", path=f"/v1/profiles/{quoted(id)}"))
+
+    def list_profile_versions(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[documents.ListedVersion]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit},
+            )
+        )
+
+    def list_profile_versions_brief(
+        self, id: str, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    async def list_profile_versions_csv(self, id: str) -> str:
+        """The versions of a profile, newest first, each with the errors of the calibration that
+        made it, in pages, in full or in brief, or all as CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path=f"/v1/profiles/{quoted(id)}/versions",
+                query={"format": "csv"},
+                accept="text/csv",
+            )
+        )
 
     async def get_profile_version(self, id: str, version: int) -> documents.ProfileVersionAnswer:
         """Show the coefficients of a version and, where reports made it, what they moved."""
@@ -1800,6 +2338,8 @@ class AsyncRoutes:
     async def list_evidence(
         self,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         recommendation_id: str | None = None,
         prediction_id: str | None = None,
         rank: int | None = None,
@@ -1814,10 +2354,105 @@ class AsyncRoutes:
         text: str | None = None,
         family: str | None = None,
         outcome: Literal["ok", "out_of_memory"] | None = None,
-        limit: int | None = None,
     ) -> documents.EvidenceList:
         """List the published runs nearest to an answer given before, or to a model, cluster and
-        workload, each beside what the active profile predicts of it."""
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                },
+            )
+        )
+
+    async def list_evidence_brief(
+        self,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> documents.BriefPage:
+        """List the published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
+        return await self._send(
+            Call(
+                method="GET",
+                path="/v1/evidence",
+                query={
+                    "fields": fields,
+                    "limit": limit,
+                    "recommendation_id": recommendation_id,
+                    "prediction_id": prediction_id,
+                    "rank": rank,
+                    "model": model,
+                    "cluster": cluster,
+                    "num_chips": num_chips,
+                    "seq_len": seq_len,
+                    "global_batch": global_batch,
+                    "precision": precision,
+                    "stack": stack,
+                    "exact": exact,
+                    "text": text,
+                    "family": family,
+                    "outcome": outcome,
+                    "view": "brief",
+                },
+            )
+        )
+
+    async def list_evidence_csv(
+        self,
+        *,
+        recommendation_id: str | None = None,
+        prediction_id: str | None = None,
+        rank: int | None = None,
+        model: str | None = None,
+        cluster: str | None = None,
+        num_chips: int | None = None,
+        seq_len: int | None = None,
+        global_batch: int | None = None,
+        precision: Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"] | None = None,
+        stack: str | None = None,
+        exact: bool | None = None,
+        text: str | None = None,
+        family: str | None = None,
+        outcome: Literal["ok", "out_of_memory"] | None = None,
+    ) -> str:
+        """List the published runs nearest to an answer given before, or to a model, cluster and
+        workload, each beside what the active profile predicts of it; in pages, in full or in brief,
+        or all as CSV."""
         return await self._send(
             Call(
                 method="GET",
@@ -1837,8 +2472,9 @@ class AsyncRoutes:
                     "text": text,
                     "family": family,
                     "outcome": outcome,
-                    "limit": limit,
+                    "format": "csv",
                 },
+                accept="text/csv",
             )
         )
 
@@ -1846,30 +2482,43 @@ class AsyncRoutes:
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
-        limit: int | None = None,
         fields: str | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[documents.CatalogEntry]:
         """List shipped and registered entries by name."""
         return self._pages(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit},
             )
         )
 
-    async def list_catalog_csv(
+    def list_catalog_brief(
         self,
         kind: Literal["chips", "clusters", "architectures", "stacks"],
         *,
         fields: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List shipped and registered entries by name."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/catalog/{quoted(kind)}",
+                query={"fields": fields, "limit": limit, "view": "brief"},
+            )
+        )
+
+    async def list_catalog_csv(
+        self, kind: Literal["chips", "clusters", "architectures", "stacks"]
     ) -> str:
         """List shipped and registered entries by name."""
         return await self._send(
             Call(
                 method="GET",
                 path=f"/v1/catalog/{quoted(kind)}",
-                query={"fields": fields, "format": "csv"},
+                query={"format": "csv"},
                 accept="text/csv",
             )
         )
@@ -1925,24 +2574,32 @@ class AsyncRoutes:
         )
 
     def list_audit(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> AsyncIterator[documents.AuditEntry]:
         """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/audit", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/audit", query={"fields": fields, "limit": limit})
         )
 
-    async def list_audit_csv(self, *, fields: str | None = None) -> str:
+    def list_audit_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """List who made, rotated and revoked keys, activated versions, set policies and withdrew
         reports, newest first."""
-        return await self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/audit",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    async def list_audit_csv(self) -> str:
+        """List who made, rotated and revoked keys, activated versions, set policies and withdrew
+        reports, newest first."""
+        return await self._send(
+            Call(method="GET", path="/v1/audit", query={"format": "csv"}, accept="text/csv")
         )
 
     async def create_sweep(
@@ -1961,22 +2618,29 @@ class AsyncRoutes:
         )
 
     def list_sweeps(
-        self, *, limit: int | None = None, fields: str | None = None
+        self, *, fields: str | None = None, limit: int | None = None
     ) -> AsyncIterator[documents.SweepAnswer]:
         """List sweeps, newest first."""
         return self._pages(
-            Call(method="GET", path="/v1/sweeps", query={"limit": limit, "fields": fields})
+            Call(method="GET", path="/v1/sweeps", query={"fields": fields, "limit": limit})
         )
 
-    async def list_sweeps_csv(self, *, fields: str | None = None) -> str:
+    def list_sweeps_brief(
+        self, *, fields: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """List sweeps, newest first."""
-        return await self._send(
+        return self._pages(
             Call(
                 method="GET",
                 path="/v1/sweeps",
-                query={"fields": fields, "format": "csv"},
-                accept="text/csv",
+                query={"fields": fields, "limit": limit, "view": "brief"},
             )
+        )
+
+    async def list_sweeps_csv(self) -> str:
+        """List sweeps, newest first."""
+        return await self._send(
+            Call(method="GET", path="/v1/sweeps", query={"format": "csv"}, accept="text/csv")
         )
 
     async def get_sweep(self, id: str) -> documents.SweepDetails:
@@ -1991,10 +2655,10 @@ class AsyncRoutes:
         self,
         id: str,
         *,
+        fields: str | None = None,
+        limit: int | None = None,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        limit: int | None = None,
-        fields: str | None = None,
     ) -> AsyncIterator[documents.SweepItem]:
         """List the items of a sweep in order, those that are finished with their results, in pages
         or all as CSV."""
@@ -2002,7 +2666,26 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "limit": limit, "fields": fields},
+                query={"fields": fields, "limit": limit, "outcome": outcome},
+            )
+        )
+
+    def list_sweep_items_brief(
+        self,
+        id: str,
+        *,
+        fields: str | None = None,
+        limit: int | None = None,
+        outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
+        | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List the items of a sweep in order, those that are finished with their results, in pages
+        or all as CSV."""
+        return self._pages(
+            Call(
+                method="GET",
+                path=f"/v1/sweeps/{quoted(id)}/items",
+                query={"fields": fields, "limit": limit, "outcome": outcome, "view": "brief"},
             )
         )
 
@@ -2012,7 +2695,6 @@ class AsyncRoutes:
         *,
         outcome: Literal["waiting", "ok", "infeasible", "refused", "failed", "cancelled"]
         | None = None,
-        fields: str | None = None,
     ) -> str:
         """List the items of a sweep in order, those that are finished with their results, in pages
         or all as CSV."""
@@ -2020,7 +2702,7 @@ class AsyncRoutes:
             Call(
                 method="GET",
                 path=f"/v1/sweeps/{quoted(id)}/items",
-                query={"outcome": outcome, "fields": fields, "format": "csv"},
+                query={"outcome": outcome, "format": "csv"},
                 accept="text/csv",
             )
         )

@@ -25,6 +25,19 @@ QUESTION: dict[str, Any] = {
 }
 LAYOUT: dict[str, Any] = {"dp_shard": 64, "zero_stage": 3, "recompute": "selective"}
 PREDICTION: dict[str, Any] = {**QUESTION, "layout": LAYOUT}
+LAUNCHED: dict[str, Any] = {
+    "launch": {
+        "format": "deepspeed",
+        "arguments": {
+            "train_micro_batch_size_per_gpu": 1,
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3},
+        },
+    },
+    "model": "llama-3.1-8b",
+    "cluster": {"preset": "h100", "num_chips": 64},
+    "workload": {"seq_len": 8192, "global_batch": 128},
+}
 REPORT: dict[str, Any] = {**PREDICTION, "outcome": "ok", "measured": {"step_time_s": 2.0}}
 SHAPE: dict[str, Any] = {
     "num_layers": 32,

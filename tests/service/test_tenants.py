@@ -82,7 +82,8 @@ def test_every_operation_needs_a_scope_or_is_the_same_for_all(guarded: TestClien
     free = {path for method, path in operations() if _allowed(guarded, method, path, nothing)}
     assert free == {
         "/v1/catalog/{kind}", "/v1/catalog/{kind}/{name}", "/v1/profiles", "/v1/profiles/{id}",
-        "/v1/profiles/{id}/versions/{version}", "/v1/stream-tickets",
+        "/v1/profiles/{id}/versions", "/v1/profiles/{id}/versions/{version}",
+        "/v1/stream-tickets",
     }  # fmt: skip
 
 

@@ -27,6 +27,8 @@ _OF_BROWSERS = {"ticket", "last_event_id"}
 JSON has a method of its own."""
 _BUILTIN = {"id", "format", "type"}
 _JSON = "application/json"
+_BRIEF = "_brief"
+_BRIEF_PAGE = "documents.BriefPage"
 _DOCUMENTS_HEAD = '"""The documents of the service. `make client` writes this file."""'
 _HEAD = '''"""The routes of the service, one method each. `make client` writes this file."""
 
@@ -132,7 +134,16 @@ class Route:
 
     @property
     def is_list(self) -> bool:
-        return "Page" in self.answers.get(_JSON, "")
+        return self.answer.endswith("Page")
+
+    @property
+    def answer(self) -> str:
+        """The type of the answer as JSON, in full where a list has a brief view besides."""
+        return self.answers.get(_JSON, "None").removesuffix(f" | {_BRIEF_PAGE}")
+
+    @property
+    def has_brief(self) -> bool:
+        return self.answers.get(_JSON, "").endswith(f" | {_BRIEF_PAGE}")
 
     @property
     def is_stream(self) -> bool:
@@ -223,12 +234,14 @@ def _methods(route: Route, document: Mapping[str, Any], *, is_async: bool) -> It
     if route.is_stream:
         yield _method(route, route.name, "Event", "_events", "text/event-stream", is_async)
     elif route.is_list:
-        page = route.answers[_JSON].removeprefix("documents.")
+        page = route.answer.removeprefix("documents.")
         items = document["components"]["schemas"][page]["properties"]["items"]["items"]
         yield _method(route, route.name, _annotation(items), "_pages", _JSON, is_async)
     else:
-        answer = route.answers.get(_JSON, "None")
-        yield _method(route, route.name, answer, "_send", _JSON, is_async)
+        yield _method(route, route.name, route.answer, "_send", _JSON, is_async)
+    if route.has_brief:
+        kind, sends = ("dict[str, Any]", "_pages") if route.is_list else (_BRIEF_PAGE, "_send")
+        yield _method(route, f"{route.name}{_BRIEF}", kind, sends, _JSON, is_async)
     for media in route.answers.keys() - {_JSON, "text/event-stream"}:
         if media in ("text/csv", "text/x-shellscript"):
             kind = {"text/csv": "csv", "text/x-shellscript": "script"}[media]
@@ -237,8 +250,10 @@ def _methods(route: Route, document: Mapping[str, Any], *, is_async: bool) -> It
 
 def _method(route: Route, name: str, answer: str, sends: str, accept: str, is_async: bool) -> str:
     iterates = sends != "_send"
-    # A table has every row: a limit goes with pages alone.
-    parameters = [one for one in route.parameters if accept != "text/csv" or one.name != "limit"]
+    # A table has every row and column, and a list in brief has a method of its own.
+    others = {"limit", "fields", "view"} if accept == "text/csv" else set[str]()
+    others |= {"view"} if route.has_brief else set()
+    parameters = [one for one in route.parameters if one.name not in others]
     required = [one.declared for one in parameters if one.required]
     optional = [one.declared for one in parameters if not one.required]
     body = [] if route.body is None else [f"body: {route.body}"]
@@ -255,6 +270,8 @@ def _method(route: Route, name: str, answer: str, sends: str, accept: str, is_as
     headers = {one.name: one.argument for one in parameters if one.place == "header"}
     if accept == "text/csv":
         query["format"] = '"csv"'
+    if name.endswith(_BRIEF):
+        query["view"] = '"brief"'
     for place, values in {"query": query, "headers": headers}.items():
         arguments += [f"{place}={_dict(values)}"] if values else []
     arguments += ["body=body"] if route.body else []

@@ -16,10 +16,10 @@ from starlette.testclient import TestClient
 import service
 from models.advice import recommendation
 from service import api_keys
-from service.ask import recommendations
+from service.ask import checks, predictions, recommendations
 from service.store import Store, database
 from service.store.tables import AnswerTextRow, RecommendationRow
-from tests.service.asking import LAYOUT, ON_BOTH, PREDICTION, QUESTION, changed
+from tests.service.asking import LAUNCHED, LAYOUT, ON_BOTH, PREDICTION, QUESTION, changed
 from tests.waiting import LONG_S
 
 ASKED = changed(QUESTION, "cluster.num_chips", 16)
@@ -393,3 +393,28 @@ def test_answers_of_an_earlier_release_are_served_and_listed(
         assert client.get(f"/v1/{kind}/{answer['id']}").json() == answer
     assert client.get("/v1/recommendations").json() == listed
     assert client.post("/v1/recommendations", json=ASKED).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "module", "reads"),
+    [
+        ("/v1/recommendations", ASKED, recommendations, "resolve_candidates"),
+        ("/v1/predictions", LAUNCHED, predictions, "launched_question"),
+        ("/v1/checks", {**LAUNCHED, "store": True}, checks, "launched_question"),
+    ],
+)
+def test_a_question_is_resolved_once_for_its_answer_and_not_at_all_for_the_next(
+    client: TestClient, monkeypatch, path: str, asked: dict[str, Any], module: Any, reads: str
+) -> None:
+    resolved = list[object]()
+    read = getattr(module, reads)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        if "changes" not in named:  # a check also reads its launch with other settings
+            resolved.append(given)
+        return read(*given, **named)
+
+    monkeypatch.setattr(module, reads, counted)
+    for status in (201, 200):
+        assert client.post(path, json=asked).status_code == status
+        assert len(resolved) == 1

@@ -9,6 +9,7 @@ from service.resolve.stored_runs import StoredRuns
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 from service.store.tables import ReportRow
 from tests.service.asking import (
+    LAUNCHED,
     LAYOUT,
     PREDICTION,
     QUESTION,
@@ -446,21 +447,6 @@ def test_what_was_probably_not_meant_is_the_first_warning(shared_client) -> None
     (told,) = shared_client.post("/v1/predictions", json=body).json()["warnings"]
     assert told.startswith("check workload.seq_len = 8191: it is one short of 8192")
     assert shared_client.post("/v1/predictions", json=PREDICTION).json()["warnings"] == []
-
-
-LAUNCHED: dict[str, Any] = {
-    "launch": {
-        "format": "deepspeed",
-        "arguments": {
-            "train_micro_batch_size_per_gpu": 1,
-            "bf16": {"enabled": True},
-            "zero_optimization": {"stage": 3},
-        },
-    },
-    "model": "llama-3.1-8b",
-    "cluster": {"preset": "h100", "num_chips": 64},
-    "workload": {"seq_len": 8192, "global_batch": 128},
-}
 
 
 def test_a_launch_is_predicted_as_the_layout_that_it_says(shared_client) -> None:

@@ -16,9 +16,11 @@ from models.errors import Invalid
 from models.spec.profile import shipped_profile
 from service.learning import calibration_input, calibrations
 from service.learning.benchmarks import Benchmarks
+from service.learning.drift_flags import DriftFlags
 from service.learning.promotion import judge
 from service.learning.reports import Reports
 from service.resolve.resolution import ResolvedQuestion, Resolver
+from service.runtime.cost_model import CostModel
 from service.runtime.idempotency import SaveRows
 from service.schemas.benchmark import BenchmarkSubmission, GemmFields
 from service.schemas.cluster import ClusterPreset
@@ -198,7 +200,8 @@ def test_what_a_time_span_left_out_is_learnt_later(client, monkeypatch) -> None:
 
 
 def slow_report(store: Store) -> SaveRows:
-    return Reports(store).prepare(ReportSubmission.model_validate(REPORT), json.dumps(REPORT))
+    reports = Reports(store, DriftFlags(CostModel(lambda: None, 0.0)))
+    return reports.prepare(ReportSubmission.model_validate(REPORT), json.dumps(REPORT))
 
 
 @ON_BOTH

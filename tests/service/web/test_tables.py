@@ -13,7 +13,7 @@ from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem
 
 LISTS = (
     "reports", "recommendations", "predictions", "checks", "benchmarks", "sweeps", "audit",
-    "catalog/chips", "catalog/architectures",
+    "catalog/chips", "catalog/architectures", "profiles", "profiles/default/versions",
 )  # fmt: skip
 
 
@@ -23,17 +23,87 @@ def rows(answer: Any) -> list[dict[str, str]]:
     return [*csv.DictReader(io.StringIO(answer.text))]
 
 
+def listed(client: Any, path: str, **query: str) -> list[dict[str, Any]]:
+    if path != "profiles":  # which come in one page
+        query["limit"] = "1000"
+    answer = client.get(f"/v1/{path}", params=query)
+    assert answer.status_code == 200
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
 @pytest.mark.parametrize("path", LISTS)
 def test_every_list_is_a_table_too(shared_client, path: str) -> None:
     asked = shared_client.get(f"/v1/{path}?format=csv")
     found = rows(asked)
     preferred = shared_client.get(f"/v1/{path}", headers={"Accept": "text/csv"})
     assert preferred.text == asked.text
-    assert len(found) == len(shared_client.get(f"/v1/{path}?limit=1000").json()["items"])
+    assert len(found) == len(listed(shared_client, path))
     seen = {"If-None-Match": asked.headers["ETag"]}
     assert shared_client.get(f"/v1/{path}?format=csv", headers=seen).status_code == 304
-    for part in ("limit=1", "fields=id"):
+    for part in ("limit=1", "fields=id", "view=brief"):
         assert_problem(shared_client.get(f"/v1/{path}?format=csv&{part}"), "invalid")
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_every_list_in_brief_has_the_columns_of_its_table(shared_client, path: str) -> None:
+    """Whatever they hold: sequences and labels are parts in JSON, and text in a cell."""
+    table = rows(shared_client.get(f"/v1/{path}?format=csv"))
+    brief = listed(shared_client, path, view="brief")
+    assert len(brief) == len(table)
+    for item, row in zip(brief, table, strict=True):
+        assert item.keys() == row.keys()
+        for name, value in item.items():
+            if isinstance(value, str | int) and not isinstance(value, bool):
+                assert row[name].removeprefix("'") == str(value), name
+    assert listed(shared_client, path, view="full") == listed(shared_client, path)
+
+
+def test_reports_in_brief_have_figures_and_flags_on_one_level(client) -> None:
+    report = {**REPORT, "labels": {"job_id": "7"}}
+    made = client.post("/v1/reports", json=report).json()
+    (brief,) = client.get("/v1/reports?view=brief").json()["items"]
+    assert brief["step_time_s"] == made["measured"]["step_time_s"]
+    assert brief["predicted_step_time_s"] == made["prediction"]["step_time_s"]
+    assert (brief["chip"], brief["labels"]) == ("h100-sxm-80gb", {"job_id": "7"})
+    asked = client.get("/v1/reports?view=brief&fields=id,chip").json()["items"]
+    assert asked == [{"id": made["id"], "chip": "h100-sxm-80gb"}]
+    assert_problem(client.get("/v1/reports?view=brief&fields=measured"), "invalid")
+    assert_problem(client.get("/v1/reports?view=short"), "invalid")
+
+
+def test_the_versions_of_a_profile_are_a_list_with_the_errors_of_each(client) -> None:
+    for _ in range(6):
+        client.post("/v1/reports", json=REPORT)
+    for _ in range(2):
+        asked = {"from_scratch": True}
+        client.post("/v1/profiles/default/calibrations", json=asked).raise_for_status()
+    path = "/v1/profiles/default/versions"
+    first = client.get(f"{path}?limit=2").json()
+    assert [item["version"] for item in first["items"]] == [3, 2]
+    rest = client.get(f"{path}?limit=2&cursor={first['next']}").json()
+    assert [item["version"] for item in rest["items"]] == [1]
+    assert rest["next"] is None
+    assert [item["active"] for item in (*first["items"], *rest["items"])] == [False, False, True]
+    made = client.get(f"{path}/3").json()["calibration"]
+    assert first["items"][0]["calibration"] == made
+    table = rows(client.get(f"{path}?format=csv"))
+    assert float(table[0]["unseen_error_before"]) == made["unseen"]["error_before"]
+    assert [row["origin"] for row in table] == ["calibrated", "calibrated", "shipped"]
+    assert_problem(client.get("/v1/profiles/nobody/versions"), "not-found")
+
+
+def test_published_runs_are_a_table_too_of_all_that_a_query_selects(shared_client) -> None:
+    asked = "model=deepseek-v3&cluster=h800&text=deepseek"
+    answer = shared_client.get(f"/v1/evidence?{asked}&limit=3").json()
+    table = rows(shared_client.get(f"/v1/evidence?{asked}&format=csv"))
+    assert len(table) == answer["found"] > 3
+    brief = shared_client.get(f"/v1/evidence?{asked}&limit=3&view=brief").json()
+    assert [item["id"] for item in brief["items"]] == [item["id"] for item in answer["items"]]
+    for run, item, row in zip(answer["items"], brief["items"], table, strict=False):
+        assert item["step_time_s"] == run["measured"]["step_time_s"]
+        assert item["predicted_step_time_s"] == run["predicted"]["step_time_s"]
+        assert (row["id"], row["title"]) == (run["id"], run["source"]["title"])
 
 
 def test_a_table_has_every_item_of_a_list_of_many_pages(client, monkeypatch) -> None:
@@ -85,7 +155,8 @@ def test_a_frontier_is_a_table_too(shared_client) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "accept"),
     [
-        ("GET", "profiles", "text/csv"),
+        ("GET", "profiles/default", "text/csv"),
+        ("GET", "profiles/default/versions/1", "text/csv"),
         ("GET", "reports/summary", "text/csv"),
         ("GET", "recommendations", "application/xml"),
         ("POST", "predictions", "text/csv"),

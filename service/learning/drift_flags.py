@@ -1,0 +1,65 @@
+"""Flags of runs after a change of level. They are worked out when reports are read, and not stored:
+a later report or a withdrawal may move a change, or undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from models.spec.profile import Profile
+from service.identifiers import digest
+from service.learning.drift import change_in_words, drift_series
+from service.resolve.profiles import active_profile, reports_of
+from service.runtime.cost_model import CostModel
+from service.schemas.summary import ChangeAnswer, DriftQuery, DriftSeries
+from service.store import Rows
+
+_REPORTS = DriftQuery().limit
+"""Flags are those of the changes that `GET /v1/profiles/{id}/drift` tells unless it is asked for
+others."""
+
+Flags = Mapping[str, str]
+"""Sentences by the ids of the reports that they flag."""
+
+
+class DriftFlags:
+    """The flags are kept until another report counts, one no longer does, or another version of the
+    profile is active. Drift predicts, so there are none before the cost model is compiled: lists of
+    reports do not wait for it."""
+
+    def __init__(self, cost_model: CostModel) -> None:
+        self._cost_model = cost_model
+
+    def of(self, rows: Rows) -> Flags:
+        """The flags of the reports that these rows see, under the version of the profile that
+        predicts for them."""
+        if self._cost_model.state != "ok":
+            return {}
+        profile = active_profile(rows)
+        wanted = replace(reports_of(rows, profile.id), measured=True)
+        ids = rows.reports.newest_ids(wanted, _REPORTS)
+        key = "drift flags", profile.id, profile.version, digest(*ids)
+        return rows.recall(key, lambda: _flags(rows, profile))
+
+
+def _flags(rows: Rows, profile: Profile) -> Flags:
+    reports = rows.reports.newest_measured(reports_of(rows, profile.id), _REPORTS)
+    series, _ = drift_series(rows, reports, profile)
+    return {
+        id_: _sentence(each, change)
+        for each in series
+        for change in each.changes
+        for id_ in change.report_ids
+    }
+
+
+def _sentence(series: DriftSeries, change: ChangeAnswer) -> str:
+    return (
+        f"runs of {series.family} on {series.chip} with {series.stack} are"
+        f" {change_in_words(change)}, this one among them: look for what changed then"
+    )
+
+
+def with_drift(flag: str | None, drift: str | None) -> str | None:
+    """Returns the flag of a report: that of its own interval, of drift, or both."""
+    return "; ".join(filter(None, (flag, drift))) or None

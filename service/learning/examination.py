@@ -1,0 +1,99 @@
+"""The examination of a run: what was measured of it, beside what is predicted, and what would be
+better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.advice.layout_check import LayoutCheck, check_layout
+from models.advice.remedies import MemoryShown, Remedy, remedies
+from models.errors import Invalid
+from models.layouts.rules import first_broken
+from models.prediction.prediction import Prediction, predict_layouts
+from models.spec.layout import Layouts
+from service.ask.oom_history import least_failed_gib, out_of_memory_runs
+from service.learning.explained_runs import ExplainedRun
+from service.learning.report_ingestion import require_believable
+from service.resolve import measurements
+from service.runtime.deadline import Deadline
+from service.schemas.report import MeasuredSpeed
+from service.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All that was worked out about a run: what its explanation rests on."""
+
+    run: ExplainedRun
+    speed: MeasuredSpeed | None
+    """The speed as it was measured."""
+    prediction: Prediction | None
+    """None where the layout is not legal."""
+    shown: MemoryShown
+    check: LayoutCheck
+    remedies: Sequence[Remedy]
+
+    @property
+    def step_time_s(self) -> float | None:
+        return None if self.speed is None else self.speed.step_time_s
+
+
+def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
+    """Predicts the run as it was, checks its layout, and looks for what would be better."""
+    problem = run.problem
+    prediction = None
+    if first_broken(problem, Layouts.of([run.layout]))[0] < 0:
+        (prediction,) = predict_layouts(problem, [run.layout], run.profile)
+    speed = _measured_speed(run, prediction)
+    shown = run.memory_shown(prediction)
+    check = check_layout(
+        problem,
+        run.profile,
+        run.layout,
+        None,
+        deadline,
+        _failed_gib(store, run, prediction, shown),
+    )
+    return Examination(
+        run=run,
+        speed=speed,
+        prediction=prediction,
+        shown=shown,
+        check=check,
+        remedies=remedies(prediction, check.single_changes, check.best, shown),
+    )
+
+
+def _failed_gib(
+    store: Store, run: ExplainedRun, prediction: Prediction | None, shown: MemoryShown
+) -> float:
+    """The least predicted memory with which a run like this one ran out. Earlier failures that
+    needed no more than a run which fitted do not count."""
+    failed_gib = least_failed_gib(out_of_memory_runs(store, run.problem, run.profile))
+    if prediction is None or shown.outcome == "not_known":
+        return failed_gib
+    if shown.outcome == "ran_out":
+        return min(failed_gib, prediction.needed_gib)
+    return failed_gib if failed_gib > prediction.needed_gib else math.inf
+
+
+def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> MeasuredSpeed | None:
+    """The speed that was measured. Raises Invalid for what no run can have measured, which is the
+    fault of the log where it was read from one."""
+    report = run.report
+    predicted_s = math.inf if prediction is None else prediction.step_time_s
+    try:
+        require_believable(report, run.problem, run.layout)
+        if report.measured is None:
+            return None
+        speed = measurements.measured_speed(run.problem, report.measured, predicted_s)
+    except Invalid as fault:
+        if run.trouble is None or not fault.field.startswith("measured."):
+            raise
+        name = fault.field.removeprefix("measured.")
+        raise Invalid("log", fault.value, f"says {name}, which {fault.rule}") from None
+    if report.parts is not None and prediction is not None:
+        measurements.compare_parts(run.problem, report.parts, speed.step_time_s, prediction)
+    return speed

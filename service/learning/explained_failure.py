@@ -1,0 +1,113 @@
+"""The end of a run that died: out of memory, by a rule that its layout breaks, or for a reason that
+is not of its layout."""
+
+from __future__ import annotations
+
+from models.advice.layout_check import BrokenRule, LayoutCheck
+from models.advice.remedies import must_change
+from models.cost.memory_uncertainty import percent
+from models.cost.predictions import MEMORY_TERMS, in_gib
+from models.layouts.rule_sources import rule_source
+from models.prediction.prediction import Prediction
+from models.spec.constraints import SAFE_FIT_PROBABILITY
+from service.learning.examination import Examination
+from service.learning.explained_runs import ExplainedRun
+from service.schemas.check import BrokenRuleAnswer
+from service.schemas.explanation import FailureExplained, FailureKind, MemoryShare
+
+_MEANING = {in_gib(name): text for name, text in MEMORY_TERMS.items()}
+_TERMS_NAMED = 3
+_LEAST_SHARE = 1e-3  # of the memory: terms that take less are not shown
+
+
+def failure_explained(it: Examination) -> FailureExplained:
+    run = it.run
+    prediction = it.prediction
+    error_line = None if run.trouble is None else run.trouble.last_error
+    kind = _failure_kind(it)
+    return FailureExplained(
+        kind=kind,
+        summary=_summary(kind, it.check, error_line),
+        error_line=error_line,
+        broken_rules=[_broken_rule(run, broken) for broken in it.check.broken_rules],
+        needed_gib=prediction and prediction.needed_gib,
+        needed_low_gib=prediction and prediction.needed_low_gib,
+        needed_high_gib=prediction and prediction.needed_high_gib,
+        usable_gib=prediction and prediction.usable_gib,
+        stage=prediction and prediction.memory_stage,
+        fit_probability=prediction and prediction.fit_probability,
+        memory=_memory_shares(prediction),
+    )
+
+
+def _failure_kind(it: Examination) -> FailureKind:
+    prediction = it.prediction
+    if prediction is None:
+        return "broken_rule"
+    probability = prediction.fit_probability
+    if it.shown.outcome == "ran_out":
+        return "unlikely_out_of_memory" if probability >= SAFE_FIT_PROBABILITY else "out_of_memory"
+    return "memory_likely" if must_change(prediction, it.shown) else "not_of_the_layout"
+
+
+def _summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
+    quote = f": “{error_line}”" if error_line else ""
+    if check.prediction is None:
+        rule = check.broken_rules[0]
+        return f"the framework refuses this layout ({rule.rule.name}): {rule.message}"
+    needs = memory_words(check.prediction)
+    largest = _largest_terms(check.prediction)
+    if kind == "out_of_memory":
+        return f"it ran out of memory, as was to be expected: {needs} ({largest})"
+    if kind == "unlikely_out_of_memory":
+        return (
+            f"it ran out of memory though it was predicted to fit: {needs}. Look for what no layout"
+            " decides: other processes on the devices, sequences longer than said, an evaluation,"
+            " fragmentation (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
+        )
+    if kind == "memory_likely":
+        return (
+            f"it most likely ran out of memory, whatever its log says{quote}: {needs} ({largest})"
+        )
+    if not quote:
+        return f"neither memory nor layout explains it: the layout is legal, and {needs}"
+    return f"the error is not one of memory or layout{quote}. The layout is legal, and {needs}"
+
+
+def memory_words(prediction: Prediction) -> str:
+    stage = f" on stage {prediction.memory_stage}" if prediction.layout.pp > 1 else ""
+    return (
+        f"a device{stage} needs {prediction.needed_gib:.1f} ({prediction.needed_low_gib:.1f} to"
+        f" {prediction.needed_high_gib:.1f}) of {prediction.usable_gib:.1f} GiB, which fits with a"
+        f" probability of {percent(prediction.fit_probability)}"
+    )
+
+
+def _largest_terms(prediction: Prediction) -> str:
+    largest = sorted(prediction.memory_gib.items(), key=lambda item: -item[1])[:_TERMS_NAMED]
+    return "; ".join(f"{gib:.1f} GiB: {_MEANING[name]}" for name, gib in largest)
+
+
+def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
+    if broken.is_of_batch:
+        return BrokenRuleAnswer.of_batch(broken, run.question, run.problem.stack)
+    return BrokenRuleAnswer(
+        name=broken.rule.name,
+        field=run.place if broken.knob is None else f"{run.place}.{broken.knob}",
+        setting=None,
+        value=None if broken.knob is None else getattr(run.settled, broken.knob),
+        rule=broken.message,
+        source=rule_source(broken.rule, run.problem.stack),
+        cure=broken.cure,
+    )
+
+
+def _memory_shares(prediction: Prediction | None) -> list[MemoryShare]:
+    if prediction is None:
+        return []
+    shares = [
+        MemoryShare(term=term, gib=gib, share=gib / prediction.needed_gib, meaning=_MEANING[term])
+        for term, gib in prediction.memory_gib.items()
+        if gib > _LEAST_SHARE * prediction.needed_gib
+    ]
+    return sorted(shares, key=lambda one: -one.gib)

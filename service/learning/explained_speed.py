@@ -1,0 +1,176 @@
+"""The speed of a run: where its time goes, and what makes the gap to its prediction."""
+
+from __future__ import annotations
+
+import math
+
+from models.advice.single_changes import SingleChange
+from models.cost.predictions import TIME_TERMS
+from models.prediction.prediction import Prediction
+from models.prediction.term_words import rounded
+from models.spec.switches import switches_of
+from service.formats.megatron import arguments as megatron_arguments
+from service.learning.examination import Examination
+from service.learning.explained_runs import ExplainedRun
+from service.learning.residual_attribution import ResidualAttribution
+from service.resolve import measurements
+from service.schemas.explanation import GapExplained, SpeedExplained, SwitchSuspect, TimeShare
+from service.schemas.prediction import ByConvention
+
+_MOST_SUSPECTS = 3
+_LEAST_EXPLAINED = 0.2
+"""Least share of the gap that a suspected switch explains."""
+_LEAST_SHARE = 1e-3  # of the step: terms that take less are not shown
+_LOOK_AT: dict[str, str] = {
+    "compute_s": (
+        "the clocks of the devices (power caps, heat), that fused attention and the fused loss are"
+        " really on, and that no profiler or debugging is"
+    ),
+    "recompute_s": "what the framework really recomputes: its log or its arguments say so",
+    "tensor_s": (
+        "whether the ranks of a tensor-parallel group are on one node, and the links between its"
+        " devices (nvidia-smi topo -m, nccl-tests within a node)"
+    ),
+    "context_s": (
+        "how attention exchanges chunks (the type of context-parallel communication), and where"
+        " its ranks lie"
+    ),
+    "expert_s": (
+        "how evenly tokens are routed, which dispatcher runs, and nccl-tests of all-to-all between"
+        " nodes"
+    ),
+    "data_s": (
+        "the network between nodes (nccl-tests of all-reduce; NCCL_DEBUG=INFO says which transport"
+        " is used), and that gradient reduction and parameter gathers overlap compute"
+    ),
+    "pipeline_s": "the links between stages, and that sends between them overlap compute",
+    "bubble_s": (
+        "whether stages take equally long (the ends hold the embedding and the head), and how many"
+        " micro-batches a step has"
+    ),
+    "offload_s": "the link between device and host (PCIe), and where host memory is pinned",
+    "optimizer_s": "that the optimizer is a fused kernel, and works on shards",
+    "fixed_s": "the host: data loading, logging, checkpoints and garbage collection in the loop",
+    "jitter_s": (
+        "single slow nodes: time each rank, or take nodes out by halves; and data that arrives late"
+    ),
+}
+"""The place to look first where a term takes longer than predicted."""
+
+
+def speed_explained(it: Examination) -> SpeedExplained | None:
+    prediction = it.prediction
+    if prediction is None:
+        return None
+    step_time_s = it.step_time_s
+    return SpeedExplained(
+        measured_step_time_s=step_time_s,
+        measured_mfu=None if it.speed is None else ByConvention.model_validate(it.speed.mfu),
+        predicted_step_time_s=prediction.step_time_s,
+        predicted_low_s=prediction.step_time_low_s,
+        predicted_high_s=prediction.step_time_high_s,
+        predicted_mfu=ByConvention.model_validate(prediction.mfu),
+        slower_by=None if step_time_s is None else step_time_s / prediction.step_time_s - 1,
+        within_interval=measurements.is_within_interval(step_time_s, prediction),
+        summary=_summary(prediction, step_time_s),
+    )
+
+
+def _summary(prediction: Prediction, step_time_s: float | None) -> str:
+    predicted = (
+        f"{rounded(prediction.step_time_s)} s predicted ({rounded(prediction.step_time_low_s)} to"
+        f" {rounded(prediction.step_time_high_s)} with 80%)"
+    )
+    if step_time_s is None:
+        return f"no step was measured; {predicted}"
+    ratio = step_time_s / prediction.step_time_s - 1
+    direction = "longer" if ratio > 0 else "shorter"
+    difference = f"{abs(ratio):.1%} {direction} than the {predicted}"
+    if step_time_s > prediction.step_time_high_s:
+        verdict = "slower than these chips should be with this layout"
+    elif step_time_s < prediction.step_time_low_s:
+        verdict = "faster than expected"
+    else:
+        verdict = "as fast as expected"
+    return f"a step took {rounded(step_time_s)} s, {difference}: {verdict}"
+
+
+def time_shares(prediction: Prediction | None) -> list[TimeShare]:
+    if prediction is None:
+        return []
+    shares = [
+        TimeShare(
+            term=term,
+            seconds=seconds,
+            share=seconds / prediction.step_time_s,
+            meaning=TIME_TERMS[term],
+        )
+        for term, seconds in prediction.time.items()
+        if seconds > _LEAST_SHARE * prediction.step_time_s
+    ]
+    return sorted(shares, key=lambda one: -one.seconds)
+
+
+def gap_explained(it: Examination) -> GapExplained | None:
+    """Returns the causes of the gap between a measured step and its prediction; None within the
+    interval."""
+    run = it.run
+    step_time_s = it.step_time_s
+    prediction = it.prediction
+    if prediction is None or step_time_s is None:
+        return None
+    if measurements.is_within_interval(step_time_s, prediction):
+        return None
+    attribution = ResidualAttribution(run.problem, run.layout, run.profile)
+    diagnosis = attribution.diagnosis(step_time_s, run.report.parts)
+    suspect = diagnosis.suspect
+    is_slower = diagnosis.gap_s > 0
+    return GapExplained(
+        gap_s=diagnosis.gap_s,
+        term=suspect.term if suspect else None,
+        excess_s=suspect.excess_s if suspect else None,
+        probability=suspect.probability if suspect else None,
+        undescribed_probability=suspect.undescribed if suspect else None,
+        summary=attribution.sentence(prediction, step_time_s, run.report.parts),
+        look_at=_LOOK_AT[suspect.term] if suspect and is_slower else None,
+        switches=_suspected_switches(it, prediction, step_time_s) if is_slower else [],
+    )
+
+
+def _suspected_switches(
+    it: Examination, prediction: Prediction, step_time_s: float
+) -> list[SwitchSuspect]:
+    """Switches that nobody said how they were set, and that would bring the predicted step nearer
+    to the measured one if the framework had been told nothing: the nearest first."""
+    gap = math.log(step_time_s / prediction.step_time_s)
+    stated = _stated_switches(it.run)
+
+    def distance(change: SingleChange) -> float:
+        return abs(math.log(step_time_s / change.outcome.step_time_s))
+
+    suspects = dict[str, SwitchSuspect]()
+    for change in sorted(it.check.single_changes, key=distance):
+        if change.switch is None or change.knob in stated:
+            continue
+        if change.after != change.switch.default_at().value:
+            continue
+        if distance(change) < (1 - _LEAST_EXPLAINED) * gap:
+            suspect = SwitchSuspect(
+                switch=change.switch.name,
+                field=change.knob,
+                assumed=change.before,
+                otherwise=change.after,
+                step_time_s=change.outcome.step_time_s,
+            )
+            suspects.setdefault(change.knob, suspect)
+    return [*suspects.values()][:_MOST_SUSPECTS]
+
+
+def _stated_switches(run: ExplainedRun) -> set[str]:
+    """The fields of the stack that the request, its launch or the log say."""
+    stated = {*run.resolved.used.stack.changes}
+    if run.logged is not None and run.logged.arguments:
+        stated |= megatron_arguments.stack_fields(run.logged.arguments).keys()
+    if run.launch is not None:
+        stated |= {switch.field for switch in switches_of(run.problem.stack)}
+    return stated

@@ -1,0 +1,105 @@
+"""The way of one request that creates something: from its key, over an earlier answer or a turn to
+compute, to what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+from anyio.to_thread import run_sync
+
+from service.runtime.admission import AdmissionControl, IsDisconnected, Turn
+from service.runtime.deadline import Wait
+from service.runtime.idempotency import (
+    ANSWERED_BEFORE,
+    CreatedResource,
+    IdempotencyKey,
+    IdempotentCreation,
+    Prepared,
+)
+from service.runtime.single_flight import SingleFlight
+
+Q = TypeVar("Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered(Generic[Q]):
+    """A question without an earlier answer, as it was resolved to look for one."""
+
+    question: Q
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """Creates what a request asks for, once per Idempotency-Key. What blocks runs in threads."""
+
+    store: IdempotentCreation
+    admission: AdmissionControl
+    """The turns to search."""
+    flights: SingleFlight[CreatedResource]
+    """Questions that are being answered."""
+    key: IdempotencyKey | None
+    tenant: str | None
+    wait: Wait | None
+    """How long the caller waits, where it says so."""
+    is_disconnected: IsDisconnected
+
+    def create(self, prepare: Callable[[], Prepared]) -> CreatedResource:
+        """Creates what `prepare` computes, in the thread of the caller."""
+        return self.store.create(self.key, prepare)
+
+    async def earlier_answer(self) -> CreatedResource | None:
+        """Returns what an earlier request with the same key was answered with."""
+        if self.key is None:
+            return None
+        return await run_sync(self.store.earlier_answer, self.key)
+
+    async def create_in_turn(
+        self, prepare: Callable[[Turn], Prepared], admission: AdmissionControl | None = None
+    ) -> CreatedResource:
+        """Creates what computes long, once `admission` lets it in: that of searches unless given.
+        A retry of what is already answered does not wait."""
+        if (earlier := await self.earlier_answer()) is not None:
+            return earlier
+        admission = admission or self.admission
+        async with admission.admit(self.is_disconnected, self.tenant, self.wait) as turn:
+            return await run_sync(self.create, partial(prepare, turn))
+
+    async def answer_once(
+        self,
+        key: str,
+        look_up: Callable[[], Prepared | Unanswered[Q]],
+        compute: Callable[[Q, Turn], Prepared],
+    ) -> CreatedResource:
+        """Returns the answer to the question of this key, in five steps:
+
+        1. A retry gets what its Idempotency-Key was answered with.
+        2. Of those who ask the same at the same time one answers, and the others wait for it.
+        3. The one looks for an answer that was given before.
+        4. Where there is none it waits for a turn, and computes.
+        5. The others store the answer as given before, each under its Idempotency-Key.
+        """
+        if (earlier := await self.earlier_answer()) is not None:
+            return earlier
+        lead = partial(self._find_or_compute, look_up, compute)
+        answer, is_own = await self.flights.run((self.tenant, key), lead, self.is_disconnected)
+        if is_own:
+            return answer
+        return await self._create_prepared(replace(answer, status=ANSWERED_BEFORE))
+
+    async def _find_or_compute(
+        self,
+        look_up: Callable[[], Prepared | Unanswered[Q]],
+        compute: Callable[[Q, Turn], Prepared],
+        is_abandoned: IsDisconnected,
+    ) -> CreatedResource:
+        found = await run_sync(look_up)
+        if not isinstance(found, Unanswered):
+            return await self._create_prepared(found)
+        async with self.admission.admit(is_abandoned, self.tenant, self.wait) as turn:
+            return await run_sync(self.create, partial(compute, found.question, turn))
+
+    async def _create_prepared(self, prepared: Prepared) -> CreatedResource:
+        return await run_sync(self.create, lambda: prepared)
