@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.types import Scope
 
 from service import __version__
-from service.pages import numbers, words
+from service.pages import cookies, numbers, words
 from service.pages.form_token import TOKEN_COOKIE, form_token
 from service.web.authentication import SESSION_COOKIE
 
@@ -112,6 +112,5 @@ def page(
     )
     response = HTMLResponse(html, status, {"Cache-Control": "no-store"})
     if request.cookies.get(TOKEN_COOKIE) != token:
-        is_https = request.url.scheme == "https"
-        response.set_cookie(TOKEN_COOKIE, token, httponly=True, samesite="strict", secure=is_https)
+        cookies.keep(request, response, TOKEN_COOKIE, token)
     return response

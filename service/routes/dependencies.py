@@ -154,7 +154,7 @@ class Services:
             recommendations=Recommendations(store, self.evidence),
             replays=Replays(store),
             report_batches=ReportBatches(store, self.process_pool),
-            report_logs=ReportLogs(store),
+            report_logs=ReportLogs(store, self.texts),
             report_summaries=ReportSummaries(store),
             reports=Reports(store),
             stored_checks=StoredChecks(store),
