@@ -86,8 +86,8 @@ def test_a_tried_degree_is_compared_term_by_term(shared_client: TestClient) -> N
     ("changed", "sentence"),
     [
         ({"model": "lama-3.1-8b"}, "llama-3.1-8b"),
-        ({"batch": ""}, "global_batch: is required"),
-        ({"chips": "many"}, "cluster.num_chips"),
+        ({"batch": ""}, "sequences a step: is required"),
+        ({"chips": "many"}, "chips = 'many'"),
         ({"config": "{"}, "the pasted config.json is no JSON"),
     ],
 )

@@ -146,9 +146,9 @@ def test_published_runs_of_the_model_stand_beside_the_picture(shared_client: Tes
     [
         ({"x": "speed"}, "must be one of domain"),
         ({"y": "domain"}, "must be another axis"),
-        ({"x_values": "eight"}, "grid.domain"),
+        ({"x_values": "eight"}, "chips in a scale-up domain"),
         ({"x_values": ",".join(map(str, range(1, 300)))}, "above 400"),
-        ({"cluster": HOSTILE}, "cluster.preset"),
+        ({"cluster": HOSTILE}, "chip or machine"),
     ],
 )
 def test_a_wrong_field_is_told(
