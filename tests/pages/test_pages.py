@@ -60,6 +60,18 @@ _OVERLAPS = """() => [...document.querySelectorAll(".chart svg")].flatMap(svg =>
 })"""
 
 
+_OPEN = """() => document.querySelectorAll("details").forEach(one => one.open = true)"""
+_UNTOLD = """() => [...document.querySelectorAll("main *")]
+  .filter(part => part.checkVisibility() && part.scrollWidth > part.clientWidth + 1)
+  .filter(part => ["auto", "scroll"].includes(getComputedStyle(part).overflowX))
+  .filter(part => !part.matches("textarea, input, select"))
+  .filter(part => {
+    const isReached = part.tabIndex === 0 && part.ariaLabel;
+    const isTold = !part.matches(".scroll") || getComputedStyle(part, "::before").content !== "none";
+    return !isReached || !isTold;
+  }).map(part => part.outerHTML.slice(0, 120))"""
+
+
 @pytest.fixture(scope="module")
 def answer(address: str) -> dict[str, Any]:
     return httpx.post(f"{address}/v1/recommendations", json=_QUESTION, timeout=60).json()
@@ -85,6 +97,16 @@ def test_a_page_is_readable_and_accessible(
         if each["impact"] in ("serious", "critical")
     ]
     assert serious == []
+
+
+@pytest.mark.parametrize("name", VISITS)
+def test_what_is_wider_than_a_telephone_says_so_and_scrolls_by_keys(
+    address: str, new_page: Any, name: str
+) -> None:
+    page = new_page(WIDTHS[-1])
+    visit(page, address, name)
+    page.evaluate(_OPEN)
+    assert page.evaluate(_UNTOLD) == []
 
 
 def test_the_bar_of_a_step_shows_the_terms_of_the_answer(
