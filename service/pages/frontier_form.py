@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import Invalid
-from models.spec import catalogue
-from models.spec.hardware import Chip
 from service.pages.glossary import FIELDS
 from service.pages.question_form import DEFAULTS, QuestionForm, number
 
@@ -114,21 +112,3 @@ class FrontierForm:
             return [int(value) if name == "domain" else value for value in own]
         asked = self.question.question().get("cluster", {}).get("num_chips")
         return [max(round(asked * value), 1) for value in own] if isinstance(asked, int) else []
-
-
-def pins() -> list[dict[str, Any]]:
-    """Where the chips of the catalogue lie: the size and the bandwidth of their scale-up domains,
-    with all the names that share a place, the newest first."""
-    places: dict[tuple[int, float], list[Chip]] = {}
-    for chip in {chip.id: chip for chip in catalogue.chips().values()}.values():
-        inner = chip.fabric.levels[0] if chip.fabric.levels else None
-        if inner is not None and inner.size:
-            places.setdefault((inner.size, inner.gb_s_per_chip), []).append(chip)
-
-    def newest_first(chips: list[Chip]) -> list[Chip]:
-        return sorted(chips, key=lambda chip: (-(chip.year or 0), len(chip.id), chip.id))
-
-    return [
-        {"domain": domain, "gb_s": gb_s, "names": [chip.id for chip in newest_first(chips)]}
-        for (domain, gb_s), chips in places.items()
-    ]

@@ -185,6 +185,42 @@ def test_the_heat_map_shows_the_points_of_the_frontier(address: str, new_page: A
     assert 0 < sum(text.endswith("%?") for text in pins) <= undecided
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_chip_on_the_map_is_named_on_it_or_below(
+    address: str, new_page: Any, width: int
+) -> None:
+    page = new_page(width)
+    visit(page, address, "frontier")
+    titles = page.evaluate("""() => [...document.querySelectorAll(
+      "#frontier svg g[data-mark=dot] title")].map(title => title.textContent)""")
+    told = page.locator("#frontier").text_content()
+    assert len(titles) > 8
+    for title in titles:
+        first, *others = title.partition("\n")[0].split(", ")
+        assert (f"{first} and {len(others)} more" if others else first) in told
+
+
+def test_a_published_run_is_a_square_that_leads_to_its_row(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "frontier")
+    squares = page.locator("#frontier svg g[data-mark=dot] path").filter(
+        has=page.locator("title", has_text="published: ")
+    )
+    data = json.loads(page.locator("#data").text_content())
+    runs = [run for pin in data["pins"] for run in pin["runs"]]
+    titles = squares.all_text_contents()
+    drawn = [line for title in titles for line in title.splitlines()[1:]]
+    assert len(drawn) == len(runs) > 1
+    for run in runs:
+        words = f"{run['stages']} pipeline stages" if run["stages"] > 1 else "no pipeline"
+        assert f"published: {run['name']}, {words}" in drawn
+    squares.first.dispatch_event("click")
+    row = int(page.url.rpartition("#published-")[2])
+    (led,) = [run for run in runs if run["row"] == row]
+    assert led["name"] in titles[0]
+    assert led["name"] in page.locator("tr:target").inner_text()
+
+
 def test_each_place_is_drawn_at_its_hours_and_dollars(address: str, new_page: Any) -> None:
     page = new_page()
     visit(page, address, "choose")
