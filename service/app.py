@@ -258,7 +258,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
         recommendations=Recommendations(store, evidence_use_case),
         replays=Replays(store),
         report_batches=ReportBatches(store, process_pool),
-        report_logs=ReportLogs(store),
+        report_logs=ReportLogs(store, texts),
         report_summaries=ReportSummaries(store, drift_flags),
         report_feed=ReportFeed(store, reports.sent_form),
         reports=Reports(store, drift_flags),

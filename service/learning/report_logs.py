@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from anyio.to_thread import run_sync
+
 from models.errors import Invalid
 from service.formats import logs
 from service.formats.logs.contents import LogContents
 from service.identifiers import log_hash
 from service.learning.launched_runs import described_run
+from service.learning.log_texts import LogTexts
 from service.learning.logged_runs import read_logged_run
 from service.learning.report_ingestion import ingest_reports
 from service.learning.reports import current_document, report_location
+from service.runtime.admission import IsDisconnected
 from service.runtime.idempotency import CreatedResource, SaveRows
+from service.runtime.text_process import TextProcess
 from service.schemas.report import ReportSubmission
 from service.schemas.training_log import LaunchedLog, LogReading, LogSubmission
 from service.store import Rows, Store
@@ -31,29 +36,45 @@ class ToldRun:
     """Settings of its launch that were not understood, so that nothing is learnt from it."""
 
 
-class ReportLogs:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+@dataclass(frozen=True, slots=True)
+class SentLog:
+    """A log that was sent and read."""
 
-    def told(self, request: LogSubmission | LaunchedLog) -> ToldRun:
-        """Returns the description of a run in a request, beside its log. Raises Invalid or Refused
-        where its launch cannot be read."""
+    told: ToldRun
+    contents: LogContents
+    masked: str | None
+    """The log without its secrets; None where it has none."""
+
+
+class ReportLogs:
+    def __init__(self, store: Store, texts: TextProcess) -> None:
+        self._store = store
+        self._texts = LogTexts(store, texts)
+
+    async def read(
+        self, request: LogSubmission | LaunchedLog, is_disconnected: IsDisconnected
+    ) -> SentLog:
+        """Returns the run in a request and what its log says. Raises Invalid or Refused where its
+        launch cannot be read, and Invalid for a log without a step to use."""
+        told = await run_sync(self._told, request)
+        contents = await self._texts.contents(told.submission, is_disconnected)
+        masked = await self._texts.masked(told.submission, is_disconnected)
+        return SentLog(told, contents, masked)
+
+    def _told(self, request: LogSubmission | LaunchedLog) -> ToldRun:
         if isinstance(request, LogSubmission):
             return ToldRun(request)
         with self._store.reading() as rows:
             described = described_run(rows, request)
         return ToldRun(LogSubmission.model_validate(described.members), described.reservations)
 
-    def prepare(
-        self, told: ToldRun, received: str, contents: LogContents, masked: str | None
-    ) -> SaveRows:
-        """The report of a log that says this. `masked` is the log without its secrets, if it has
-        any."""
-        submission = told.submission
-        run = read_logged_run(self._store, submission, contents)
-        row = self._ingest(run.report, _without_secrets(received, masked))
-        if told.reservations:
-            row["document"]["reservations"] = [*told.reservations]
+    def prepare(self, log: SentLog, received: str) -> SaveRows:
+        """Returns what stores the report of a log. `received` is the request that brought it."""
+        submission = log.told.submission
+        run = read_logged_run(self._store, submission, log.contents)
+        row = self._ingest(run.report, _without_secrets(received, log.masked))
+        if log.told.reservations:
+            row["document"]["reservations"] = [*log.told.reservations]
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:

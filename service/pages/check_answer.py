@@ -7,25 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.formats.launch.knob_settings import KNOB_SETTINGS
-from service.pages.script_text import changed, diff, line_of
+from service.pages.glossary import LAYOUT
+from service.pages.script_text import changed, diff, line_of, number_of
 
-_KNOBS = {
-    "tp": "tensor parallel",
-    "pp": "pipeline parallel",
-    "cp": "context parallel",
-    "ep": "expert parallel",
-    "etp": "expert tensor parallel",
-    "dp_shard": "data parallel, sharded",
-    "dp_replicate": "data parallel, replicated",
-    "micro_batch": "micro-batch",
-    "schedule": "schedule",
-    "virtual_stages": "virtual stages",
-    "recompute": "recompute",
-    "zero_stage": "ZeRO stage",
-    "sequence_parallel": "sequence parallelism",
-    "offload_activations": "offload of activations",
-    "offload_optimizer": "offload of the optimizer",
-}
 _WORKLOAD = ("seq_len", "global_batch", "precision", "optimizer")
 _OTHER_NAMES = {
     "seq_len": ("seq-length", "seq_length"),
@@ -56,11 +40,11 @@ def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:
 
 def _layout(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
     own_names = KNOB_SETTINGS[check["launch_read"]["format"]]
-    for knob, label in _KNOBS.items():
+    for knob, entry in LAYOUT.items():
         value = (check["layout"] or {}).get(knob)
-        if value is not None:
+        if value is not None and not isinstance(value, list):
             names = _names(own_names[knob]) if knob in own_names else []
-            yield SettingRead("layout", label, _shown(value), line_of(text, names))
+            yield SettingRead("layout", entry.label, _shown(value), line_of(text, names))
 
 
 def _names(setting: str) -> list[str]:
@@ -84,8 +68,11 @@ def _model(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
 
 
 def _named(part: str, name: str, value: Any, text: str) -> SettingRead:
-    line = line_of(text, (name, *_OTHER_NAMES.get(name, ())))
-    return SettingRead(part, name.replace("_", " "), _shown(value), line)
+    names = (name, *_OTHER_NAMES.get(name, ()))
+    shown = _shown(value)
+    if name == "vocab_size" and (typed := number_of(text, names)) not in (None, value):
+        shown += f", padded from {typed}"
+    return SettingRead(part, name.replace("_", " "), shown, line_of(text, names))
 
 
 def _cluster(check: Mapping[str, Any]) -> Iterator[SettingRead]:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-_SUPERLATIVES = {"time": "takes least time", "cost": "costs least", "chips": "has fewest chips"}
+_SUPERLATIVES = {
+    "step_time": "takes the shortest step",
+    "time": "takes least time",
+    "cost": "costs least",
+    "chips": "has fewest chips",
+}
 _LIMITS = {"deadline_hours": "the deadline", "budget_usd": "the budget"}
 
 

@@ -59,6 +59,7 @@ def _compared(
     return {
         "rows": rows,
         "title": title(rows, objective),
+        "place_names": {row.choice["name"]: row.name for row in rows},
         "limits": limit_words(objective),
         "objective": objective,
         "reasons": [sentence for sentence, facts in reasons if facts["kind"] in _REASONS],

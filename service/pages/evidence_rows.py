@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.spec import catalogue
+from models.spec.hardware import Chip
 from service.schemas.layout import LayoutFields
 
 _ADDRESS = re.compile(r"https?://[^\s()]+")
@@ -15,6 +16,23 @@ _ARXIV = re.compile(r"arXiv (\d{4}\.\d{5})")
 _PATH = r"[\w.+-]+(?:/[\w+][\w.+-]*)*/?"
 _REPOSITORY = re.compile(rf"(?P<name>[\w.-]+/[\w.-]+)(?=$|[ ,])(?: (?P<path>{_PATH}) @)?")
 _COMMIT = re.compile(r"@([0-9a-f]{7,40})\b")
+
+
+class ScaleUp(NamedTuple):
+    """Switched links within a scale-up domain."""
+
+    domain: int
+    """Chips."""
+    gb_s: float
+    """Of a chip."""
+
+
+def scale_up_of(chip: Chip) -> ScaleUp | None:
+    """The links of a chip within its usual scale-up domain; None where that is a torus."""
+    levels = chip.fabric.levels
+    if chip.fabric.torus is not None or not levels or levels[0].size is None:
+        return None
+    return ScaleUp(levels[0].size, levels[0].gb_s_per_chip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +52,20 @@ class EvidenceRow:
         return str(cluster.get("chip") or catalogue.fabric_chip(cluster["preset"]))
 
     @property
+    def scale_up(self) -> ScaleUp | None:
+        """The links within a scale-up domain: those that the run names, or those of its chips. None
+        on a torus."""
+        levels = self.run["cluster"].get("levels")
+        if not levels:
+            return scale_up_of(catalogue.chip(self.chip))
+        size = levels[0].get("size")
+        return None if size is None else ScaleUp(size, levels[0]["gb_s_per_chip"])
+
+    @property
     def domain(self) -> str:
-        """The scale-up domain of such chips, in words."""
-        levels = catalogue.chip(self.chip).fabric.levels
-        if not levels or not levels[0].size:
-            return "torus"
-        return f"{levels[0].size:,} chips at {levels[0].gb_s_per_chip:,.0f} GB/s"
+        """The scale-up domain, in words."""
+        links = self.scale_up
+        return "torus" if links is None else f"{links.domain:,} chips at {links.gb_s:,.0f} GB/s"
 
     @property
     def speed(self) -> float:

@@ -14,7 +14,8 @@ from starlette.concurrency import run_in_threadpool
 
 from service.pages.evidence_rows import EvidenceRow
 from service.pages.frontier_answer import title
-from service.pages.frontier_form import AXES, EXAMPLES, FrontierForm, pins
+from service.pages.frontier_form import AXES, EXAMPLES, FrontierForm
+from service.pages.frontier_pins import pins
 from service.pages.published_runs import fastest_by_chip
 from service.pages.question_form import choices
 from service.pages.rendering import page
@@ -79,7 +80,7 @@ async def frontier(
         "grid": grid,
         "axes": [{"name": name, "label": AXES[name].label} for name in form.axes],
         "tolerance": body.tolerance,
-        "pins": pins(),
+        "pins": pins(shown["published"]),
     }
     return page(request, "frontier.html", shown)
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import Invalid
-from models.spec import catalogue
-from models.spec.hardware import Chip
+from service.pages.glossary import FIELDS
 from service.pages.question_form import DEFAULTS, QuestionForm, number
 
 
@@ -16,12 +15,15 @@ from service.pages.question_form import DEFAULTS, QuestionForm, number
 class Axis:
     name: str
     """The name of the axis in the grid of a request."""
-    words: str
     label: str
     """The label of the axis in the picture, with its unit."""
     values: tuple[float, ...]
     """The values that are drawn unless the form has others. They are few, since every one is a
     column of searches."""
+
+    @property
+    def words(self) -> str:
+        return FIELDS[f"grid.{self.name}"]
 
 
 AXES = {
@@ -29,24 +31,21 @@ AXES = {
     for axis in (
         Axis(
             "domain",
-            "chips in a scale-up domain",
             "Chips in a scale-up domain (chips)",
             (8, 16, 32, 64, 128, 256),
         ),
         Axis(
             "scale_up",
-            "bandwidth within a domain",
             "Bandwidth within a domain (1 = as in the question)",
             (0.5, 1, 2, 4, 8),
         ),
         Axis(
             "scale_out",
-            "bandwidth between domains",
             "Bandwidth between domains (1 = as in the question)",
             (0.25, 0.5, 1, 2, 4),
         ),
-        Axis("num_chips", "chips", "Chips at the same batch (chips)", (0.25, 0.5, 1, 2, 4)),
-        Axis("layers", "layers", "Layers (times those of the model)", (0.5, 1, 1.5, 2, 3)),
+        Axis("num_chips", "Chips at the same batch (chips)", (0.25, 0.5, 1, 2, 4)),
+        Axis("layers", "Layers (times those of the model)", (0.5, 1, 1.5, 2, 3)),
     )
 }
 _TIMES_ASKED = "num_chips"
@@ -113,21 +112,3 @@ class FrontierForm:
             return [int(value) if name == "domain" else value for value in own]
         asked = self.question.question().get("cluster", {}).get("num_chips")
         return [max(round(asked * value), 1) for value in own] if isinstance(asked, int) else []
-
-
-def pins() -> list[dict[str, Any]]:
-    """Where the chips of the catalogue lie: the size and the bandwidth of their scale-up domains,
-    with all the names that share a place, the newest first."""
-    places: dict[tuple[int, float], list[Chip]] = {}
-    for chip in {chip.id: chip for chip in catalogue.chips().values()}.values():
-        inner = chip.fabric.levels[0] if chip.fabric.levels else None
-        if inner is not None and inner.size:
-            places.setdefault((inner.size, inner.gb_s_per_chip), []).append(chip)
-
-    def newest_first(chips: list[Chip]) -> list[Chip]:
-        return sorted(chips, key=lambda chip: (-(chip.year or 0), len(chip.id), chip.id))
-
-    return [
-        {"domain": domain, "gb_s": gb_s, "names": [chip.id for chip in newest_first(chips)]}
-        for (domain, gb_s), chips in places.items()
-    ]

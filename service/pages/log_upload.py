@@ -42,13 +42,10 @@ async def upload_log(request: Request, services: ServicesDep, creation: Creation
     try:
         body = log_body(sent)
         form = _FORM.validate_python(body)
-        told = await run_in_threadpool(services.report_logs.told, form)
-        contents = await services.log_texts.contents(told.submission, request.is_disconnected)
-        masked = await services.log_texts.masked(told.submission, request.is_disconnected)
+        log = await services.report_logs.read(form, request.is_disconnected)
         received = json.dumps(body, ensure_ascii=False)
         created = await run_in_threadpool(
-            creation.create,
-            lambda: services.report_logs.prepare(told, received, contents, masked),
+            creation.create, lambda: services.report_logs.prepare(log, received)
         )
     except TOLD as error:
         trouble = await trouble_of(request, error, LogForm)

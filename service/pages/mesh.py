@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-AXIS_WORDS = {
-    "tp": "tensor parallel",
-    "cp": "context parallel",
-    "dp_shard": "data parallel, sharded",
-    "dp_replicate": "data parallel, replicated",
-    "pp": "pipeline stages",
-}
+from service.pages.glossary import LAYOUT
+
 _MOST_ROWS = 12  # more of them are no longer seen at a glance
 _MOST_CHIPS_OF_ONE_ROW = 24  # three boxes of eight lie beside each other on a wide screen
 _COLUMNS = 8  # of chips in a node: two rows of NVL72's trays, or a whole box of eight
@@ -99,7 +94,7 @@ def _axes(layout: Mapping[str, Any], domain: int) -> Iterator[Axis]:
         if degree > 1:
             # A group that fits into a domain stays in it where groups do not straddle two.
             inside = reach <= domain and domain % reach == 0
-            yield Axis(name, AXIS_WORDS[name], degree, stride, reach, inside)
+            yield Axis(name, LAYOUT[name].label, degree, stride, reach, inside)
         stride = reach
 
 

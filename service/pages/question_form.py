@@ -10,17 +10,12 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.formats import format_of_stack
+from service.pages.glossary import LAYOUT
 from service.resolve.catalog import Catalog
 
 _WHOLE_NUMBER = re.compile(r"\d{1,3}(?:[, _]\d{3}){1,5}|\d{1,18}", re.ASCII)
 """Numbers of up to 18 digits: no limit of the API is as large, and Python reads none of 5,000."""
-PINS = {
-    "tp": "Tensor parallel (TP)",
-    "pp": "Pipeline parallel (PP)",
-    "cp": "Context parallel (CP)",
-    "ep": "Expert parallel (EP)",
-    "micro_batch": "Micro-batch",
-}
+PINS = {name: LAYOUT[name].heading for name in ("tp", "pp", "cp", "ep", "micro_batch")}
 """Degrees of a layout that a form can fix, which are those that people ask about by name."""
 PRECISIONS = ("bf16", "fp8", "fp16", "fp32")
 DEFAULTS = {"seq_len": "8192", "stack": "megatron", "precision": "bf16"}

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.types import Scope
 
 from service import __version__
-from service.pages import numbers, words
+from service.pages import cookies, glossary, numbers, words
 from service.pages.form_token import TOKEN_COOKIE, form_token
 from service.web.authentication import SESSION_COOKIE
 
@@ -75,9 +75,21 @@ _environment.filters |= {
 _environment.filters["signed_seconds"] = lambda value: numbers.signed(numbers.seconds(value), value)
 _environment.filters["signed_gib"] = lambda value: numbers.signed(numbers.gib(value), value)
 _environment.filters["signed_ratio"] = lambda value: numbers.signed(numbers.ratio(value), value)
-_environment.filters |= {"asdict": asdict, "exp": exp}
+_environment.filters |= {
+    "asdict": asdict,
+    "exp": exp,
+    "plain": glossary.plain,
+    "glossed": glossary.glossed,
+    "explained": glossary.explained,
+}
 _environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-_environment.globals |= {"static": STATIC_PATH, "words": words, "version": __version__, "nav": NAV}
+_environment.globals |= {
+    "static": STATIC_PATH,
+    "words": words,
+    "glossary": glossary.LAYOUT,
+    "version": __version__,
+    "nav": NAV,
+}
 
 
 class StaticFilesForGood(StaticFiles):
@@ -112,6 +124,5 @@ def page(
     )
     response = HTMLResponse(html, status, {"Cache-Control": "no-store"})
     if request.cookies.get(TOKEN_COOKIE) != token:
-        is_https = request.url.scheme == "https"
-        response.set_cookie(TOKEN_COOKIE, token, httponly=True, samesite="strict", secure=is_https)
+        cookies.keep(request, response, TOKEN_COOKIE, token)
     return response

@@ -23,6 +23,16 @@ def line_of(text: str, names: Iterable[str]) -> int | None:
     return None
 
 
+def number_of(text: str, names: Iterable[str]) -> int | None:
+    """The whole number that the text gives to the first of these settings that it has; None where
+    it gives none."""
+    for name in names:
+        found = re.search(rf"{_pattern(name)}[\s=:]+(\d+)\b", text)
+        if found is not None:
+            return int(found[1])
+    return None
+
+
 def _pattern(name: str) -> str:
     """A setting by its whole name; dashes and underscores are the same to most parsers."""
     bare = re.escape(name.lstrip("-"))

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.errors import Unauthenticated
+from service.pages import cookies
 from service.pages.form_token import TOKEN_COOKIE, posted_form
 from service.pages.rendering import page
 from service.pages.trouble import PageRoute
@@ -45,14 +46,7 @@ async def login(request: Request) -> Response:
         shown = {"next": following, "again": None, "refusal": str(error)}
         return page(request, "login.html", shown, status=401)
     response = RedirectResponse(following, _SEE_OTHER)
-    response.set_cookie(
-        SESSION_COOKIE,
-        session,
-        max_age=int(LASTS.total_seconds()),
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
+    cookies.keep(request, response, SESSION_COOKIE, session, LASTS)
     return response
 
 
@@ -61,8 +55,7 @@ async def logout(request: Request) -> Response:
     """Ends the session of this browser."""
     await posted_form(request)
     response = RedirectResponse(SIGN_IN, _SEE_OTHER)
-    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
-    response.delete_cookie(TOKEN_COOKIE, httponly=True, samesite="strict")
+    cookies.forget(response, SESSION_COOKIE, TOKEN_COOKIE)
     return response
 
 

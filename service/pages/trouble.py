@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from models.errors import DomainError
 from service.errors import ServiceError
 from service.field_violations import violations_of
+from service.pages.glossary import plain
 from service.pages.rendering import page
 from service.web.problems import response_of
 
@@ -34,22 +35,22 @@ class Trouble:
 
 
 async def trouble_of(request: Request, error: Exception, form: Any = None) -> Trouble:
-    """An exception in the sentences of the API's problem documents. `form` is the schema that a
-    ValidationError is about."""
+    """An exception in the sentences of the API's problem documents, with fields in the words of the
+    forms. `form` is the schema that a ValidationError is about."""
     if isinstance(error, ValidationError):
         violations = violations_of(error, (), form, limit=_MOST)
-        sentences = tuple(violation.sentence() for violation in violations)
+        sentences = tuple(plain(violation.sentence()) for violation in violations)
         return Trouble("Something in the form cannot be used", sentences, 422, {}, {})
     response = await response_of(request, error)
     problem = json.loads(bytes(response.body))
     entries = problem.get("errors", [])
-    sentences = tuple(f"{entry['field']}: {entry['rule']}" for entry in entries[:_MOST])
+    sentences = tuple(plain(f"{entry['field']}: {entry['rule']}") for entry in entries[:_MOST])
     headers = {
         name: response.headers[name] for name in ("retry-after",) if name in response.headers
     }
     return Trouble(
         problem["title"],
-        sentences if len(sentences) > 1 else (problem["detail"],),
+        sentences if len(sentences) > 1 else (plain(problem["detail"]),),
         problem["status"],
         headers,
         {name: problem.get(name) for name in ("enough_chips", "surest", "min_fit_probability")},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from models.prediction.term_words import MEMORY_WORDS, TIME_WORDS
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -15,28 +17,34 @@ class Term:
     """The kind of time or memory that it is: pictures give each family one hue."""
 
 
+def _term(field: str, family: str) -> Term:
+    """A term under the name that sentences give it."""
+    return Term(field, _SENTENCE_WORDS[field].removeprefix("the "), family)
+
+
+_SENTENCE_WORDS = {**TIME_WORDS, **MEMORY_WORDS}
 TIME_TERMS = (
-    Term("compute_s", "compute", "compute"),
-    Term("recompute_s", "recompute", "compute"),
-    Term("tensor_s", "tensor-parallel traffic", "traffic"),
-    Term("context_s", "context-parallel traffic", "traffic"),
-    Term("expert_s", "expert traffic", "traffic"),
-    Term("data_s", "data-parallel traffic", "traffic"),
-    Term("pipeline_s", "pipeline sends", "traffic"),
-    Term("offload_s", "offload", "traffic"),
-    Term("bubble_s", "idle pipeline stages", "waiting"),
-    Term("jitter_s", "stragglers", "waiting"),
-    Term("optimizer_s", "optimizer", "once a step"),
-    Term("fixed_s", "fixed costs", "once a step"),
+    _term("compute_s", "compute"),
+    _term("recompute_s", "compute"),
+    _term("tensor_s", "traffic"),
+    _term("context_s", "traffic"),
+    _term("expert_s", "traffic"),
+    _term("data_s", "traffic"),
+    _term("pipeline_s", "traffic"),
+    _term("offload_s", "traffic"),
+    _term("bubble_s", "waiting"),
+    _term("jitter_s", "waiting"),
+    _term("optimizer_s", "once a step"),
+    _term("fixed_s", "once a step"),
 )
 MEMORY_TERMS = (
-    Term("parameters_gib", "parameters", "model"),
-    Term("gradients_gib", "gradients", "model"),
-    Term("optimizer_gib", "optimizer states", "model"),
-    Term("activations_gib", "activations", "activations"),
-    Term("logits_gib", "logits", "activations"),
-    Term("context_gib", "runtime and buffers", "runtime"),
-    Term("fragmentation_gib", "fragmentation", "runtime"),
+    _term("parameters_gib", "model"),
+    _term("gradients_gib", "model"),
+    _term("optimizer_gib", "model"),
+    _term("activations_gib", "activations"),
+    _term("logits_gib", "activations"),
+    _term("context_gib", "runtime"),
+    _term("fragmentation_gib", "runtime"),
 )
 GROUNDS = {
     "measured": "measured on this chip and stack",

@@ -147,7 +147,7 @@ class Services:
             recommendations=Recommendations(store, self.evidence),
             replays=Replays(store),
             report_batches=ReportBatches(store, self.process_pool),
-            report_logs=ReportLogs(store),
+            report_logs=ReportLogs(store, self.texts),
             report_summaries=ReportSummaries(store, self.drift_flags),
             reports=Reports(store, self.drift_flags),
             stored_checks=StoredChecks(store),

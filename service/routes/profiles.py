@@ -113,8 +113,8 @@ def list_profile_versions(
     request: Request,
     services: ServicesDep,
 ) -> Response:
-    """The versions of a profile, newest first, each with the errors of the calibration that made
-    it, in pages, in full or in brief, or all as CSV."""
+    """List the versions of a profile, newest first, each with the errors of the calibration that
+    made it, in pages, in full or in brief, or all as CSV."""
     return list_response(
         request, query, lambda query: services.profiles.version_page(id_, query), tables.VERSIONS
     )

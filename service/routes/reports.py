@@ -11,15 +11,12 @@ from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from service.formats.logs.contents import LogContents
-from service.learning.report_logs import ToldRun
 from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
 from service.routes import examples
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
 from service.routes.pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
-from service.runtime.idempotency import SaveRows
 from service.schemas.list_query import BriefPage
 from service.schemas.report import BatchAnswer, ReportAnswer, ReportBatch, Reported, StoredReport
 from service.schemas.report_list import ReportPage, ReportQuery
@@ -107,18 +104,10 @@ async def create_report_from_log(
 ) -> Response:
     """Read a training log of Megatron-LM, NeMo, torchtitan or MaxText into a report. The same bytes
     make one report: sent again, they are answered with it."""
-
-    async def read() -> tuple[ToldRun, LogContents, str | None]:
-        told = await run_in_threadpool(services.report_logs.told, body)
-        contents = await services.log_texts.contents(told.submission, request.is_disconnected)
-        masked = await services.log_texts.masked(told.submission, request.is_disconnected)
-        return told, contents, masked
-
-    def prepare(read: tuple[ToldRun, LogContents, str | None]) -> SaveRows:
-        told, contents, masked = read
-        return services.report_logs.prepare(told, raw_body, contents, masked)
-
-    return await creation.respond_after(read, prepare)
+    return await creation.respond_after(
+        lambda: services.report_logs.read(body, request.is_disconnected),
+        lambda log: services.report_logs.prepare(log, raw_body),
+    )
 
 
 @router.get(

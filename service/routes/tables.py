@@ -45,10 +45,11 @@ _SAME = (
     "name", "chip", "num_chips", "chips_used", "stack", "meets", "meets_probability", "hours",
     "hours_low", "hours_high", "usd", "usd_low", "usd_high", "usd_used", "usd_per_chip_hour",
     "usd_per_million_tokens", "step_time_s", "step_time_low_s", "step_time_high_s",
-    "tokens_per_s", "goodput", "checkpoint_every_s", "layout_summary", "grade", "exact",
-    "missing", "refused",
+    "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "goodput", "checkpoint_every_s",
+    "layout_summary", "grade", "exact", "missing", "refused",
 )  # fmt: skip
-CHOICES = Table("choices", {**{name: name for name in _SAME}, "mfu_causal": "mfu.causal"})
+_MFU = {f"mfu_causal{end}": f"mfu{end}.causal" for end in ("", "_low", "_high")}
+CHOICES = Table("choices", {**{name: name for name in _SAME}, **_MFU})
 _AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")
 _OF_POINT = (
     "without_s", "with_s", "gap", "gap_low", "gap_high", "pipeline_needed", "exact", "refused",

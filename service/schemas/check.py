@@ -33,6 +33,7 @@ from service.schemas.prediction import (
     ProfileUsed,
     StoredAnswer,
     TimeTerms,
+    speed_intervals,
 )
 from service.schemas.question import PinnedQuestion, Question
 from service.schemas.reservation import ReservationAnswer
@@ -245,6 +246,9 @@ class CheckedPrediction(Document):
     """At `step_time_high_s`."""
     mfu_high: ByConvention
     tokens_per_s: float
+    tokens_per_s_low: float
+    """At `step_time_high_s`."""
+    tokens_per_s_high: float
     tokens_per_s_per_chip: float
     num_micro_batches: int
     time: TimeTerms
@@ -252,16 +256,12 @@ class CheckedPrediction(Document):
 
     @classmethod
     def of(cls, prediction: Prediction) -> Self:
-        slowest = prediction.step_time_s / prediction.step_time_high_s
-        quickest = prediction.step_time_s / prediction.step_time_low_s
-        same = {name: getattr(prediction, name) for name in cls.model_fields if "mfu_" not in name}
-        return cls.model_validate(
-            {
-                **same,
-                "mfu_low": {name: mfu * slowest for name, mfu in prediction.mfu.items()},
-                "mfu_high": {name: mfu * quickest for name, mfu in prediction.mfu.items()},
-            }
-        )
+        same = {
+            name: getattr(prediction, name)
+            for name in cls.model_fields
+            if hasattr(prediction, name)
+        }
+        return cls.model_validate({**same, **speed_intervals(prediction)})
 
 
 class BestAnswer(Document):
@@ -272,6 +272,9 @@ class BestAnswer(Document):
     layout: LayoutFields
     summary: str
     step_time_s: float
+    step_time_low_s: float
+    """With `step_time_high_s` a central 80% interval."""
+    step_time_high_s: float
     mfu: ByConvention
     fit_probability: float
     gain_s: float | None
@@ -291,6 +294,8 @@ class BestAnswer(Document):
             layout=LayoutFields.shown(best.layout, on_torus=cluster.is_torus),
             summary=best.layout.summary(),
             step_time_s=best.step_time_s,
+            step_time_low_s=best.step_time_low_s,
+            step_time_high_s=best.step_time_high_s,
             mfu=ByConvention.model_validate(best.mfu),
             fit_probability=best.fit_probability,
             gain_s=None if checked is None else checked.step_time_s - best.step_time_s,

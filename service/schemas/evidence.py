@@ -239,6 +239,9 @@ class EvidenceShown(Document):
     layout: LayoutFields
     measured_step_time_s: float
     predicted_step_time_s: float
+    predicted_step_time_low_s: float
+    """With `predicted_step_time_high_s` a central 80% interval."""
+    predicted_step_time_high_s: float
     residual: float
     """Natural log(measured / predicted)."""
 
@@ -253,5 +256,7 @@ class EvidenceShown(Document):
                 "layout": answer.layout,
                 "measured_step_time_s": answer.measured.step_time_s,
                 "predicted_step_time_s": answer.predicted.step_time_s,
+                "predicted_step_time_low_s": answer.predicted.step_time_low_s,
+                "predicted_step_time_high_s": answer.predicted.step_time_high_s,
             }
         )

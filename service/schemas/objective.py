@@ -15,7 +15,7 @@ from service.json_pointers import TAG_PREFIX
 from service.schemas.allocation import AllocationFields
 from service.schemas.cluster import ClusterFields, ClusterPreset, cluster_union_tag, reject_name
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import ByConvention
+from service.schemas.prediction import ByConvention, speed_intervals
 from service.schemas.stack import StackForm
 from service.schemas.wire import Degree, Document, Name, Wire
 
@@ -118,8 +118,14 @@ class ChoiceAnswer(Document):
     layout_summary: str | None = None
     """In one line."""
     mfu: ByConvention | None = None
+    mfu_low: ByConvention | None = None
+    """At `step_time_high_s`."""
+    mfu_high: ByConvention | None = None
     tokens_per_s: float | None
     """While it trains."""
+    tokens_per_s_low: float | None = None
+    """At `step_time_high_s`."""
+    tokens_per_s_high: float | None = None
     goodput: float | None
     """Share of the time that failures, checkpoints and restarts leave."""
     checkpoint_every_s: float | None
@@ -164,6 +170,7 @@ class ChoiceAnswer(Document):
         if choice.layout is not None:
             figures["layout"] = LayoutFields.shown(choice.layout, on_torus=on_torus)
             figures["layout_summary"] = choice.layout.summary()
+            figures |= speed_intervals(choice)
         return cls.model_validate({**figures, "mfu": choice.mfu or None, **place})
 
 

@@ -3,7 +3,7 @@ too."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, WithJsonSchema, model_validator
 
@@ -72,6 +72,29 @@ class ByConvention(Document):
     """Over the whole sequence or window."""
 
 
+class Timed(Protocol):
+    """Anything with a predicted step time, and with the speeds that follow from it."""
+
+    step_time_s: Any
+    step_time_low_s: Any
+    step_time_high_s: Any
+    mfu: Any
+    tokens_per_s: Any
+
+
+def speed_intervals(timed: Timed) -> dict[str, Any]:
+    """Returns the 80% intervals of MFU and of tokens a second. Both are inversely proportional to
+    the step time, so that their lower ends are at its upper end."""
+    slowest = timed.step_time_s / timed.step_time_high_s
+    quickest = timed.step_time_s / timed.step_time_low_s
+    return {
+        "mfu_low": {name: mfu * slowest for name, mfu in timed.mfu.items()},
+        "mfu_high": {name: mfu * quickest for name, mfu in timed.mfu.items()},
+        "tokens_per_s_low": timed.tokens_per_s * slowest,
+        "tokens_per_s_high": timed.tokens_per_s * quickest,
+    }
+
+
 class TermBasis(Document):
     ground: EvidenceLevel
     """"measured" on this chip and stack, "inherited" from the chip's generation or the stack, or
@@ -105,9 +128,15 @@ class PredictedLayout(Document):
     """With `step_time_high_s` a central 80% interval."""
     step_time_high_s: float
     tokens_per_s: float
+    tokens_per_s_low: float
+    """At `step_time_high_s`."""
+    tokens_per_s_high: float
     tokens_per_s_per_chip: float
     tflops_per_chip: ByConvention
     mfu: ByConvention
+    mfu_low: ByConvention
+    """At `step_time_high_s`."""
+    mfu_high: ByConvention
     num_micro_batches: int
     """Run by each data-parallel rank in a step."""
     micro_batch_group: int | None = None
@@ -150,6 +179,7 @@ class PredictedLayout(Document):
     def of(cls, prediction: Prediction, cluster: Cluster) -> Self:
         members = {name: getattr(prediction, name) for name in prediction.__dataclass_fields__}
         members["layout"] = LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus)
+        members |= speed_intervals(prediction)
         return cls.model_validate(members, from_attributes=True)
 
 

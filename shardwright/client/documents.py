@@ -131,6 +131,8 @@ class CheckedPrediction(TypedDict):
     mfu_low: ByConvention
     mfu_high: ByConvention
     tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
     tokens_per_s_per_chip: float
     num_micro_batches: int
     time: Time
@@ -1611,6 +1613,8 @@ class BestAnswer(TypedDict):
     layout: LayoutFields
     summary: str
     step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
     mfu: ByConvention
     fit_probability: float
     gain_s: float | None
@@ -1679,7 +1683,11 @@ class ChoiceAnswer(TypedDict):
     layout: NotRequired[LayoutFields | None]
     layout_summary: NotRequired[str | None]
     mfu: NotRequired[ByConvention | None]
+    mfu_low: NotRequired[ByConvention | None]
+    mfu_high: NotRequired[ByConvention | None]
     tokens_per_s: float | None
+    tokens_per_s_low: NotRequired[float | None]
+    tokens_per_s_high: NotRequired[float | None]
     goodput: float | None
     checkpoint_every_s: float | None
     hours: float | None
@@ -1769,6 +1777,8 @@ class EvidenceShown(TypedDict):
     layout: LayoutFields
     measured_step_time_s: float
     predicted_step_time_s: float
+    predicted_step_time_low_s: float
+    predicted_step_time_high_s: float
     residual: float
 
 
@@ -2224,9 +2234,13 @@ class PredictedLayout(TypedDict):
     step_time_low_s: float
     step_time_high_s: float
     tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
     tokens_per_s_per_chip: float
     tflops_per_chip: ByConvention
     mfu: ByConvention
+    mfu_low: ByConvention
+    mfu_high: ByConvention
     num_micro_batches: int
     micro_batch_group: NotRequired[int | None]
     layers_per_chunk: list[int]

@@ -60,6 +60,19 @@ _OVERLAPS = """() => [...document.querySelectorAll(".chart svg")].flatMap(svg =>
 })"""
 
 
+_OPEN = """() => document.querySelectorAll("details").forEach(one => one.open = true)"""
+_UNTOLD = """() => [...document.querySelectorAll("main *")]
+  .filter(part => part.checkVisibility() && part.scrollWidth > part.clientWidth + 1)
+  .filter(part => ["auto", "scroll"].includes(getComputedStyle(part).overflowX))
+  .filter(part => !part.matches("textarea, input, select"))
+  .filter(part => {
+    const isReached = part.tabIndex === 0 && part.ariaLabel;
+    const before = getComputedStyle(part, "::before").content;
+    const isTold = !part.matches(".scroll") || before !== "none";
+    return !isReached || !isTold;
+  }).map(part => part.outerHTML.slice(0, 120))"""
+
+
 @pytest.fixture(scope="module")
 def answer(address: str) -> dict[str, Any]:
     return httpx.post(f"{address}/v1/recommendations", json=_QUESTION, timeout=60).json()
@@ -85,6 +98,16 @@ def test_a_page_is_readable_and_accessible(
         if each["impact"] in ("serious", "critical")
     ]
     assert serious == []
+
+
+@pytest.mark.parametrize("name", VISITS)
+def test_what_is_wider_than_a_telephone_says_so_and_scrolls_by_keys(
+    address: str, new_page: Any, name: str
+) -> None:
+    page = new_page(WIDTHS[-1])
+    visit(page, address, name)
+    page.evaluate(_OPEN)
+    assert page.evaluate(_UNTOLD) == []
 
 
 def test_the_bar_of_a_step_shows_the_terms_of_the_answer(
@@ -161,6 +184,42 @@ def test_the_heat_map_shows_the_points_of_the_frontier(address: str, new_page: A
     assert page.locator("h1").inner_text().startswith("Without a pipeline a step is predicted to")
     undecided = sum(point["pipeline_needed"] == "undecided" for point in points)
     assert 0 < sum(text.endswith("%?") for text in pins) <= undecided
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_chip_on_the_map_is_named_on_it_or_below(
+    address: str, new_page: Any, width: int
+) -> None:
+    page = new_page(width)
+    visit(page, address, "frontier")
+    titles = page.evaluate("""() => [...document.querySelectorAll(
+      "#frontier svg g[data-mark=dot] title")].map(title => title.textContent)""")
+    told = page.locator("#frontier").text_content()
+    assert len(titles) > 8
+    for title in titles:
+        first, *others = title.partition("\n")[0].split(", ")
+        assert (f"{first} and {len(others)} more" if others else first) in told
+
+
+def test_a_published_run_is_a_square_that_leads_to_its_row(address: str, new_page: Any) -> None:
+    page = new_page()
+    visit(page, address, "frontier")
+    squares = page.locator("#frontier svg g[data-mark=dot] path").filter(
+        has=page.locator("title", has_text="published: ")
+    )
+    data = json.loads(page.locator("#data").text_content())
+    runs = [run for pin in data["pins"] for run in pin["runs"]]
+    titles = squares.all_text_contents()
+    drawn = [line for title in titles for line in title.splitlines()[1:]]
+    assert len(drawn) == len(runs) > 1
+    for run in runs:
+        words = f"{run['stages']} pipeline stages" if run["stages"] > 1 else "no pipeline"
+        assert f"published: {run['name']}, {words}" in drawn
+    squares.first.dispatch_event("click")
+    row = int(page.url.rpartition("#published-")[2])
+    (led,) = [run for run in runs if run["row"] == row]
+    assert led["name"] in titles[0]
+    assert led["name"] in page.locator("tr:target").inner_text()
 
 
 def test_each_place_is_drawn_at_its_hours_and_dollars(address: str, new_page: Any) -> None:

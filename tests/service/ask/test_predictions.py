@@ -207,6 +207,15 @@ def test_the_terms_add_up(shared_client) -> None:
     assert found["host_usable_gib"] == pytest.approx(256.0, abs=0.1)
 
 
+def test_the_slowest_likely_step_makes_the_least_mfu_and_tokens(shared_client) -> None:
+    found = shared_client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
+    for speed, time in (("low", "high"), ("high", "low")):
+        longer = found[f"step_time_{time}_s"] / found["step_time_s"]
+        assert found[f"tokens_per_s_{speed}"] * longer == pytest.approx(found["tokens_per_s"])
+        for convention, mfu in found["mfu"].items():
+            assert found[f"mfu_{speed}"][convention] * longer == pytest.approx(mfu)
+
+
 @pytest.mark.parametrize(
     ("chip", "dtype"), [("h100", "tf32"), ("v100", "fp32"), ("mi350x", "fp32")]
 )

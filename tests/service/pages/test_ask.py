@@ -41,6 +41,15 @@ def test_the_page_shows_the_answer_that_the_api_gives(shared_client: TestClient)
     assert launch.text in html.unescape(page.text)
 
 
+def test_every_tile_has_the_interval_of_its_figure(shared_client: TestClient) -> None:
+    page = shared_client.get("/ask", params=FORM).text
+    tiles = re.search(r'<dl class="tiles">(.*?)</dl>', page, re.DOTALL)
+    assert tiles is not None
+    subs = re.findall(r'<dd class="sub">(.*?)</dd>', tiles[1])
+    assert len(subs) == tiles[1].count("<dt>")
+    assert all(re.search(r"[\d.,]+\D{0,3} to [\d.,]+", sub) for sub in subs), subs
+
+
 def test_a_pasted_config_is_the_model(shared_client: TestClient) -> None:
     config = {
         "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
@@ -77,8 +86,8 @@ def test_a_tried_degree_is_compared_term_by_term(shared_client: TestClient) -> N
     ("changed", "sentence"),
     [
         ({"model": "lama-3.1-8b"}, "llama-3.1-8b"),
-        ({"batch": ""}, "global_batch: is required"),
-        ({"chips": "many"}, "cluster.num_chips"),
+        ({"batch": ""}, "sequences a step: is required"),
+        ({"chips": "many"}, "chips = 'many'"),
         ({"config": "{"}, "the pasted config.json is no JSON"),
     ],
 )

@@ -85,10 +85,13 @@ def test_each_setting_stands_on_the_line_that_is_named(shared_client: TestClient
     rows = settings_read(check(shared_client, EXAMPLE, {"cluster": "h100"}), EXAMPLE)
     lines = EXAMPLE.splitlines()
     by_label = {row.label: row for row in rows}
-    assert "--tensor-model-parallel-size 8" in lines[by_label["tensor parallel"].line - 1]
+    assert "--tensor-model-parallel-size 8" in lines[by_label["tensor parallel (TP)"].line - 1]
     assert "--global-batch-size 128" in lines[by_label["global batch"].line - 1]
+    padded = by_label["vocab size"]
+    assert "--vocab-size 128256" in lines[padded.line - 1]
+    assert padded.value == "129024, padded from 128256"
     assert "--hidden-size 4096" in lines[by_label["hidden size"].line - 1]
-    assert by_label["pipeline parallel"].line is None
+    assert by_label["pipeline parallel (PP)"].line is None
 
 
 def test_what_was_not_understood_is_marked_where_it_stands(shared_client: TestClient) -> None:

@@ -129,15 +129,15 @@ def test_the_form_has_room_for_one_more_place() -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"tokens": ""}, "objective.tokens"),
-        ({"tokens": HOSTILE}, "objective.tokens"),
-        ({"tokens": "9" * 5000}, "objective.tokens"),
-        ({"cluster_2": HOSTILE}, "alternatives.clusters"),
-        ({"chips_2": "many"}, "alternatives.clusters"),
-        ({"prices": "8.5"}, "objective.prices"),
-        ({"deadline_probability": "90"}, "deadline_probability"),
-        ({"deadline_hours": "", "up_to": "512"}, "objective.deadline_hours"),
-        ({"chips": "9" * 5000}, "num_chips"),
+        ({"tokens": ""}, "tokens to train"),
+        ({"tokens": HOSTILE}, "tokens to train"),
+        ({"tokens": "9" * 5000}, "tokens to train"),
+        ({"cluster_2": HOSTILE}, "other cluster 1"),
+        ({"chips_2": "many"}, "other cluster 1"),
+        ({"prices": "8.5"}, "the field “Prices”"),
+        ({"deadline_probability": "90"}, "the probability with which limits are kept"),
+        ({"deadline_hours": "", "up_to": "512"}, "deadline (hours)"),
+        ({"chips": "9" * 5000}, "chips ="),
     ],
 )
 def test_what_cannot_be_used_is_told_above_the_form(

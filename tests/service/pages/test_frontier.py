@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 
 from models.spec import catalogue
 from service.pages.frontier_answer import title
-from service.pages.frontier_form import AXES, pins
+from service.pages.frontier_form import AXES
+from service.pages.frontier_pins import pins
 from service.pages.published_runs import fastest_by_chip
 from tests.service.pages.questions import FORM, HOSTILE
 from tests.service.pages.test_ask import data_of
@@ -66,7 +67,7 @@ def test_without_scripts_a_link_leads_to_the_table(shared_client: TestClient) ->
     page = shared_client.get("/frontier", params={**FORM, **_GRID})
     assert "whole=1" in page.text
     whole = shared_client.get("/frontier", params={**FORM, **_GRID, "whole": "1"})
-    table = whole.text.split('<table id="points">')[1].split("</table>")[0]
+    table = whole.text.split('<table id="points" class="roomy">')[1].split("</table>")[0]
     assert table.count('<th scope="row">') == 6
     assert data_of(whole.text)["answer"]["points"]
 
@@ -146,9 +147,9 @@ def test_published_runs_of_the_model_stand_beside_the_picture(shared_client: Tes
     [
         ({"x": "speed"}, "must be one of domain"),
         ({"y": "domain"}, "must be another axis"),
-        ({"x_values": "eight"}, "grid.domain"),
+        ({"x_values": "eight"}, "chips in a scale-up domain"),
         ({"x_values": ",".join(map(str, range(1, 300)))}, "above 400"),
-        ({"cluster": HOSTILE}, "cluster.preset"),
+        ({"cluster": HOSTILE}, "chip or machine"),
     ],
 )
 def test_a_wrong_field_is_told(
@@ -164,12 +165,25 @@ def test_a_wrong_field_is_told(
     assert sentence in " ".join(document["sentences"])
 
 
+def test_every_published_run_is_pinned_where_its_links_lie(shared_client: TestClient) -> None:
+    for model in ("deepseek-v3", "llama-3.1-8b"):
+        runs = fastest_by_chip(shared_client.app.state.services, model)
+        switched = {row for row, run in enumerate(runs) if run.domain != "torus"}
+        pinned = [(pin, run) for pin in pins(runs) for run in pin["runs"]]
+        assert sorted(run["row"] for _, run in pinned) == sorted(switched)
+        assert switched
+        for pin, run in pinned:
+            links = f"{pin['domain']:,} chips at {pin['gb_s']:,.0f} GB/s"
+            assert links == runs[run["row"]].domain
+            assert run["stages"] == runs[run["row"]].run["layout"]["pp"]
+
+
 def test_every_chip_with_a_switched_domain_is_pinned_once() -> None:
-    names = [name for pin in pins() for name in pin["names"]]
+    names = [name for pin in pins([]) for name in pin["names"]]
     assert len(names) == len(set(names))
     chips = {chip.id: chip for chip in catalogue.chips().values()}
     assert {"h100-sxm-80gb", "gb200-nvl72"} <= set(names)
-    for pin in pins():
+    for pin in pins([]):
         for name in pin["names"]:
             inner = chips[name].fabric.levels[0]
             assert (inner.size, inner.gb_s_per_chip) == (pin["domain"], pin["gb_s"])

@@ -2,7 +2,6 @@
 import { draw, legend, shape } from "./figure.js";
 import { heatMap, shade } from "./heat_map.js";
 import { percent, significant } from "./numbers.js";
-import { theme } from "./palette.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const [across, up] = data.axes;
@@ -18,7 +17,10 @@ function ownLinks() {
 }
 
 function picture(width, colours) {
-  return heatMap(points, { grid: data.grid, axes: axes(), tolerance: data.tolerance, pins: pins(), width, colours });
+  const shown = pins();
+  const { plot, numbered } = heatMap(points, { grid: data.grid, axes: axes(), tolerance: data.tolerance, pins: shown, width, colours });
+  tellLegend(shown, numbered, colours);
+  return plot;
 }
 
 // Returns the cluster of the question, and the chips of the catalogue beside it, where the axes are
@@ -26,9 +28,10 @@ function picture(width, colours) {
 function pins() {
   const own = ownLinks();
   if (!own || across.name !== "domain" || up.name !== "scale_up") return [];
-  const here = { x: own.domain, y: 1, names: [answer.catalogue.fabric.name], isOwn: true };
+  const isHere = (pin) => pin.domain === own.domain && pin.gb_s === own.gb_s;
+  const here = { x: own.domain, y: 1, names: [answer.catalogue.fabric.name], runs: data.pins.find(isHere)?.runs ?? [], isOwn: true };
   const others = data.pins
-    .map((pin) => ({ x: pin.domain, y: pin.gb_s / own.gb_s, names: pin.names.filter((name) => name !== here.names[0]) }))
+    .map((pin) => ({ x: pin.domain, y: pin.gb_s / own.gb_s, names: pin.names.filter((name) => name !== here.names[0]), runs: isHere(pin) ? [] : pin.runs }))
     .filter((pin) => pin.names.length);
   return [here, ...others];
 }
@@ -47,20 +50,23 @@ function axes() {
 
 const again = draw("frontier", picture);
 
-function tellLegend() {
+function tellLegend(shown, numbered, colours) {
+  const ran = (word, fill) => ({ label: `chips of a published run ${word} a pipeline`, fill: "none", mark: () => shape("rect", { x: 2.5, y: 2.5, width: 9, height: 9, fill, stroke: colours.ink, "stroke-width": 1.5 }) });
   legend("frontier", [
     { label: "0% longer", fill: shade(0) },
     { label: "30% longer", fill: shade(0.3) },
     { label: "60% longer or more", fill: shade(0.6) },
-    { label: `${percent(data.tolerance)} longer, as predicted`, fill: "none", mark: () => shape("rect", { y: 5.5, width: 14, height: 3, fill: theme().accent }) },
+    { label: `${percent(data.tolerance)} longer, as predicted`, fill: "none", mark: () => shape("rect", { y: 5.5, width: 14, height: 3, fill: colours.accent }) },
     { label: "? too close to call: the 80% interval reaches across the line" },
-    ...(pins().length ? [
-      { label: "cluster of the question", fill: "none", mark: () => shape("circle", { cx: 7, cy: 7, r: 5.5, fill: "none", stroke: theme().accent, "stroke-width": 2.5 }) },
-      { label: "other chips", fill: "none", mark: () => shape("circle", { cx: 7, cy: 7, r: 4, fill: theme().ink }) },
+    ...(shown.length ? [
+      { label: "cluster of the question", fill: "none", mark: () => shape("circle", { cx: 7, cy: 7, r: 5.5, fill: "none", stroke: colours.accent, "stroke-width": 2.5 }) },
+      ran("without", colours.ink),
+      ran("with", colours.paper),
+      { label: "other chips", fill: "none", mark: () => shape("circle", { cx: 7, cy: 7, r: 4, fill: colours.ink }) },
     ] : []),
+    ...numbered.map(({ number, texts }) => ({ label: `${number}: ${texts.join("; ")}` })),
   ]);
 }
-tellLegend();
 
 function tell(found) {
   points.push(...found);
@@ -98,7 +104,6 @@ function finish(whole) {
   });
   document.getElementById("reasons").replaceChildren(...reasons);
   again();
-  tellLegend();
 }
 
 if (data.answer) {

@@ -1,11 +1,11 @@
 // A frontier as a heat map: how much longer a step takes without a pipeline, over two axes, with a
 // question mark where that is undecided; the line where it costs the tolerance; and real chips where
-// they lie. Places are logarithms (base 2), since
-// values are multiples of each other, and Plot's own logarithmic axis leaves labels out.
+// they lie. Places are logarithms (base 2), since values are multiples of each other, and Plot's own
+// logarithmic axis leaves labels out.
 import { on } from "./palette.js";
+import { labelled, textWidth } from "./pin_labels.js";
 
 const MOST = 0.6; // of the scale of colours: beyond it all is "much longer"
-const LETTER = 6.8; // pixels of a letter at 12 px, with some air
 
 export const shade = (gap) => d3.interpolateOranges(0.04 + 0.86 * Math.min(Math.max(gap, 0), MOST) / MOST);
 
@@ -57,30 +57,9 @@ export function cellsOf(points, grid, [across, up]) {
   });
 }
 
-// Returns pins with a label to the right or else to the left of their dot. A label that would lie on
-// another text or dot is left out; its dot stays, and says its names when pointed at.
-function labelled(pins, taken, place, width) {
-  const dots = pins.map((pin) => {
-    const [x, y] = place(pin);
-    return { left: x - 6, right: x + 6, top: y - 6, bottom: y + 6 };
-  });
-  const boxes = [...taken, ...dots];
-  return pins.map((pin) => {
-    const [x, y] = place(pin);
-    const long = pin.text.length * LETTER;
-    const at = (left) => ({ left, right: left + long, top: y - 8, bottom: y + 8 });
-    const isFree = (box) => box.left > 58 && box.right < width - 10 && boxes.every(
-      (other) => box.right < other.left || box.left > other.right || box.bottom < other.top || box.top > other.bottom,
-    );
-    const sides = { right: at(x + 11), left: at(x - 11 - long) };
-    const side = Object.keys(sides).find((name) => isFree(sides[name]));
-    if (side) boxes.push(sides[side]);
-    return { ...pin, side };
-  });
-}
-
-// pins: [{x, y, names, isOwn}] in the units of the axes. axes: [{name, label, factor}], where a factor
-// makes what is shown of the values of the grid.
+// pins: [{x, y, names, runs, isOwn}] in the units of the axes. axes: [{name, label, factor}], where a
+// factor makes what is shown of the values of the grid. Returns {plot, numbered}: the names of pins
+// that have numbers on the map.
 export function heatMap(points, { grid, axes, tolerance, pins, width, colours }) {
   const cells = cellsOf(points, grid, axes);
   const [columns, rows] = [edges(grid[axes[0].name]), edges(grid[axes[1].name])];
@@ -91,14 +70,17 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
   const scaleX = d3.scaleLinear(x, [margins.marginLeft, width - margins.marginRight]);
   const scaleY = d3.scaleLinear(y, [height - margins.marginBottom, margins.marginTop]);
   const inside = pins
-    .map(({ names, isOwn, ...pin }) => ({
+    .map(({ names, runs, isOwn, ...pin }) => ({
       names,
+      runs,
       isOwn,
+      radius: isOwn ? 10 : 6,
       text: names[0] + (names.length > 1 ? ` and ${names.length - 1} more` : ""),
       x: Math.log2(pin.x),
       y: Math.log2(pin.y),
     }))
-    .filter((pin) => pin.x > x[0] && pin.x < x[1] && pin.y > y[0] && pin.y < y[1]);
+    .filter((pin) => pin.x > x[0] && pin.x < x[1] && pin.y > y[0] && pin.y < y[1])
+    .sort((one, other) => rank(one) - rank(other));
   const cellWidth = (width - 62) / columns.size;
   const sign = (gap) => `${gap > 0 ? "+" : ""}${Math.round(100 * gap)}%`.replace("-", "−");
   const gapWords = (point) => (point.gap !== null ? sign(point.gap) : point.refused ? "none" : point.without_s === null ? "needs PP" : "no PP fits");
@@ -106,15 +88,20 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
   const line = boundary(cells, tolerance);
   const place = (pin) => [scaleX(pin.x), scaleY(pin.y)];
   // A number is left out where it has no room, or where a dot lies on it: the table has them all.
-  const numberBox = (cell) => ({ left: scaleX(cell.x1), right: scaleX(cell.x1) + 8 + words(cell).length * LETTER, top: scaleY(cell.y2), bottom: scaleY(cell.y2) + 20 });
+  const numberBox = (cell) => ({ left: scaleX(cell.x1), right: scaleX(cell.x1) + 8 + textWidth(words(cell)), top: scaleY(cell.y2), bottom: scaleY(cell.y2) + 18 });
   const isHit = (box) => inside.map(place).some(([left, top]) => left > box.left - 5 && left < box.right + 5 && top > box.top - 5 && top < box.bottom + 5);
   const numbered = cells.filter((cell) => cellWidth > 34 && !isHit(numberBox(cell)));
   const lineBoxes = line.map(({ x1, x2, y1, y2 }) => ({ left: scaleX(x1) - 3, right: scaleX(x2) + 3, top: scaleY(y2) - 3, bottom: scaleY(y1) + 3 }));
-  const shown = labelled(inside, [...numbered.map(numberBox), ...lineBoxes], place, width);
+  const named = labelled(inside, {
+    place,
+    taken: [...numbered.map(numberBox), ...lineBoxes],
+    area: { left: margins.marginLeft + 2, right: width - margins.marginRight, top: margins.marginTop, bottom: height - margins.marginBottom },
+  });
+  const upwards = inside.toReversed(); // what is drawn last lies on top
   const fill = ({ point }) => (point.gap !== null ? shade(point.gap) : costs(point, tolerance) === true ? shade(1) : costs(point, tolerance) === false ? shade(0) : colours.line);
   const marker = { x: "x", y: "y" };
   const axis = (values, factor = 1) => ({ ticks: [...values.keys()].map(Math.log2), tickFormat: (place) => Number((factor * 2 ** place).toPrecision(6)).toLocaleString("en-US") });
-  return Plot.plot({
+  const plot = Plot.plot({
     width, height, ...margins,
     style: { fontSize: "12px", background: "transparent", color: colours.ink, fontFamily: "inherit" },
     ariaLabel: `Heat map of ${points.length} points: how much longer a step takes without a pipeline, by ${axes[0].label} and ${axes[1].label}`,
@@ -126,11 +113,34 @@ export function heatMap(points, { grid, axes, tolerance, pins, width, colours })
       Plot.link(line, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", stroke: colours.paper, strokeWidth: 6, strokeLinecap: "round" }),
       Plot.link(line, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", stroke: colours.accent, strokeWidth: 3, strokeLinecap: "round" }),
       Plot.rect(cells, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill: "transparent", title: ({ point }) => describe(point) }),
-      Plot.dot(shown, { ...marker, r: 4.5, fill: colours.ink, stroke: colours.paper, strokeWidth: 1.5, title: (pin) => pin.names.join(", ") }),
-      Plot.dot(shown.filter((pin) => pin.isOwn), { ...marker, r: 9, stroke: colours.accent, strokeWidth: 3 }),
-      ...["right", "left"].map((side) => Plot.text(shown.filter((pin) => pin.side === side), { ...marker, text: "text", dx: side === "right" ? 11 : -11, textAnchor: side === "right" ? "start" : "end", fill: colours.ink, stroke: colours.paper, strokeWidth: 4, fontWeight: 600 })),
+      Plot.dot(upwards, { ...marker, r: 4.5, symbol: (pin) => (pin.runs.length ? "square" : "circle"), fill: (pin) => (isHollow(pin) ? colours.paper : colours.ink), stroke: (pin) => (isHollow(pin) ? colours.ink : colours.paper), strokeWidth: 1.5, title: pinWords }),
+      Plot.dot(inside.filter((pin) => pin.isOwn), { ...marker, r: 9, stroke: colours.accent, strokeWidth: 3 }),
+      Plot.text(named.labels, { x: (label) => scaleX.invert(label.x), y: (label) => scaleY.invert(label.y), text: "text", fill: colours.ink, stroke: colours.paper, strokeWidth: 4, fontWeight: 600 }),
     ],
   });
+  return { plot: leading(plot, upwards), numbered: named.numbered };
+}
+
+// The cluster of the question is named before chips that the model was run on, and these before others.
+const rank = (pin) => (pin.isOwn ? 0 : pin.runs.length ? 1 : 2);
+
+// Whether all runs at a place had a pipeline.
+const isHollow = (pin) => pin.runs.length > 0 && pin.runs.every((run) => run.stages > 1);
+
+function pinWords(pin) {
+  const runs = pin.runs.map((run) => `published: ${run.name}, ${run.stages > 1 ? `${run.stages} pipeline stages` : "no pipeline"}`);
+  return [pin.names.join(", "), ...runs].join("\n");
+}
+
+// Makes each mark of a published run lead to its row in the table.
+function leading(plot, pins) {
+  for (const mark of plot.querySelectorAll('g[aria-label="dot"] path')) {
+    const run = pins[mark.__data__]?.runs[0];
+    if (!run || !mark.querySelector("title")) continue;
+    mark.style.cursor = "pointer";
+    mark.addEventListener("click", () => { location.hash = `published-${run.row}`; });
+  }
+  return plot;
 }
 
 function describe(point) {

@@ -1,0 +1,27 @@
+"""Cookies of the pages: no script reads them, and no other site's request brings them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from fastapi import Request, Response
+
+
+def keep(
+    request: Request, response: Response, name: str, value: str, lasts: timedelta | None = None
+) -> None:
+    """Keeps a cookie in the browser, until that is closed unless it is said how long it lasts."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=None if lasts is None else int(lasts.total_seconds()),
+        httponly=True,
+        samesite="strict",
+        # Without TLS a browser would not send it back.
+        secure=request.url.scheme == "https",
+    )
+
+
+def forget(response: Response, *names: str) -> None:
+    for name in names:
+        response.delete_cookie(name, httponly=True, samesite="strict")
