@@ -33,11 +33,12 @@ def between_sources(
     """Return the standard deviation of what the runs of a source have in common, in the log of
     these quantities. 0 stands for too few sources to tell.
 
-    A source is an organisation with one stack; `organisations` names the organisation of each key.
-    A source lies where the median of its residuals is, under a fit that saw no run of its
-    organisation. The standard deviation is that of a normal distribution whose nearest four fifths
-    have the same mean square as those of the medians. A stack that no other organisation ran is
-    left out, because it is new to such a fit, which the terms without runs account for.
+    A source is an organisation with one stack on one generation of chips; `organisations` names the
+    organisation of each key. A source lies where the median of its residuals is, under a fit that
+    saw no run of its organisation. The standard deviation is that of a normal distribution whose
+    nearest four fifths have the same mean square as those of the medians. A stack that no other
+    organisation ran on such chips is left out, because the pair is new to such a fit: terms without
+    runs, and the widening of what nobody ran, account for that.
     """
     names = np.array([organisations[target.key] for target in fit.targets])
     _, folds = np.unique(names, return_inverse=True)
@@ -56,13 +57,14 @@ def spread_of_sources(
     for i, target in enumerate(fit.targets):
         is_measured = target.quantity in quantities and target.side == "equal"
         if is_measured and not np.isnan(residuals[i]):
-            stack = target.problem.stack.calibrated_as
-            members[stack, str(names[i])].append(i)
-            organisations[stack].add(str(names[i]))
+            problem = target.problem
+            pair = f"{problem.cluster.chip.generation}/{problem.stack.calibrated_as}"
+            members[pair, str(names[i])].append(i)
+            organisations[pair].add(str(names[i]))
     medians = sorted(
         abs(float(np.median(residuals[rows])))
-        for (stack, _), rows in members.items()
-        if len(rows) >= _MIN_RUNS and len(organisations[stack]) > 1
+        for (pair, _), rows in members.items()
+        if len(rows) >= _MIN_RUNS and len(organisations[pair]) > 1
     )
     if len(medians) < _MIN_SOURCES:
         return 0.0

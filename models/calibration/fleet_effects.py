@@ -86,7 +86,7 @@ def _fleet_scope_kind(scope: str) -> str | None:
     if not is_of_fleet(scope):
         return None
     kind = scope.split(":")[1]
-    if kind in ("all", "chip", "stack", "model"):
+    if kind in ("all", "chip", "stack", "model", "sequence"):
         return kind
     return "sparse" if kind.endswith("/sparse") else "pair"
 

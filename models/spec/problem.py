@@ -379,9 +379,9 @@ class Problem:
     @property
     def fleet_scopes(self) -> dict[str, str]:
         """The scopes of the deployment that reports come from (models.calibration.fleet_effects),
-        by their kind: "all" of it, its "chip", its "stack", or the "pair" of both. A sparse model
-        has two more: "sparse" for all sparse models on that pair, and "model", told by its number
-        of parameters."""
+        by their kind: "all" of it, its "chip", its "stack", the "pair" of both, the "model", told
+        by its number of parameters, and the length of a "sequence". A sparse model has one more:
+        "sparse" for all sparse models on that pair."""
         chip = self.cluster.chip.id
         stack = self.stack.calibrated_as
         scopes = {
@@ -389,10 +389,11 @@ class Problem:
             "chip": f"{FLEET}:chip:{chip}",
             "stack": f"{FLEET}:stack:{stack}",
             "pair": f"{FLEET}:{chip}/{stack}",
+            "model": f"{FLEET}:model:{self.architecture.parameters.total}",
+            "sequence": f"{FLEET}:sequence:{self.workload.seq_len}",
         }
         if self.architecture.is_moe:
             scopes["sparse"] = f"{FLEET}:{chip}/{stack}/sparse"
-            scopes["model"] = f"{FLEET}:model:{self.architecture.parameters.total}"
         return scopes
 
 

@@ -21,6 +21,7 @@ from service.learning.calibration_input import (
     rests_on_the_same,
 )
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
+from service.learning.step_time_changes import step_time_changes
 from service.own_profile import is_own, own_profile_id
 from service.resolve.profiles import add_own_version, add_version, version_document
 from service.runtime.idempotency import CreatedResource, SaveRows
@@ -30,6 +31,7 @@ from service.schemas.profile import (
     CalibrationRequest,
     Policy,
     Promotion,
+    StepTimeChange,
 )
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
@@ -153,7 +155,7 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
         return _NothingNew(len(given.unusable), given.base.version)
     fitted = _fitted(given)
     promotion = judge(given.policy, fitted, None, requested=request.activate, is_own=True)
-    return _new_version(fitted, given, None, promotion)
+    return _new_version(store, fitted, given, None, promotion)
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
@@ -182,16 +184,19 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | 
         requested=request.activate,
         is_agreed=given.is_agreed,
     )
-    return _new_version(fitted, given, published, promotion)
+    return _new_version(store, fitted, given, published, promotion)
 
 
 def _new_version(
+    store: Store,
     fitted: Calibration,
     given: CalibrationInput,
     published: ProfileComparison | None,
     promotion: Promotion,
 ) -> _NewVersion:
-    answer = _calibration_answer(fitted, given, published, promotion)
+    active = Profile.from_json(given.active.content)
+    changes = step_time_changes(store, given.runs, active, fitted.profile)
+    answer = _calibration_answer(fitted, given, published, promotion, changes)
     return _NewVersion(
         profile=fitted.profile,
         posterior=fitted.posterior,
@@ -219,6 +224,7 @@ def _calibration_answer(
     given: CalibrationInput,
     published: ProfileComparison | None,
     promotion: Promotion,
+    changes: list[StepTimeChange],
 ) -> CalibrationAnswer:
     return CalibrationAnswer.model_validate(
         {
@@ -230,6 +236,7 @@ def _calibration_answer(
             "published": _errors(published),
             "observations": len(given.runs),
             "waiting": 0 if given.left_out is None else given.left_out.reports,
+            "changes": changes,
             "moved": [asdict(moved) for moved in fitted.moved],
             "unidentified": [
                 {"coefficient": name, "scope": scope} for name, scope in sorted(fitted.unidentified)

@@ -3,43 +3,24 @@ and says why not if it does not."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from threading import Lock
+from collections.abc import Mapping
 
 import numpy as np
-from cachetools import LRUCache, cached
 
 from models.calibration.calibrate import Calibration
 from models.calibration.cross_validation import MIN_RUNS_TO_JUDGE, ProfileComparison
 from models.calibration.fleet_effects import without_fleet
-from models.columns import Array
-from models.cost.predictions import predict
-from models.spec.layout import Layouts
-from models.spec.problem import Problem
-from models.spec.profile import Coefficients, Profile
+from models.spec.profile import Profile
+from service.learning.published_sample import published_sample
 from service.resolve.calibration_targets import log_residuals, observation
-from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRuns
-from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
-from service.schemas.stored import read_stored
-from service.store import Rows, Store
+from service.store import Store
 from service.store.reports import ReportFilter
 
 _LEAST_FALL = 0.001  # a smaller fall of the error is chance
-_RUNS_OF_A_KIND = 6  # published runs of one chip, stack and kind of model
 _RUNS_OF_A_SOURCE = 20  # the last that it reported
 _SOURCES = 200  # those that reported last
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A few published runs of each kind, and the problem of each."""
-
-    runs: list[PublishedRun]
-    problems: list[Problem]
 
 
 def compare_on_published_runs(
@@ -47,11 +28,11 @@ def compare_on_published_runs(
 ) -> ProfileComparison | None:
     """Errors of two profiles on a few published runs of each chip and stack, which show what a
     calibration does to everybody else's machines. None where there are no published runs."""
-    sample = _published_sample(store, after.software_year)
+    sample = published_sample(store, after.software_year)
     if not sample.runs:
         return None
     profiles = [without_fleet(before), without_fleet(after)]
-    times_before, times_after = _log_times(sample, profiles)
+    times_before, times_after = sample.log_times(profiles)
     spreads = [
         profiles[1].neighbourhood(problem.neighbourhood_scopes).total for problem in sample.problems
     ]
@@ -66,26 +47,6 @@ def compare_on_published_runs(
         spread=np.array(spreads),
         kinds=tuple(kinds),
     )
-
-
-def _published_sample(store: Store, software_year: float) -> _Sample:
-    with store.reading() as rows:
-        return _read_sample(rows, software_year)
-
-
-@cached(
-    LRUCache(1),
-    key=lambda rows, software_year: (rows.versions.evidence, software_year),
-    lock=Lock(),
-)
-def _read_sample(rows: Rows, software_year: float) -> _Sample:
-    """The sample of a release of the published runs, which are the same in every database, for the
-    year of the software that a profile describes."""
-    resolver = Resolver(rows)
-    published = [read_stored(PublishedRun, document) for document in rows.evidence.all()]
-    runs = _few_of_each_kind(published)
-    problems = [resolver.resolve(run.question(software_year)).problem for run in runs]
-    return _Sample(runs, problems)
 
 
 def compare_on_latest_runs(
@@ -235,42 +196,3 @@ def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) 
 
 def _not_promoted(reason: str) -> Promotion:
     return Promotion(promoted=False, reason=reason)
-
-
-def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """At most _RUNS_OF_A_KIND measured runs of each kind, spread evenly over those of the kind in
-    the order of their ids."""
-    runs = [run for run in published if run.step_time_s is not None]
-    kinds = [(run.chip, run.stack.name, run.is_sparse) for run in runs]
-    sizes = Counter(kinds)
-    seen: Counter[tuple[str, str, bool]] = Counter()
-    kept: list[PublishedRun] = []
-    for run, kind in zip(runs, kinds, strict=True):
-        stride = max(sizes[kind] // _RUNS_OF_A_KIND, 1)
-        if seen[kind] % stride == 0 and seen[kind] // stride < _RUNS_OF_A_KIND:
-            kept.append(run)
-        seen[kind] += 1
-    return kept
-
-
-def _log_times(sample: _Sample, profiles: Sequence[Profile]) -> Array:
-    """The natural logarithm of each run's step time under each profile; shape (profiles, runs)."""
-    coefficients = {
-        scopes: _coefficients_by_profile(profiles, scopes)
-        for scopes in {problem.scopes for problem in sample.problems}
-    }
-    copies = np.zeros(len(profiles), dtype=np.int64)  # the one layout, once for each profile
-    times: list[Array] = []
-    for run, problem in zip(sample.runs, sample.problems, strict=True):
-        layouts = Layouts.of([run.layout.build()]).take(copies)
-        times.append(predict(problem, layouts, coefficients[problem.scopes]).step_time_s)
-    return np.log(np.array(times).T)
-
-
-def _coefficients_by_profile(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
-    """Coefficients of these scopes as arrays with one value for each profile."""
-    each = [profile.coefficients(scopes) for profile in profiles]
-    names = [field.name for field in fields(Coefficients)]
-    return Coefficients(
-        **{name: np.array([getattr(values, name) for values in each]) for name in names}
-    )

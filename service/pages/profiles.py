@@ -31,6 +31,7 @@ from service.store.versions import DEFAULT_PROFILE
 
 PATH = "/profiles"
 _MOST = 30  # versions: more of them are a table that nobody scrolls through
+_MOST_CHANGED = 12  # chips and frameworks: the others change by less
 _MOST_MOVED = 40  # coefficients: the others moved by a few percent of a spread
 _SEE_OTHER = 303
 
@@ -114,6 +115,7 @@ def _shown(
         "detail": detail,
         "calibration": calibration,
         "kinds": kind_rows(calibration and calibration["unseen"]),
+        "most_changed": _MOST_CHANGED,
         "most_moved": _MOST_MOVED,
         "trouble": None,
         "data": {"versions": [row.mark for row in rows if row.mark]},

@@ -74,6 +74,7 @@ _environment.filters |= {
 }
 _environment.filters["signed_seconds"] = lambda value: numbers.signed(numbers.seconds(value), value)
 _environment.filters["signed_gib"] = lambda value: numbers.signed(numbers.gib(value), value)
+_environment.filters["signed_percent"] = lambda value: numbers.signed(numbers.error(value), value)
 _environment.filters["signed_ratio"] = lambda value: numbers.signed(numbers.ratio(value), value)
 _environment.filters |= {
     "asdict": asdict,

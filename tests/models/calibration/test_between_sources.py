@@ -12,15 +12,23 @@ from models.calibration.between_sources import spread_of_sources
 from models.calibration.map_fit import Fit
 
 
-def a_fit(stacks: list[str], quantity: str = "step_time", side: str = "equal") -> Fit:
-    """As much of a fit as is read: the quantity and the stack of every target."""
+def a_fit(
+    stacks: list[str],
+    quantity: str = "step_time",
+    side: str = "equal",
+    generations: list[str] | None = None,
+) -> Fit:
+    """As much of a fit as is read: the quantity, the stack and the generation of every target."""
     targets = [
         SimpleNamespace(
             quantity=quantity,
             side=side,
-            problem=SimpleNamespace(stack=SimpleNamespace(calibrated_as=stack)),
+            problem=SimpleNamespace(
+                stack=SimpleNamespace(calibrated_as=stack),
+                cluster=SimpleNamespace(chip=SimpleNamespace(generation=generation)),
+            ),
         )
-        for stack in stacks
+        for stack, generation in zip(stacks, generations or ["hopper"] * len(stacks), strict=True)
     ]
     return cast(Any, SimpleNamespace(targets=targets))
 
@@ -66,6 +74,14 @@ def test_a_stack_of_one_organisation_tells_nothing() -> None:
     stacks = ["one"] * 18 + ["other"] * 3
     without = spread(a_fit(["one"] * 18), residuals[:18], names[:18])
     assert spread(a_fit(stacks), residuals, names) == without > 0
+
+
+def test_a_stack_on_chips_of_one_organisation_tells_nothing() -> None:
+    names = [name for name in "abcdefg" for _ in range(3)]
+    residuals = np.repeat([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 9.0], 3)
+    fit = a_fit(["one"] * 21, generations=["hopper"] * 18 + ["trainium"] * 3)
+    without = spread(a_fit(["one"] * 18), residuals[:18], names[:18])
+    assert spread(fit, residuals, names) == without > 0
 
 
 @pytest.mark.parametrize("organisations", ["aaabbbcccddd", "aabbccddeeffgghh"])

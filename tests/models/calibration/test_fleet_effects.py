@@ -169,7 +169,7 @@ def test_a_first_report_is_trusted_less_than_one_of_a_fleet_that_is_known() -> N
     known = replace(fleet().profile, neighbourhoods=(*fleet().profile.neighbourhoods, pair))
     first, later = (calibrate(p, [slow], "x", fleet().posterior) for p in (fleet().profile, known))
     moved, further = (np.log(seconds(c.profile) / seconds(fleet().profile)) for c in (first, later))
-    assert 0.01 < moved.max() < 0.8 * further.max()
+    assert 0.01 < moved.max() < 0.9 * further.max()
 
 
 def test_reports_of_a_sparse_model_move_it_most_and_dense_models_least() -> None:
@@ -197,8 +197,45 @@ def test_reports_of_a_sparse_model_move_it_most_and_dense_models_least() -> None
         )
         return float(np.log(after / before))
 
-    assert 0 < moved(llama) < 0.75 * moved(larger)
+    # Sequences are as long, so that what these have in common moves the dense model too.
+    assert 0 < moved(llama) < 0.8 * moved(larger)
     assert moved(larger) < 0.9 * moved(mixtral)
+
+
+def test_reports_of_one_sequence_length_move_that_length_most() -> None:
+    asked, layout = next(asked for asked in questions() if not asked[0].architecture.is_moe)
+    longer = replace(asked, workload=replace(asked.workload, seq_len=2 * asked.workload.seq_len))
+    profile = with_fleet_offsets(fleet().profile, [asked, longer])
+    slow = [
+        Observation(
+            key=f"{i}",
+            problem=asked,
+            layout=layout,
+            step_time_s=1.3 * float(_predicted(asked, layout, profile).step_time_s[0]),
+        )
+        for i in range(5)
+    ]
+    after = calibrate(profile, slow, "x", fleet().posterior).profile
+
+    def moved(problem: Problem) -> float:
+        times = [_predicted(problem, layout, p).step_time_s[0] for p in (profile, after)]
+        return float(np.log(times[1] / times[0]))
+
+    assert 0 < moved(longer) < 0.9 * moved(asked)
+
+
+def test_a_fleet_far_from_all_others_is_learnt_from_ten_reports() -> None:
+    """Where all its runs take 1.6 times as long as published ones, that is no noise."""
+    told = [
+        replace(run, step_time_s=1.6 * (run.step_time_s or 0))
+        for run in fleet().reports(fleet().profile, 10, np.random.default_rng(11), QUIET)
+    ]
+    profile = learnt(told).profile
+    ratios = [
+        float(_predicted(run.problem, run.layout, profile).step_time_s[0]) / (run.step_time_s or 1)
+        for run in told
+    ]
+    assert np.median(ratios) > 0.9
 
 
 def test_a_report_is_as_noisy_as_published_runs_that_are_as_sparse() -> None:

@@ -267,6 +267,28 @@ def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> Non
     )
 
 
+def test_a_calibration_says_what_it_changes_by_chip_and_stack(client) -> None:
+    report(client, [1.3] * 12)
+    made = client.post(ADDRESS).json()
+    changes = made["calibration"]["changes"]
+    sizes = [abs(change["step_time_change"]) for change in changes]
+    assert sizes == sorted(sizes, reverse=True)
+    reported = next(
+        change
+        for change in changes
+        if (change["chip"], change["stack"]) == ("h100-sxm-80gb", QUESTION["stack"])
+    )
+    before = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
+    activate(client, made["version"])
+    after = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
+    ratios = [
+        new["step_time_s"] / old["step_time_s"] - 1
+        for old, new in zip(before["layouts"], after["layouts"], strict=True)
+    ]
+    assert min(ratios) * 0.5 < reported["step_time_change"] < max(ratios) * 1.5
+    assert reported["runs"] > 12
+
+
 def test_a_calibration_may_be_used_at_once(client) -> None:
     report(client, [1.2] * 6)
     found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
