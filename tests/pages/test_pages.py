@@ -67,7 +67,8 @@ _UNTOLD = """() => [...document.querySelectorAll("main *")]
   .filter(part => !part.matches("textarea, input, select"))
   .filter(part => {
     const isReached = part.tabIndex === 0 && part.ariaLabel;
-    const isTold = !part.matches(".scroll") || getComputedStyle(part, "::before").content !== "none";
+    const { content } = getComputedStyle(part, "::before");
+    const isTold = !part.matches(".scroll") || content !== "none";
     return !isReached || !isTold;
   }).map(part => part.outerHTML.slice(0, 120))"""
 
