@@ -172,10 +172,10 @@ def layer_time(
     if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
         products = both(frozen, adapters(f, layer, shard, c))
-    found = waiting_for_host(
+    seconds_with_waits = waiting_for_host(
         f=f, layer=layer, shard=shard, c=c, products=products, core=core, light=light, pieces=pieces
     )
-    return found if layer.has_backward else forward_alone(found)
+    return seconds_with_waits if layer.has_backward else forward_alone(seconds_with_waits)
 
 
 @compiled
@@ -200,8 +200,8 @@ def adapters(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) ->
         return Passes(0.0, 0.0, 0.0)
     flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
     if layer.sparse and layer.num_experts > 0:
-        each = layer.trained_expert / layer.num_experts
-        flops += 2.0 * routed_tokens(layer, shard) * each / shard.etp
+        expert_parameters = layer.trained_expert / layer.num_experts
+        flops += 2.0 * routed_tokens(layer, shard) * expert_parameters / shard.etp
     seconds = flops / (f.flops_16 * c.gemm_16)
     return Passes(seconds, seconds, seconds)
 
@@ -362,10 +362,10 @@ def dense_products(
         pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, again)
     pieces[LAST_PRODUCT] = left_out
     pieces[DENSE] = up.forward + again - pieces[DENSE_HALF]
-    found = both(up, down)
+    passes = both(up, down)
     if f.tiled_mlp:
-        return Passes(found.forward, found.input + found.forward, found.weight)
-    return found
+        return Passes(passes.forward, passes.input + passes.forward, passes.weight)
+    return passes
 
 
 @compiled

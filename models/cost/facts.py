@@ -421,10 +421,10 @@ def coefficient_records(c: Coefficients) -> Array:
     values = _COEFFICIENT_VALUES(c)
     if not any(isinstance(value, np.ndarray) for value in values):
         return np.array([values], dtype=COEFFICIENTS)
-    found = np.empty(np.broadcast_shapes(*map(np.shape, values)), dtype=COEFFICIENTS)
+    record = np.empty(np.broadcast_shapes(*map(np.shape, values)), dtype=COEFFICIENTS)
     for name, of in zip(COEFFICIENTS.names or (), values, strict=True):
-        found[name] = of
-    return np.atleast_1d(found)
+        record[name] = of
+    return np.atleast_1d(record)
 
 
 class Images(NamedTuple):
@@ -747,18 +747,20 @@ def _trained(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
     return {
         "trained_dense": lora.parameters(layer, hidden),
         "trained_expert": lora.expert_parameters(layer, hidden),
-        "adapter_elements": sum(each.n_in + 2 * each.n_out for each in matrices),
-        "expert_adapter_elements": sum(each.n_in + 2 * each.n_out for each in of_expert),
+        "adapter_elements": sum(matrix.n_in + 2 * matrix.n_out for matrix in matrices),
+        "expert_adapter_elements": sum(matrix.n_in + 2 * matrix.n_out for matrix in of_expert),
         "adapters": len(matrices) + len(of_expert),
     }
 
 
 def _kv_parameters(layer: Layer, hidden: int) -> int:
-    return parameters_of(each for each in layer.projections(hidden) if each.cut == "kv")
+    return parameters_of(
+        projection for projection in layer.projections(hidden) if projection.cut == "kv"
+    )
 
 
 def _largest_matrix(layer: Layer, hidden: int) -> int:
-    matrices = [each.parameters for each in layer.projections(hidden)]
+    matrices = [projection.parameters for projection in layer.projections(hidden)]
     if layer.dense:
         matrices.append(hidden * layer.dense.intermediate_size)
     return max(matrices, default=hidden)
@@ -770,12 +772,12 @@ def _products(layer: Layer, hidden: int) -> Array:
     mixers."""
     rows: list[tuple[float, ...]] = []
     for mixer in layer.mixers:
-        found = mixer.projections(hidden)
-        fused = [each for each in found if each.fused]
-        outputs = sum(each.n_out for each in fused if each.cut == "columns")
-        kv = sum(each.n_out for each in fused if each.cut == "kv")
+        projections = mixer.projections(hidden)
+        fused = [projection for projection in projections if projection.fused]
+        outputs = sum(projection.n_out for projection in fused if projection.cut == "columns")
+        kv = sum(projection.n_out for projection in fused if projection.cut == "kv")
         rows += [(False, hidden, outputs, False, True, kv, 1, False)] if fused else []
-        rows += [_product(each) for each in found if not each.fused]
+        rows += [_product(projection) for projection in projections if not projection.fused]
     if layer.moe and layer.moe.latent_size:
         latent = layer.moe.latent_size
         rows += [_product(Projection("latent_down", hidden, latent, "whole"))]
@@ -795,9 +797,9 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
     indexer, pooled = attention.indexer, attention.compression
     scored = attention.mean_scored(seq_len)
     whole = [
-        each
-        for each in attention.projections(hidden)
-        if each.cut == "whole" and not each.name.endswith("_down")
+        projection
+        for projection in attention.projections(hidden)
+        if projection.cut == "whole" and not projection.name.endswith("_down")
     ]
     absorbed = attention.kv_lora_rank if indexer else None
     passed = attention.kv_dim if pooled else 0
@@ -825,7 +827,7 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
         "scored_keys": scored,
         "scoring_flops": 2 * scored * indexer.num_heads * indexer.head_dim if indexer else 0,
         "chosen_keys": min(indexer.top_k, seq_len) if indexer else 0,
-        "index_elements": sum(each.n_out for each in whole),
+        "index_elements": sum(projection.n_out for projection in whole),
         "passed_keys": passed + (indexer.head_dim if indexer and not indexer.shared else 0),
     }
 
@@ -843,9 +845,9 @@ def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
         names = ("flops", "traffic", "light", "kept", "exchanged")
         return {"recurs": False, **{f"recurrence_{name}": 0.0 for name in names}}
     entered = sum(
-        each.n_out
-        for each in recurrence.projections(hidden)
-        if each.cut == "columns" and each.name != "out"
+        projection.n_out
+        for projection in recurrence.projections(hidden)
+        if projection.cut == "columns" and projection.name != "out"
     )
     return {
         "recurs": True,

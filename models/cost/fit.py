@@ -65,9 +65,9 @@ NO_SPREAD = MemorySpread(
 def fits(margin: Margin, memory: Array, on_host: Array) -> Array:
     """Say of n layouts whether each fits, (n,). `memory` are bytes by term (n, terms), and
     `on_host` bytes on the host (n,)."""
-    found = np.empty(len(memory), dtype=bool)
-    _fill_fits(margin, memory, on_host, found)
-    return found
+    are_fitting = np.empty(len(memory), dtype=bool)
+    _fill_fits(margin, memory, on_host, are_fitting)
+    return are_fitting
 
 
 def memory_spreads(spread: MemorySpread, memory: Array) -> Array:
@@ -79,9 +79,9 @@ def memory_spreads(spread: MemorySpread, memory: Array) -> Array:
 
 
 @compiled
-def _fill_fits(margin: Margin, memory: Array, on_host: Array, found: Array) -> None:
+def _fill_fits(margin: Margin, memory: Array, on_host: Array, are_fitting: Array) -> None:
     for i in range(len(memory)):
-        found[i] = fits_memory(margin, memory[i], on_host[i])
+        are_fitting[i] = fits_memory(margin, memory[i], on_host[i])
 
 
 @compiled

@@ -31,14 +31,14 @@ class StagePasses(NamedTuple):
     """Seconds of one kind of pass, forward or backward, on a stage at which a path may turn."""
 
     # given: what a micro-batch takes
-    each: float
+    per_micro_batch: float
     """A micro-batch's pass on the stage. Under ZB-H1 backward is that of input gradients alone."""
     weight: float
     """The weight gradients of a micro-batch on the stage, beside the input gradients of ZB-H1."""
     first: float
-    """The part of `each` for chunks of the first round, under interleaving."""
+    """The part of `per_micro_batch` for chunks of the first round, under interleaving."""
     last: float
-    """The part of `each` for chunks of the last round, under interleaving."""
+    """The part of `per_micro_batch` for chunks of the last round, under interleaving."""
     # worked out
     upto: float
     """A pass of every stage up to this one; under interleaving a pass of the last round."""
@@ -125,7 +125,7 @@ def one_f_one_b(
         b = backward[i]
         alternating = micro_batches - _ahead(pp, micro_batches, stage[i])
         if alternating > 0:
-            path = f.ready + alternating * (f.each + b.each) + b.ready
+            path = f.ready + alternating * (f.per_micro_batch + b.per_micro_batch) + b.ready
         else:
             path = max(f.done + b.ready, f.ready + b.done)
         longest = max(longest, path)
@@ -145,7 +145,7 @@ def _go_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) -> None:
     upto = slowest = 0.0
     before = -1
     for i in range(len(stage)):
-        each = passes[i].each
+        each = passes[i].per_micro_batch
         upto += (stage[i] - before) * each
         slowest = max(slowest, each)
         passes[i].upto = upto
@@ -196,7 +196,7 @@ def _late(pp: int, micro_batches: int, stage: int) -> int:
 def _rounds_ahead(passes: StagePasses, group: int, late: int) -> float:
     """Return the seconds of a group's passes on a stage in all rounds but the last, and of `late`
     passes after them."""
-    earlier = group * (passes.each - passes.last)
+    earlier = group * (passes.per_micro_batch - passes.last)
     return earlier + min(late, group) * passes.last + max(late - group, 0) * passes.first
 
 
@@ -232,7 +232,7 @@ def _one_group(pp: int, micro_batches: int, stage: Array, forward: Array, backwa
         b = backward[i]
         late = _late(pp, micro_batches, stage[i])
         if micro_batches > late:
-            work = micro_batches * (f.each + b.each)
+            work = micro_batches * (f.per_micro_batch + b.per_micro_batch)
             ahead = _rounds_ahead(f, micro_batches, late) + _rounds_ahead(b, micro_batches, late)
             path = f.ready + (work - ahead) + b.ready
         else:
@@ -268,10 +268,10 @@ def _several_groups(
             early = head - away * f.first
             between = head - away * (f.first + b.first)
             later = min(groups - 1, 1.0) * (head - away * b.first)
-        between = max(between, around - group * (f.each + b.each), 0.0)
+        between = max(between, around - group * (f.per_micro_batch + b.per_micro_batch), 0.0)
         path = (
             max(f.ready, f.before + ahead + early)
-            + (micro_batches * (f.each + b.each) - ahead - behind)
+            + (micro_batches * (f.per_micro_batch + b.per_micro_batch) - ahead - behind)
             + max(groups - 2, 0.0) * between
             + max(b.ready, b.before + behind + later)
         )
@@ -307,7 +307,9 @@ def _group_going_round(group: int, stage: Array, forward: Array, backward: Array
             if 2 * beyond >= group:
                 f = forward[i]
                 b = backward[i]
-                own = group * (f.each + b.each) + 2 * (beyond - group) * (f.first + b.first)
+                own = group * (f.per_micro_batch + b.per_micro_batch) + 2 * (beyond - group) * (
+                    f.first + b.first
+                )
                 own -= (group - 1) * (f.last + b.last) + f.upto + b.upto
                 longest = max(longest, early + own + end)
     return longest
@@ -363,10 +365,12 @@ def zero_bubble(
         f = forward[i]
         b = to_input[i]
         begun = _until_weights(pp, micro_batches, stage, forward, to_input, i)
-        steady = begun + max(micro_batches - pp, 0) * (f.each + b.each + b.weight)
+        steady = begun + max(micro_batches - pp, 0) * (
+            f.per_micro_batch + b.per_micro_batch + b.weight
+        )
         if micro_batches > pp:
-            passed_on = max(passed_on, steady - b.each - f.upto)
-            steady = passed_on + f.upto + b.each
+            passed_on = max(passed_on, steady - b.per_micro_batch - f.upto)
+            steady = passed_on + f.upto + b.per_micro_batch
         ending = _after_forwards(pp, micro_batches, stage, to_input, i)
         longest = max(longest, steady + ending)
     return longest
@@ -389,7 +393,7 @@ def _come_down(pp: int, micro_batches: int, stage: Array, forward: Array, to_inp
         alternating = _alternating(pp, micro_batches, stage[i])
         done = f.done
         if alternating > 0:
-            done = f.ready + alternating * (f.each + to_input[i].each)
+            done = f.ready + alternating * (f.per_micro_batch + to_input[i].per_micro_batch)
         latest = max(latest, done - f.upto)
 
 
@@ -408,13 +412,13 @@ def _until_weights(
     for at in range(i, len(stage)):
         f = forward[at]
         b = to_input[at]
-        slowest = max(slowest, b.each)
+        slowest = max(slowest, b.per_micro_batch)
         alternating = _alternating(pp, micro_batches, stage[at])
         some = min(due, alternating)
-        begun = f.ready + some * (f.each + b.each)
+        begun = f.ready + some * (f.per_micro_batch + b.per_micro_batch)
         if due >= alternating:
             begun = max(begun, f.arrived)
-        way_back = to_input[i].each + b.upto - to_input[i].upto
+        way_back = to_input[i].per_micro_batch + b.upto - to_input[i].upto
         latest = max(latest, begun + (due - some) * slowest + way_back)
     return latest
 
@@ -426,11 +430,11 @@ def _after_forwards(pp: int, micro_batches: int, stage: Array, to_input: Array, 
     where they end then does the weight gradients that are left there."""
     longest = slowest = 0.0
     left = max(min(pp, micro_batches) - 1 - stage[i], 0)
-    before = to_input[i].upto - to_input[i].each
+    before = to_input[i].upto - to_input[i].per_micro_batch
     for at in range(i, -1, -1):
         b = to_input[at]
-        slowest = max(slowest, b.each + b.weight)
-        way_up = before - (b.upto - b.each)
+        slowest = max(slowest, b.per_micro_batch + b.weight)
+        way_up = before - (b.upto - b.per_micro_batch)
         weights = min(stage[at] + 1, micro_batches) * b.weight
         longest = max(longest, left * slowest + way_up + weights)
     return longest

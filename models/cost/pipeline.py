@@ -249,8 +249,8 @@ def _seconds(
     for i in range(count):
         kind = tables.kind[partition, stage[i]]
         weight = t.weight[kind] if schedule == ZERO_BUBBLE else 0.0
-        forward[i].each = t.forward[kind]
-        backward[i].each = t.backward[kind] - weight
+        forward[i].per_micro_batch = t.forward[kind]
+        backward[i].per_micro_batch = t.backward[kind] - weight
         backward[i].weight = weight
     if schedule == ONE_F_ONE_B:
         return makespan.one_f_one_b(pp, m, stage, forward, backward)
@@ -282,8 +282,8 @@ def _interleaved(
         last = tables.last[partition, kind]
         f = forward[i]
         b = backward[i]
-        f.each = t.forward[kind]
-        b.each = t.backward[kind]
+        f.per_micro_batch = t.forward[kind]
+        b.per_micro_batch = t.backward[kind]
         f.first = weighed(first, t.part_forward)
         f.last = weighed(last, t.part_forward)
         b.first = weighed(first, t.part_both) - f.first

@@ -258,7 +258,7 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     order = np.argsort(keys)
     for start in range(0, len(order), _TOGETHER):
         at = order[start : start + _TOGETHER]
-        taken, found = np.empty(len(at), dtype=ROW), empty_costs(len(at))
+        taken, block = np.empty(len(at), dtype=ROW), empty_costs(len(at))
         take_rows(records, at, taken)
         predict_rows(
             q=q,
@@ -267,9 +267,9 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
             coefficients=coefficients,
             least=NO_LINKS,
             buffers=buffers,
-            costs=found,
+            costs=block,
         )
-        _put(found, at, costs)
+        _put(block, at, costs)
     return StepCosts(coefficients, *costs)
 
 

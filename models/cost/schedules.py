@@ -236,7 +236,7 @@ def _in_order(
     """Return the start and end of every operation, with its stage. Every stage runs its list in
     order; a block starts once the stage is free and the operations that it needs are done."""
     ends: dict[Operation, float] = {}
-    found: dict[tuple[Operation, int], Span] = {}
+    spans: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)
     moved = True
     while moved:
@@ -251,9 +251,9 @@ def _in_order(
                 clock[stage] = start + sum(float(seconds[op.kind][op.chunk]) for op in block)
                 for op in block:
                     ends[_gives(op)] = clock[stage]
-                    found[op, stage] = start, clock[stage]
+                    spans[op, stage] = start, clock[stage]
                 position[stage] += 1
                 moved = True
     if position != [len(order) for order in orders]:
         raise RuntimeError("the schedule waits for itself")
-    return found
+    return spans

@@ -89,7 +89,7 @@ SHAPE = record_type(Shape)
 
 
 class ChunkScratch(NamedTuple):
-    """Room for the chunks of a partition, and for a path through them."""
+    """Buffers for the chunks of a partition, and for a path through them."""
 
     held: Array
     """Layers of each kind that a chunk has, and which of the ends, (chunks, parts)."""

@@ -182,7 +182,7 @@ def expose_parts(
         part = w.parts[kind]
         policy = policies[row.policy, kind]
         again, kept = w.again[row.policy, kind] * regime.share, w.mean_kept[kind]
-        found = expose_layer(
+        exposed = expose_layer(
             f=f,
             layer=layer,
             part=part,
@@ -195,7 +195,7 @@ def expose_parts(
             again=again,
             kept=kept,
         )
-        set_exposed(w, kind, found)
+        set_exposed(w, kind, exposed)
         w.weights[kind] = 0.0
         if moves_weights:
             without = expose_layer(
@@ -211,18 +211,20 @@ def expose_parts(
                 again=again,
                 kept=kept,
             )
-            w.weights[kind] = found.both - without.both
+            w.weights[kind] = exposed.both - without.both
     whole = regime.share if policies[row.policy, f.last_kind].whole else 0.0
     for end in range(f.kinds, f.kinds + 2):
         part, again = w.parts[end], w.again[row.policy, end] * regime.share
-        found = expose_end(f=f, part=part, regime=regime, c=c, weight=0.0, again=again, whole=whole)
-        set_exposed(w, end, found)
+        exposed = expose_end(
+            f=f, part=part, regime=regime, c=c, weight=0.0, again=again, whole=whole
+        )
+        set_exposed(w, end, exposed)
         w.weights[end] = 0.0
         if moves_weights:
             without = expose_end(
                 f=f, part=part, regime=regime, c=c, weight=part.weight, again=again, whole=whole
             )
-            w.weights[end] = found.both - without.both
+            w.weights[end] = exposed.both - without.both
     set_once(f, row, w)
 
 
@@ -260,20 +262,20 @@ def set_once(f: Facts, row: Row, w: Workspace) -> None:
 
 
 @inlined
-def set_exposed(w: Workspace, index: int, found: Exposed) -> None:
-    exposed = w.exposed[index]
-    exposed.forward = found.forward
-    exposed.both = found.both
-    exposed.free = found.free
-    exposed.compute = found.compute
-    exposed.recompute = found.recompute
-    exposed.tensor = found.tensor
-    exposed.context = found.context
-    exposed.expert = found.expert
-    exposed.data = found.data
-    exposed.offload = found.offload
-    w.part_forward[index] = found.forward
-    w.part_both[index] = found.both
+def set_exposed(w: Workspace, index: int, exposed: Exposed) -> None:
+    record = w.exposed[index]
+    record.forward = exposed.forward
+    record.both = exposed.both
+    record.free = exposed.free
+    record.compute = exposed.compute
+    record.recompute = exposed.recompute
+    record.tensor = exposed.tensor
+    record.context = exposed.context
+    record.expert = exposed.expert
+    record.data = exposed.data
+    record.offload = exposed.offload
+    w.part_forward[index] = exposed.forward
+    w.part_both[index] = exposed.both
 
 
 @compiled

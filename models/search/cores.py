@@ -16,7 +16,7 @@ from models.search.limits import Limits
 from models.search.mesh_policies import bound_schedules, set_variant
 from models.search.partial_sums import least_memory
 
-# Crossings that are looked at in one call. It bounds the room that is held for their cores, most of
+# Crossings that are looked at in one call. It bounds the buffers for their cores, most of
 # which are dropped.
 _TOGETHER = 1 << 16
 
@@ -76,7 +76,7 @@ def cross_all(
     for begin in range(0, count, _TOGETHER):
         trunk, pair, points = np.empty((3, min(count - begin, _TOGETHER)), dtype=np.int32)
         cores = Cores(trunk, pair, np.empty(len(trunk)), points)
-        found = cross(
+        crossed = cross(
             t=t,
             x=x,
             trunks=trunks,
@@ -86,7 +86,7 @@ def cross_all(
             counts=counts,
             cores=cores,
         )
-        parts.append(Cores(*(values[:found].copy() for values in cores)))
+        parts.append(Cores(*(values[:crossed].copy() for values in cores)))
     return Cores(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -119,7 +119,7 @@ def cross(
 ) -> int:
     """Write the cores that may be in the answer, bounded in time or in memory, and return their
     number. Trunks are crossed with the first pair, then with the next. As many crossings are looked
-    at as there is room for, from `begin` on."""
+    at as the buffers hold, from `begin` on."""
     reset(t.buffers)
     piece_bits, count = repeated_pieces(t.question.policies), 0
     for at in range(begin, min(begin + len(cores.bound), len(trunks) * len(x.ep))):

@@ -48,7 +48,7 @@ _FIRST_CORES, _CORES = 1 << 8, 1 << 11
 _CROSSED = 1 << 14
 # Meshes and places that are bounded between two looks at the clock, so that a time limit is kept.
 _STEPS = 1 << 13
-# Room for layouts that are found between two looks at the clock; it grows where one mesh has more.
+# Layouts that the buffers hold between two looks at the clock; they grow where one mesh has more.
 _FOUND = 1 << 12
 # Layouts that a search evaluates at most. It then stops with the best so far, marked as not exact.
 # This bounds the time of a search whose bounds are loose.
@@ -125,10 +125,10 @@ def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContin
 
 def _reached(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
     """Return the known layouts that fit, with the step time and the complexity of each."""
-    found = tables.predict(known)
-    fits = np.flatnonzero(tables.fits(found))
+    predictions = tables.predict(known)
+    fits = np.flatnonzero(tables.fits(predictions))
     layouts = known.take(fits)
-    return layouts, found.step_time_s[fits], complexity(tables.problem, layouts)
+    return layouts, predictions.step_time_s[fits], complexity(tables.problem, layouts)
 
 
 class _Search:
@@ -229,12 +229,12 @@ class _Search:
             meshes = taken(meshes, slice(opened, None))
 
     def _keep_found(self, opened: int) -> None:
-        """Hold the layouts that were found on the first `opened` meshes, and make room for more."""
-        found = int(self.counts[0]["found"])
+        """Hold the layouts that were found on the first `opened` meshes, and empty the buffers."""
+        count = int(self.counts[0]["found"])
         self.counts[0]["found"] = 0
-        rows, variant, schedule, seconds, points = (values[:found].copy() for values in self.found)
+        rows, variant, schedule, seconds, points = (values[:count].copy() for values in self.found)
         self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
-        if not opened:  # One mesh has more layouts than there is room for.
+        if not opened:  # One mesh has more layouts than the buffers hold.
             self.found = empty_found(8 * len(self.found.seconds))
 
     # -- what is left out

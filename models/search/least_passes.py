@@ -222,8 +222,8 @@ def _beside_others(schedule: int, pp: int, m: int) -> float:
     others = pp - 1
     if schedule == DUALPIPE:
         # A mean of the paths 2F and F + I - F1, with weights that give it as much of F as of I.
-        each = 1 / max(pp / 2 - 1, 1.0)
-        return 2 / (2 + each) * (1 / 2 - 1 / pp)
+        weight = 1 / max(pp / 2 - 1, 1.0)
+        return 2 / (2 + weight) * (1 / 2 - 1 / pp)
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
     short = max(2 * pp - 1 - m, 0)

@@ -48,7 +48,7 @@ class Limits(NamedTuple):
     ranked_count: Array
     """The number of ranked meshes, (1,)."""
     ranked: Array
-    """Room for ranked meshes, records of Row: the fastest, as many as make up the different
+    """Ranked meshes, records of Row: the fastest, as many as make up the different
     times."""
     times: Array
     """The least seconds of each ranked mesh, ascending."""
@@ -121,7 +121,7 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
     at = 0
     while at < count and not same_degrees(ranked[at], row):
         at += 1
-    if at == len(times):  # Without room, the mesh takes the place of the slowest.
+    if at == len(times):  # Where the list is full, the mesh takes the place of the slowest.
         at -= 1
     if seconds >= times[at]:
         return

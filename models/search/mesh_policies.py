@@ -203,7 +203,7 @@ def evaluate_policies(
     found: Found,
 ) -> bool:
     """Write the layouts of a mesh in its place that may be in the answer. The mesh in its place has
-    `points` of complexity. Return false where there was no room for a layout."""
+    `points` of complexity. Return false where the buffers were full."""
     policies, least = t.policies, t.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0

@@ -162,9 +162,9 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
 
 
 def _deviations(tables: SearchTables, layout: Layout) -> float:
-    found = tables.predict(Layouts.of([layout]))
+    predictions = tables.predict(Layouts.of([layout]))
     cluster = tables.problem.cluster
-    return float(tables.memory_uncertainty.deviations(found, cluster)[0])
+    return float(tables.memory_uncertainty.deviations(predictions, cluster)[0])
 
 
 def _described(tables: SearchTables, layout: Layout) -> Surest:
@@ -172,8 +172,8 @@ def _described(tables: SearchTables, layout: Layout) -> Surest:
     for."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
-    found = tables.predict(Layouts.of([layout]))
-    fits = asked >= EVEN_CHANCE and tables.at_fit_probability(asked).fits(found)
+    predictions = tables.predict(Layouts.of([layout]))
+    fits = asked >= EVEN_CHANCE and tables.at_fit_probability(asked).fits(predictions)
     return Surest(
         layout=_placed(tables, layout),
         on_torus=tables.problem.cluster.is_torus,

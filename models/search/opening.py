@@ -31,8 +31,8 @@ def open_meshes(
     """Write the layouts of meshes that fit and may be in the answer. Return how many meshes were
     opened.
 
-    They are fewer than all after about `most_steps` steps, or where there was no more room for
-    layouts. The mesh after them then has to be looked at again.
+    They are fewer than all after about `most_steps` steps, or where the buffers for layouts were
+    full. The mesh after them then has to be looked at again.
     """
     reset(t.buffers)
     piece_bits, until = repeated_pieces(t.question.policies), counts[0].steps + most_steps
@@ -71,7 +71,7 @@ def open_mesh(
     counts: SearchCounts,
     found: Found,
 ) -> bool:
-    """Open one mesh. Return false where there was no room for a layout. Of places that put every
+    """Open one mesh. Return false where the buffers were full. Of places that put every
     axis on the same links, the first stands for all."""
     q = t.question
     c = t.coefficients[0]

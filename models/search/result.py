@@ -88,12 +88,15 @@ class SearchAnswer:
     def inexact(self, bound_s: float = np.inf) -> SearchAnswer:
         """Return this answer as one for which there was no time to look at everything. Layouts that
         were not looked at take `bound_s` at least."""
-        found = self.certificate
-        closing = min(bound_s, np.inf if found.closing_bound_s is None else found.closing_bound_s)
-        gap = max(found.gap, float(self.times[0]) / bound_s - 1)
+        certificate = self.certificate
+        closing = min(
+            bound_s, np.inf if certificate.closing_bound_s is None else certificate.closing_bound_s
+        )
+        gap = max(certificate.gap, float(self.times[0]) / bound_s - 1)
         closing_bound_s = closing if np.isfinite(closing) else None
         return replace(
-            self, certificate=replace(found, closing_bound_s=closing_bound_s, exact=False, gap=gap)
+            self,
+            certificate=replace(certificate, closing_bound_s=closing_bound_s, exact=False, gap=gap),
         )
 
 

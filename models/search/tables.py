@@ -199,9 +199,11 @@ class SearchTables:
         x = self.trunks
         used = np.asarray(x.legal.any(axis=0))
         meshes = np.bincount(x.chains, self.splits, len(x.pp)).astype(np.int64) * len(self.experts)
-        each = len(self.policies.shardings) * int(self.policies.counts.sum())
+        policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
         dropped = first_refusals(x.breaks[:, ~used], meshes)
-        self.rejected += Counter({name: count * each for name, count in dropped.items()})
+        self.rejected += Counter(
+            {name: count * policies_per_schedule for name, count in dropped.items()}
+        )
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
         # Columns that are taken by index come in Fortran order, or in C order where there is a
         # single row. Every function that reads them would be compiled for both.
@@ -230,8 +232,10 @@ class SearchTables:
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters
-        each = min(problem.master_bytes, states.master_bytes) + problem.moment_bytes
-        return least * each <= problem.cluster.host_bytes * problem.cluster.num_devices
+        bytes_per_parameter = min(problem.master_bytes, states.master_bytes) + problem.moment_bytes
+        return (
+            least * bytes_per_parameter <= problem.cluster.host_bytes * problem.cluster.num_devices
+        )
 
     def _list_policies(self) -> None:
         """List the variants: every sharding with every memory policy."""

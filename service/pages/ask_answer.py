@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from service.pages.mesh import Mesh, mesh_of
+from service.pages.torus import is_torus
 from service.pages.words import GROUNDS, MEMORY_TERMS, TIME_TERMS, Term, ground, nonzero
 
 
@@ -80,17 +82,19 @@ def _rows(
 
 
 def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
-    """The mesh of the recommended layout, on the innermost switched links of the cluster."""
+    """The mesh of the recommended layout, on the innermost links of the cluster."""
     layout = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
-    return mesh_of(layout, answer["chips_used"], domain_of(answer))
+    num_devices = prod(layout[axis] for axis in layout["placement"])
+    links = answer["catalogue"]["fabric"]["links"]
+    return mesh_of(layout, num_devices, domain_of(answer), links)
 
 
 def domain_of(answer: Mapping[str, Any]) -> int | None:
     """Chips in a scale-up domain; None on a torus."""
     links = answer["catalogue"]["fabric"]["links"]
-    inner = links[0] if links else {}
-    if inner.get("kind") != "switch" or inner.get("scale") != "up":
+    if not links or is_torus(links) or links[0].get("scale") != "up":
         return None
+    inner = links[0]
     held = answer["request"]["cluster"].get("chips_per_domain")
     return min(int(held or inner["domain"]), answer["chips_used"])
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from service.pages.glossary import LAYOUT
+from service.pages.torus import Torus, torus_of
 
 _MOST_ROWS = 12  # more of them are no longer seen at a glance
 _MOST_CHIPS_OF_ONE_ROW = 24  # three boxes of eight lie beside each other on a wide screen
@@ -55,31 +56,39 @@ class Mesh:
     axes: tuple[Axis, ...]
     domain: int
     """Chips of a node: of a domain whose links are fast."""
-    num_chips: int
+    num_devices: int
     columns: int
     rows: tuple[Row, ...]
     hidden_rows: int
+    torus: Torus | None = None
 
     @property
     def num_stages(self) -> int:
         return next((axis.degree for axis in self.axes if axis.name == "pp"), 1)
 
 
-def mesh_of(layout: Mapping[str, Any], num_chips: int, domain: int | None) -> Mesh:
+def mesh_of(
+    layout: Mapping[str, Any],
+    num_devices: int,
+    domain: int | None,
+    links: Sequence[Mapping[str, Any]] = (),
+) -> Mesh:
     """The mesh of a layout as answers have it, its axes placed from the inside out. Without a
-    switched domain, as on a torus, there are axes and no nodes."""
-    axes = tuple(_axes(layout, domain or num_chips))
+    switched domain there are no nodes, but a torus where the links make one."""
+    axes = tuple(_axes(layout, domain or num_devices))
     if domain is None:
-        return Mesh(axes, num_chips, num_chips, 1, (), 0)
+        strides = [(axis.name, axis.stride, axis.degree) for axis in axes]
+        torus = torus_of(layout, strides, links, num_devices)
+        return Mesh(axes, num_devices, num_devices, 1, (), 0, torus)
     nodes = [
-        NodeDrawn(first // domain, tuple(_chips(axes, first, min(first + domain, num_chips))))
-        for first in range(0, num_chips, domain)
+        NodeDrawn(first // domain, tuple(_chips(axes, first, min(first + domain, num_devices))))
+        for first in range(0, num_devices, domain)
     ]
     rows = _rows(nodes, domain)
     return Mesh(
         axes=axes,
         domain=domain,
-        num_chips=num_chips,
+        num_devices=num_devices,
         columns=min(domain, _COLUMNS),
         rows=tuple(rows[:_MOST_ROWS]),
         hidden_rows=max(len(rows) - _MOST_ROWS, 0),

@@ -75,11 +75,20 @@ class ByConvention(Document):
 class Timed(Protocol):
     """Anything with a predicted step time, and with the speeds that follow from it."""
 
-    step_time_s: Any
-    step_time_low_s: Any
-    step_time_high_s: Any
-    mfu: Any
-    tokens_per_s: Any
+    @property
+    def step_time_s(self) -> Any: ...
+
+    @property
+    def step_time_low_s(self) -> Any: ...
+
+    @property
+    def step_time_high_s(self) -> Any: ...
+
+    @property
+    def mfu(self) -> Any: ...
+
+    @property
+    def tokens_per_s(self) -> Any: ...
 
 
 def speed_intervals(timed: Timed) -> dict[str, Any]:

@@ -67,8 +67,8 @@ _UNTOLD = """() => [...document.querySelectorAll("main *")]
   .filter(part => !part.matches("textarea, input, select"))
   .filter(part => {
     const isReached = part.tabIndex === 0 && part.ariaLabel;
-    const before = getComputedStyle(part, "::before").content;
-    const isTold = !part.matches(".scroll") || before !== "none";
+    const { content } = getComputedStyle(part, "::before");
+    const isTold = !part.matches(".scroll") || content !== "none";
     return !isReached || !isTold;
   }).map(part => part.outerHTML.slice(0, 120))"""
 

@@ -19,11 +19,16 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))
 
 QUESTION = dict(QUESTIONS[1][1])
 ASK = f"/ask?{urlencode(QUESTION)}"
+TORUS = {
+    "model": "llama-3.1-70b", "cluster": "v5p", "chips": "512", "seq_len": "4096", "batch": "512",
+    "stack": "maxtext", "precision": "bf16",
+}  # fmt: skip
 VISITS = {
     "ask-form": "/ask",
     "ask": ASK,
     "ask-compared": f"{ASK}&with_pp=1",
     "ask-refused": f"/ask?{urlencode({**QUESTION, 'chips': '8'})}",
+    "ask-torus": f"/ask?{urlencode(TORUS)}",
     "check-form": "/check",
     "check": "/check?example",
     "frontier-form": "/frontier",
@@ -77,6 +82,8 @@ def visit(page: Page, address: str, name: str) -> None:
         page.wait_for_selector("#errors svg")
     if name == "evidence":
         page.wait_for_selector("#ratios svg")
+    if name == "ask-torus":
+        page.wait_for_selector("#memory-terms svg")
     if name in ("ask", "ask-compared"):
         page.wait_for_selector("#pipeline svg")
     page.wait_for_load_state("networkidle")

@@ -1,0 +1,187 @@
+"""A layout on a torus: planes of chips, and which axis of the mesh each link serves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from models.spec.device_order import filling_code, orders_of
+from models.spec.layout import TORUS_AXES
+
+_RING = "ring"
+_LINE = "line"
+_MOST_CHIPS = 256  # in all planes: more of them are a pattern that nobody follows
+_ALONG = ("across", "up", "deep")
+"""Directions of a picture, in the order in which the dims of a torus take them."""
+
+Axes = Sequence[tuple[str, int, int]]
+"""Axes of the mesh from the inside out: name, stride and degree."""
+Place = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link of a chip to the next one along a dim."""
+
+    along: str
+    """The direction in the picture."""
+    axis: str
+    """The outermost axis of the mesh in which both ends differ: its groups reach over the link."""
+    closes: bool
+    """It leads from the last chip of a line back to the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorusChip:
+    column: int
+    row: int
+    stage: int
+    """Of the pipeline."""
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    number: int
+    chips: tuple[TorusChip, ...]
+    alike: int
+    """Other planes that look the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torus:
+    dims: tuple[str, ...]
+    """Names, in the order of the directions of the picture."""
+    lengths: tuple[int, ...]
+    planes: tuple[Plane, ...]
+    hidden: int
+    """Planes of the slice that are neither drawn nor like one that is."""
+    other_slices: int
+    devices_of_place: int
+    """Devices of a chip that count for themselves, such as the two of a TPU v7x."""
+    spans: Mapping[str, tuple[str, ...]]
+    """The dims along which the groups of each axis lie."""
+
+
+def is_torus(links: Sequence[Mapping[str, Any]]) -> bool:
+    return any(link["kind"] in (_RING, _LINE) for link in links)
+
+
+def torus_of(
+    layout: Mapping[str, Any], axes: Axes, links: Sequence[Mapping[str, Any]], num_devices: int
+) -> Torus | None:
+    """The first slice of a cluster with such links, innermost first. None where they make no
+    torus."""
+    rings = [(place, link) for place, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
+    if not rings or len(rings) > len(_ALONG):
+        return None
+    lengths = tuple(_length(links, place) for place, _ in rings)
+    places = _places(layout, links, [place for place, _ in rings])
+    if num_devices < len(places):
+        return None  # of a part of a slice there is no whole picture
+    ranks = dict[Place, int]()
+    for rank, place in enumerate(places):
+        ranks.setdefault(place, rank)
+    closing = [link["kind"] == _RING and length > 2 for (_, link), length in
+               zip(rings, lengths, strict=True)]  # fmt: skip
+    planes = _planes(lengths, ranks, axes, closing)
+    shown = planes[: max(_MOST_CHIPS // len(planes[0].chips), 1)]
+    names = tuple(str(link["name"]) for _, link in rings)
+    return Torus(
+        dims=names,
+        lengths=lengths,
+        planes=tuple(shown),
+        hidden=sum(1 + plane.alike for plane in planes[len(shown) :]),
+        other_slices=num_devices // len(places) - 1,
+        devices_of_place=len(places) // prod(lengths),
+        spans=_spans(names, axes, places, num_devices),
+    )
+
+
+def _length(links: Sequence[Mapping[str, Any]], place: int) -> int:
+    inside = links[place - 1]["domain"] if place else 1
+    return int(links[place]["domain"] // inside)
+
+
+def _places(
+    layout: Mapping[str, Any], links: Sequence[Mapping[str, Any]], dims: Sequence[int]
+) -> list[Place]:
+    """The coordinates of each rank along the dims of a torus, for all ranks of a slice."""
+    domains = tuple(int(link["domain"]) for link in links)
+    rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
+    orders = orders_of(domains, rings)
+    filled = layout["torus_axes"] or TORUS_AXES[0]
+    order, block = np.array(TORUS_AXES.index(tuple(filled))), np.array(layout["torus_block"] or 1)
+    code = int(filling_code(order, block))
+    size = domains[max(dims)]
+    coordinates = [dict.fromkeys(dims, 0) for _ in range(size)]
+    inside = 1
+    steps = (orders.dims[code], orders.domains[code], orders.strides[code])
+    for dim, domain, stride in zip(*(column.tolist() for column in steps), strict=True):
+        if dim in dims:
+            for rank, place in enumerate(coordinates):
+                place[dim] += rank % domain // inside * stride
+        inside = domain
+    return [tuple(place[dim] for dim in dims) for place in coordinates]
+
+
+def _planes(
+    lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, closing: Sequence[bool]
+) -> list[Plane]:
+    """The planes of a slice, one of each that look the same."""
+    chips = defaultdict[int, list[TorusChip]](list)
+    stages = next(((stride, degree) for name, stride, degree in axes if name == "pp"), (1, 1))
+    for place in sorted(ranks):
+        column, row, plane = (*place, 0, 0)[: len(_ALONG)]
+        stage = ranks[place] // stages[0] % stages[1]
+        links = tuple(_links(place, lengths, ranks, axes, closing))
+        chips[plane].append(TorusChip(column, row, stage, links))
+    numbers = defaultdict[tuple[TorusChip, ...], list[int]](list)
+    for number, drawn in chips.items():
+        numbers[tuple(drawn)].append(number)
+    return [Plane(alike[0], drawn, len(alike) - 1) for drawn, alike in numbers.items()]
+
+
+def _links(
+    place: Place,
+    lengths: Sequence[int],
+    ranks: Mapping[Place, int],
+    axes: Axes,
+    closing: Sequence[bool],
+) -> Iterator[Link]:
+    for dim, length in enumerate(lengths):
+        following = list(place)
+        following[dim] = (place[dim] + 1) % length
+        closes = following[dim] == 0
+        if length > 1 and (closing[dim] or not closes):
+            axis = _outermost_difference(axes, ranks[place], ranks[tuple(following)])
+            # From the last plane to the first is no other picture than to the next.
+            yield Link(_ALONG[dim], axis, closes and _ALONG[dim] != "deep")
+
+
+def _outermost_difference(axes: Axes, one: int, other: int) -> str:
+    differing = [
+        name for name, stride, degree in axes if one // stride % degree != other // stride % degree
+    ]
+    return differing[-1] if differing else ""
+
+
+def _spans(
+    names: Sequence[str], axes: Axes, places: Sequence[Place], num_devices: int
+) -> dict[str, tuple[str, ...]]:
+    """The dims along which the members of the first group of each axis lie. Groups that leave the
+    slice have the network among theirs."""
+    spans = {}
+    for axis, stride, degree in axes:
+        members = [rank * stride for rank in range(degree) if rank * stride < num_devices]
+        inside = [places[rank] for rank in members if rank < len(places)]
+        dims = [name for dim, name in enumerate(names) if len({at[dim] for at in inside}) > 1]
+        if len(inside) < len(members):
+            dims.append("the network between slices")
+        spans[axis] = tuple(dims)
+    return spans
