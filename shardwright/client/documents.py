@@ -1200,6 +1200,13 @@ class StackUsed(TypedDict):
     changes: dict[str, Any]
 
 
+class StepTimeChange(TypedDict):
+    chip: str
+    stack: str
+    runs: int
+    step_time_change: float
+
+
 class StoredBenchmark(TypedDict):
     id: str
     created_at: str
@@ -1633,6 +1640,7 @@ class CalibrationAnswer(TypedDict):
     reports: ReportCounts
     observations: int
     waiting: NotRequired[int]
+    changes: NotRequired[list[StepTimeChange]]
     moved: list[MovedAnswer]
     unidentified: list[Unidentified]
     outliers: list[str]

@@ -843,8 +843,8 @@ class Routes:
     def list_profile_versions(
         self, id: str, *, fields: str | None = None, limit: int | None = None
     ) -> Iterator[documents.ListedVersion]:
-        """The versions of a profile, newest first, each with the errors of the calibration that
-        made it, in pages, in full or in brief, or all as CSV."""
+        """List the versions of a profile, newest first, each with the errors of the calibration
+        that made it, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -856,8 +856,8 @@ class Routes:
     def list_profile_versions_brief(
         self, id: str, *, fields: str | None = None, limit: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The versions of a profile, newest first, each with the errors of the calibration that
-        made it, in pages, in full or in brief, or all as CSV."""
+        """List the versions of a profile, newest first, each with the errors of the calibration
+        that made it, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -867,8 +867,8 @@ class Routes:
         )
 
     def list_profile_versions_csv(self, id: str) -> str:
-        """The versions of a profile, newest first, each with the errors of the calibration that
-        made it, in pages, in full or in brief, or all as CSV."""
+        """List the versions of a profile, newest first, each with the errors of the calibration
+        that made it, in pages, in full or in brief, or all as CSV."""
         return self._send(
             Call(
                 method="GET",
@@ -2208,8 +2208,8 @@ class AsyncRoutes:
     def list_profile_versions(
         self, id: str, *, fields: str | None = None, limit: int | None = None
     ) -> AsyncIterator[documents.ListedVersion]:
-        """The versions of a profile, newest first, each with the errors of the calibration that
-        made it, in pages, in full or in brief, or all as CSV."""
+        """List the versions of a profile, newest first, each with the errors of the calibration
+        that made it, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -2221,8 +2221,8 @@ class AsyncRoutes:
     def list_profile_versions_brief(
         self, id: str, *, fields: str | None = None, limit: int | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """The versions of a profile, newest first, each with the errors of the calibration that
-        made it, in pages, in full or in brief, or all as CSV."""
+        """List the versions of a profile, newest first, each with the errors of the calibration
+        that made it, in pages, in full or in brief, or all as CSV."""
         return self._pages(
             Call(
                 method="GET",
@@ -2232,8 +2232,8 @@ class AsyncRoutes:
         )
 
     async def list_profile_versions_csv(self, id: str) -> str:
-        """The versions of a profile, newest first, each with the errors of the calibration that
-        made it, in pages, in full or in brief, or all as CSV."""
+        """List the versions of a profile, newest first, each with the errors of the calibration
+        that made it, in pages, in full or in brief, or all as CSV."""
         return await self._send(
             Call(
                 method="GET",
