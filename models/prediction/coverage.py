@@ -262,7 +262,7 @@ def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
         problem = same_problem[0].problem
         scopes = (_chip_and_stack_scope(problem), _generation_scope(problem), _stack_scope(problem))
         for term, exercising in _exercising_runs(problem, same_problem, profile).items():
-            codes = {_source_code(run.source) for run in exercising}
+            codes = {source_code(run.source) for run in exercising}
             for scope in scopes:
                 counts[term, scope] += len(exercising)
                 sources[term, scope] |= codes
@@ -289,7 +289,7 @@ def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
     return replace(profile, spans=spans)
 
 
-def _source_code(source: str) -> str:
+def source_code(source: str) -> str:
     """Return a short code that tells sources apart and says nothing of them."""
     return blake2s(source.encode(), digest_size=4).hexdigest()
 

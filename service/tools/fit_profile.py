@@ -1,11 +1,12 @@
 """Fit the shipped profile to published runs.
 
-`python -m service.tools.fit_profile --runs FILE --out models/data`
+`python -m service.tools.fit_profile --runs FILE --out models/data [--keep-terms]`
 
 FILE holds one run a line, as JSON. The prior is made of hardware measurements with their sources
 (models/data/priors.json), plus an offset of mean zero for every generation, chip and stack that a
 coefficient may vary with. Runs are weighted so that a large family of runs counts like a mid-sized
-one, and runs of which their source is less sure count less.
+one, and runs of which their source is less sure count less. With `--keep-terms`, runs that came
+after the fit only tell how far the step times of sources lie apart.
 """
 
 from __future__ import annotations
@@ -254,10 +255,20 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="a folder: profile.json and posterior.json"
     )
+    parser.add_argument(
+        "--keep-terms",
+        action="store_true",
+        help="write nothing but how far the step times of sources lie apart",
+    )
     arguments = parser.parse_args()
     with threadpool_limits(1, user_api="blas"):
         fitted = fit(published.read_rows(arguments.runs))
     profile, posterior = data_files(fitted)
+    if arguments.keep_terms:
+        kept = json.loads((arguments.out / "profile.json").read_text())
+        kept["between_sources"] = fitted.profile.between_sources
+        (arguments.out / "profile.json").write_text(json.dumps(kept, indent=1) + "\n")
+        return
     (arguments.out / "profile.json").write_text(profile)
     (arguments.out / "posterior.json").write_text(posterior)
 

@@ -19,12 +19,13 @@ import argparse
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from models.errors import DomainError, Invalid
 from models.layouts.rules import RULES, require_legal
+from models.prediction.coverage import source_code
 from models.spec.profile import Profile, shipped_profile
 from service.formats import published
 from service.tools.fit_profile import choose_layout, group_key, model_shape, organisation
@@ -149,6 +150,12 @@ def show(title: str, result: dict[str, Any]) -> None:
         print(f"{name:16s}" + " ".join(cells))
 
 
+def families_it_never_saw(scored: Sequence[Scored], profile: Profile) -> list[Scored]:
+    """The runs of families of which no run is behind the profile."""
+    known = {code for one in profile.seen for code in one.sources}
+    return [s for s in scored if source_code(s.row["family"]) not in known]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -178,6 +185,10 @@ def main() -> None:
     for why, count in result["skipped"].items():
         print(f"  skipped {count:4d}  {why}")
     show("with the shipped profile", result)
+    later = families_it_never_saw(scored, shipped_profile())
+    if later:
+        result["later_sources"] = report(later)
+        show("of these, sources that the shipped profile never saw", result["later_sources"])
     if arguments.cross_validate or arguments.calibrate:
         result |= _unseen(rows, scored, arguments.cross_validate, arguments.calibrate)
     print(
