@@ -155,8 +155,8 @@ def _go_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) -> None:
 
 @inlined
 def _wait_for_later(passes: Array, others: Array) -> None:
-    """Set `ready`. The stage, or a later one, has done the passes ahead, and the first pass of the
-    other kind has come back from there."""
+    """Set `ready` of each stage: when it and all later stages are done with their passes ahead, and
+    the first pass of the other kind has come back from each of them."""
     latest = 0.0
     for i in range(len(passes) - 1, -1, -1):
         latest = max(latest, passes[i].done + others[i].upto)

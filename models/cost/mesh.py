@@ -317,8 +317,8 @@ def uneven_attention(f: Facts, layers: Array, row: Row, parts: Array) -> float:
 
     Attention's work on a document grows with its length squared. Where lengths are log-normal with
     a coefficient of variation v, the squared coefficient of variation of their squares is (1 + v²)⁴
-    - 1. A rank adds up the squares of its documents in a step. It has no more work than if each of
-    its sequences were one document.
+    - 1. A rank adds up the squares of its documents in a step. Its work is at most that of
+    sequences that are one document each.
     """
     ranks = row.dp_replicate * row.dp_shard
     if f.document_spread == 0 or ranks == 1:

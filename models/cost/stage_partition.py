@@ -237,9 +237,9 @@ def _split(layers: Layers, shape: Shape, stated: Array, begin: Array) -> None:
     elif _faces(shape) and chunks >= 4:
         _in_v(layers, chunks // 2, begin)
     else:
-        _with_least_largest(layers, chunks, n, layers.head, begin)
+        _minimise_largest_chunk(layers, chunks, n, layers.head, begin)
         if holds_equal_micro_batches(shape.schedule) and chunks > 2:
-            _with_least_largest(layers, chunks - 1, begin[chunks - 1], 0.0, begin)
+            _minimise_largest_chunk(layers, chunks - 1, begin[chunks - 1], 0.0, begin)
 
 
 @compiled
@@ -268,7 +268,9 @@ def _up_to_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
 
 
 @compiled
-def _with_least_largest(layers: Layers, chunks: int, end: int, head: float, begin: Array) -> None:
+def _minimise_largest_chunk(
+    layers: Layers, chunks: int, end: int, head: float, begin: Array
+) -> None:
     """Write where chunks of the layers before `end` begin. The last chunk has the head beside its
     layers, and the first the encoder of images.
 

@@ -301,8 +301,8 @@ def _spelling(asked: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer | No
 
 
 def _expressible(asked: ResolvedCheck) -> Callable[[Problem, Layout], bool] | None:
-    """Returns a test of whether a layout can be said in the framework's words. Returns None where
-    layouts need not be: the request does not use these words, or they do not say its own layout."""
+    """Returns a test of whether a layout can be written in the launch format of the request; None
+    where the request is no launch, or its own layout cannot be written in the format."""
 
     def is_said(problem: Problem, layout: Layout) -> bool:
         return bool(written_settings(asked.format, problem, layout))

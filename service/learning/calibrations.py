@@ -3,7 +3,7 @@ tenant's own profile, from what that tenant reported."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from models.calibration.calibrate import Calibration, calibrate
@@ -20,6 +20,7 @@ from service.learning.calibration_input import (
     read_own_input,
     rests_on_the_same,
 )
+from service.learning.drift_flags import changes_of_level
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
 from service.learning.step_time_changes import step_time_changes
 from service.own_profile import is_own, own_profile_id
@@ -49,6 +50,8 @@ class _NewVersion:
     promoted: bool
     policy: Policy
     revision: int
+    keeps_active: bool = False
+    """True where the version in use stays though this one does not replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def _save_own(rows: Rows, tenant: str, made: _NewVersion) -> CreatedResource:
     if made.promoted:
         rows.profiles.activate(id_, row.version, revision)
         rows.audit.add("profile.promoted", f"{id_}/{row.version}", before=before, of_tenant=tenant)
-    elif before is not None and made.policy.mode == "automatic":
+    elif before is not None and made.policy.mode == "automatic" and not made.keeps_active:
         rows.profiles.activate(id_, None, revision)
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=tenant)
     return CreatedResource(
@@ -151,11 +154,28 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
     with store.reading() as rows:
         given = read_own_input(rows, tenant, request)
         is_known = rests_on_the_same(rows, given)
+        slower = None if request.activate else _runs_that_became_slower(rows, given)
     if not given.observations or is_known:
         return _NothingNew(len(given.unusable), given.base.version)
     fitted = _fitted(given)
     promotion = judge(given.policy, fitted, None, requested=request.activate, is_own=True)
-    return _new_version(store, fitted, given, None, promotion)
+    if slower is not None:
+        promotion = Promotion(
+            promoted=False,
+            reason=f"{slower}. Predictions stay as they were, since a machine in trouble is not to"
+            " become the one that is expected: look for what changed then, and activate this"
+            " version if runs are to stay so",
+        )
+    made = _new_version(store, fitted, given, None, promotion)
+    return replace(made, keeps_active=slower is not None)
+
+
+def _runs_that_became_slower(rows: Rows, given: CalibrationInput) -> str | None:
+    """Return a sentence on the latest of the runs to be learnt that lies after a change of level to
+    slower ones; None where there is none."""
+    changes = changes_of_level(rows, Profile.from_json(given.base.content), only_slower=True)
+    latest_first = (run.report_id for run in reversed(given.runs))
+    return next((changes[id_] for id_ in latest_first if id_ in changes), None)
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:

@@ -43,12 +43,21 @@ class DriftFlags:
 
 
 def _flags(rows: Rows, profile: Profile) -> Flags:
-    reports = rows.reports.newest_measured(reports_of(rows, profile.id), _REPORTS)
-    series, _ = drift_series(rows, reports, profile)
     return {
-        id_: _sentence(each, change)
-        for each in series
-        for change in each.changes
+        id_: f"{change_of_level}, this one among them: look for what changed then"
+        for id_, change_of_level in changes_of_level(rows, profile).items()
+    }
+
+
+def changes_of_level(rows: Rows, profile: Profile, *, only_slower: bool = False) -> Flags:
+    """Return a sentence on the change of level for each report that lies after one, by its id."""
+    reports = rows.reports.newest_measured(reports_of(rows, profile.id), _REPORTS)
+    drifting, _ = drift_series(rows, reports, profile)
+    return {
+        id_: _sentence(series, change)
+        for series in drifting
+        for change in series.changes
+        if change.slower > 0 or not only_slower
         for id_ in change.report_ids
     }
 
@@ -56,7 +65,7 @@ def _flags(rows: Rows, profile: Profile) -> Flags:
 def _sentence(series: DriftSeries, change: ChangeAnswer) -> str:
     return (
         f"runs of {series.family} on {series.chip} with {series.stack} are"
-        f" {change_in_words(change)}, this one among them: look for what changed then"
+        f" {change_in_words(change)}"
     )
 
 

@@ -68,8 +68,8 @@ def read_logged_run(
     submission: LogSubmission,
     contents: LogContents,
 ) -> LoggedRun:
-    """The run of a log that says this. Raises Invalid for a log that is of another run than the
-    request says."""
+    """Returns the run whose log has these contents. Raises Invalid for a log of another run than
+    the request describes."""
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
     settled = [name for name in _LOGGED_PARTS if name in logged]
@@ -198,7 +198,7 @@ def _outcome_without_device(submission: LogSubmission, contents: LogContents) ->
     if submission.outcome in ("ok", "out_of_memory"):
         rule = (
             "is not what the log shows: it ends with processes that were killed because the memory"
-            " of their host was full, which says nothing of that of a device: send crashed, or"
+            " of their host was full, and the memory of a device is another: send crashed, or"
             " leave it out"
         )
         raise Invalid("outcome", submission.outcome, rule)

@@ -174,8 +174,8 @@ def _outermost_difference(axes: Axes, one: int, other: int) -> str:
 def _spans(
     names: Sequence[str], axes: Axes, places: Sequence[Place], num_devices: int
 ) -> dict[str, tuple[str, ...]]:
-    """The dims along which the members of the first group of each axis lie. Groups that leave the
-    slice have the network among theirs."""
+    """The dims along which the members of the first group of each axis lie. For groups that
+    leave the slice, the network between slices is one of them."""
     spans = {}
     for axis, stride, degree in axes:
         members = [rank * stride for rank in range(degree) if rank * stride < num_devices]

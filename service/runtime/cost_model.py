@@ -106,17 +106,17 @@ class CostModel:
         when it listens."""
         # A daemon, so that a service that is stopped meanwhile stops at once.
         threading.Thread(target=self._run, name="compile the cost model", daemon=True).start()
-        await self._has_ended(_SOON_S)
+        await self._wait_until_ended(_SOON_S)
 
     async def require(self, wait_s: float | None = None) -> None:
         """Returns once it is compiled. Raises StillCompiling where that takes too long, or longer
         than a caller waits."""
         longest_s = self._wait_s if wait_s is None else min(wait_s, self._wait_s)
-        if not await self._has_ended(longest_s):
+        if not await self._wait_until_ended(longest_s):
             progress = self._progress
             raise StillCompiling(None if progress is None else progress.left_s)
 
-    async def _has_ended(self, within_s: float) -> bool:
+    async def _wait_until_ended(self, within_s: float) -> bool:
         ends = time.monotonic() + within_s
         while not self._ended.is_set() and time.monotonic() < ends:
             await asyncio.sleep(_POLL_S)

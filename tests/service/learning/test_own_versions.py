@@ -34,6 +34,7 @@ from tests.service.asking import (
     scraped,
 )
 from tests.service.learning.test_benchmarks import gemms
+from tests.service.learning.test_drift_flags import level, report_runs
 from tests.waiting import wait_for
 
 SLOWER = 1.4
@@ -478,6 +479,39 @@ def test_the_service_makes_own_versions_by_itself(tenants) -> None:
     service.withdraw("a", last)
     service.wait_for_own("a", active=3, versions=3)
     assert_problem(service.get("b", OWN), "not-found")
+
+
+def test_an_own_version_holds_still_while_runs_have_become_slower(tenants) -> None:
+    """A broken machine would otherwise become the one that is expected. A repair is learnt."""
+    service = tenants()
+    usual = level(14, 1.1)
+    sent = {"headers": service.key("a")}
+    report_runs(service.client, usual, **sent)
+    assert service.calibrate("a")["calibration"]["promotion"]["promoted"]
+    before = service.step_s("a")
+    shared = {**PREDICTION, "profile": {"version": 1}}
+    step_time_s = service.step_s("a", shared)
+    report_runs(service.client, level(10, 1.3), since=14, step_time_s=step_time_s, **sent)
+    made = service.calibrate("a")
+    held = made["calibration"]["promotion"]
+    assert not held["promoted"]
+    assert "slower since" in held["reason"]
+    assert service.step_s("a") == before
+    activated = service.post("a", f"{OWN}/versions/{made['version']}/activate", **ANY_STATE)
+    assert activated.status_code == 200, activated.text
+    assert service.step_s("a") > before
+
+
+def test_an_own_version_follows_a_repair(tenants) -> None:
+    service = tenants()
+    sent = {"headers": service.key("a")}
+    step_time_s = service.step_s("a")
+    report_runs(service.client, level(14, 1.4), step_time_s=step_time_s, **sent)
+    assert service.calibrate("a")["calibration"]["promotion"]["promoted"]
+    before = service.step_s("a")
+    report_runs(service.client, level(14, 1.1), since=14, step_time_s=step_time_s, **sent)
+    service.calibrate("a")
+    assert service.step_s("a") < before
 
 
 def test_an_own_version_is_made_anew_on_top_of_another_shared_one(tenants) -> None:

@@ -145,7 +145,7 @@ def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> d
     if bf16 and all(has_narrow_states):
         fields["master_weights"] = False
     elif any(has_narrow_states):
-        reason = "states of which only some have 16 bits are not described"
+        reason = "16-bit master weights without 16-bit states, or the reverse, are not modelled"
         settings.reserve("bf16.bf16_master_weights_and_grads", reason, "set both, or neither")
     return fields
 
