@@ -118,8 +118,9 @@ FIELDS = {
 """Fields of a request in the words of the forms."""
 _OTHER_CLUSTER = re.compile(r"alternatives\.clusters\[(\d+)\](?:\.(\w+))?")
 _OTHER_CHIPS = re.compile(r"alternatives\.num_chips\[(\d+)\]")
-_LIMITS = (
+_PHRASES = (
     (re.compile(r"(?<![\w.])deadline_hours = (\S+?)(?=[ ,:;]|$)"), r"the deadline of \1 hours"),
+    (re.compile(r"\bsee what_to_try\b"), "see what to try, below"),
     (re.compile(r"(?<![\w.])budget_usd = (\S+?)(?=[ ,:;]|$)"), r"the budget of $\1"),
 )
 _FIELD = re.compile(
@@ -149,8 +150,8 @@ def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
     sentence = _OTHER_CHIPS.sub(
         lambda found: f"other number of chips {int(found[1]) + 1}", sentence
     )
-    for limit, words in _LIMITS:
-        sentence = limit.sub(words, sentence)
+    for phrase, words in _PHRASES:
+        sentence = phrase.sub(words, sentence)
     return _FIELD.sub(lambda found: FIELDS[found[0].partition("[")[0]], sentence)
 
 
