@@ -79,7 +79,15 @@ def mesh_of(
     if domain is None:
         strides = [(axis.name, axis.stride, axis.degree) for axis in axes]
         torus = torus_of(layout, strides, links, num_devices)
-        return Mesh(axes, num_devices, num_devices, 1, (), 0, torus)
+        return Mesh(
+            axes=axes,
+            domain=num_devices,
+            num_devices=num_devices,
+            columns=1,
+            rows=(),
+            hidden_rows=0,
+            torus=torus,
+        )
     nodes = [
         NodeDrawn(first // domain, tuple(_chips(axes, first, min(first + domain, num_devices))))
         for first in range(0, num_devices, domain)

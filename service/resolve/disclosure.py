@@ -40,6 +40,11 @@ class Disclosure:
             **self._errors_by_kind(document),
             "window": {**document["window"], "first": None, "last": None},
             "promotion": {**document["promotion"], "reason": self._promotion_reason(document)},
+            "changes": [
+                change
+                for change in document.get("changes", [])
+                if change["chip"] in self._known_chips
+            ],
             "moved": self.terms(document["moved"]),
             "unidentified": self.terms(document["unidentified"]),
             "outliers": [id_ for id_ in document["outliers"] if id_ in own],
@@ -68,10 +73,10 @@ class Disclosure:
     def _may_name(self, scope: str) -> bool:
         """Returns whether the tenant knows the chip or the fabric that a scope names, if any:
         "chip:NAME", "fabric:NAME", or the chip as the first of a pair, "CHIP/STACK". A fleet's
-        models may be anybody's."""
+        models and sequence lengths may be anybody's."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
-        if kind == "model":
+        if kind in ("model", "sequence"):
             return False
         if kind == "chip":
             return name in self._known_chips
