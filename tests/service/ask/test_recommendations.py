@@ -1243,7 +1243,7 @@ def test_the_fewest_chips_that_keep_a_deadline_are_found(shared_client) -> None:
 def test_no_part_of_a_node_that_keeps_the_limits_is_smaller_than_the_fewest_chips(
     shared_client,
 ) -> None:
-    objective = {"minimize": "chips", "tokens": 1e12, "budget_usd": 220000}
+    objective = {"minimize": "chips", "tokens": 1e12, "budget_usd": 260000}
     alternatives = {"up_to_chips": 1024, "num_chips": [1, 2, 3, 4, 6]}
     body = {**QUESTION, "stack": "megatron", "objective": objective, "alternatives": alternatives}
     found = shared_client.post("/v1/recommendations", json=body).json()
