@@ -49,9 +49,6 @@ _CONVERGED_SPREADS = 0.02
 _DIFFERENCE = 1e-3
 # Each source's noise is pooled with the common noise as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
-# What the first reports of a new fleet leave is not yet noise: several offsets have to be told
-# apart first, and would not move if it were taken for noise.
-_FLEET_NOISE_POOLING_RUNS = 100
 _LEAST_NOISE = 0.01  # runs that agree to the last digit would otherwise carry the fit
 # Scopes that name no single thing. What runs of several in-house stacks have in common is what all
 # stacks have, and it is so with fabrics that nobody has named.
@@ -438,29 +435,15 @@ class Fit:
         of noise."""
         used = (weight > 0) & (self.sign == 0)
         share = residual / self.prior_noise
-        if self.is_new_fleet:
-            # Where all runs of a source lie is a level that the fit has yet to learn, and no noise.
-            share = share - self._level_of_source(share, np.where(used, weight, 0.0))
-        prior_runs = _FLEET_NOISE_POOLING_RUNS if self.is_new_fleet else _NOISE_POOLING_RUNS
-        common = _pooled_spread(share[used], weight[used], 1.0, prior_runs)
+        common = _pooled_spread(share[used], weight[used], 1.0)
         shares = np.full(len(residual), common)
         for source in np.unique(self.source[used]):
             mine = used & (self.source == source)
-            shares[self.source == source] = _pooled_spread(
-                share[mine], weight[mine], common, prior_runs
-            )
+            shares[self.source == source] = _pooled_spread(share[mine], weight[mine], common)
         return (
             np.maximum(common * self.prior_noise, _LEAST_NOISE),
             np.maximum(shares * self.prior_noise, _LEAST_NOISE),
         )
-
-    def _level_of_source(self, residual: Array, weight: Array) -> Array:
-        """Return the weighted median of the residuals of each run's source; shape (runs,)."""
-        level = np.zeros(len(residual))
-        for source in np.unique(self.source[weight > 0]):
-            mine = self.source == source
-            level[mine] = _weighted_median(residual[mine], weight[mine])
-        return level
 
     def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:
         """Return the estimate at a linearisation's terms, with Laplace's covariance. Random effects
@@ -483,15 +466,15 @@ def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:
     return RandomEffects(model, np.where(is_sparse, spread, 0.0))
 
 
-def _pooled_spread(residual: Array, weight: Array, prior: float, prior_runs: float) -> float:
+def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:
     """Return the spread of weighted residuals from their weighted median absolute deviation. It is
-    pooled with a `prior` spread as if that had been seen in `prior_runs` more."""
+    pooled with a `prior` spread as if that had been seen in _NOISE_POOLING_RUNS more."""
     if not len(residual):
         return prior
     runs = float(weight.sum())
     spread = _SPREAD_OVER_MEDIAN * _weighted_median(np.abs(residual), weight)
-    pooled = runs * spread**2 + prior_runs * prior**2
-    return float(np.sqrt(pooled / (runs + prior_runs)))
+    pooled = runs * spread**2 + _NOISE_POOLING_RUNS * prior**2
+    return float(np.sqrt(pooled / (runs + _NOISE_POOLING_RUNS)))
 
 
 def _weighted_median(values: Array, weight: Array) -> float:

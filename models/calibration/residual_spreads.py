@@ -24,6 +24,9 @@ _RUNS_OF_A_GROUP = 3
 # term that runs had shrunk by 5 to 10% counted as unseen, and widened intervals of its own runs
 # (docs/lab/intervals.md).
 _IDENTIFIED_SHARE = 0.95
+# The log of the factor from which on a fleet's step time is taken for a slip, such as milliseconds
+# for seconds, though its runs agree. No source of published runs lies three times from the others.
+_LARGEST_PLAUSIBLE = float(np.log(5))
 
 
 def is_identified(before: Term, after: Term) -> bool:
@@ -32,15 +35,20 @@ def is_identified(before: Term, after: Term) -> bool:
 
 
 def outliers(fit: Fit, estimate: Estimate) -> list[str]:
-    """Return keys of runs whose measurement lies far from the estimate, and of runs of a new fleet
-    that were reported out of memory and need far less."""
+    """Return keys of runs whose measurement lies far from the estimate. Of a new fleet these are
+    also runs that were reported out of memory and need far less, and runs whose step time is
+    implausible whatever the fit makes of it."""
     residuals = fit.residual(estimate.linear.predicted)
     limits = OUTLIER_SPREADS * np.minimum(estimate.common_noise, fit.prior_noise)
+    is_outlier = np.abs(residuals) > limits
+    if fit.is_new_fleet:
+        is_step_time = np.array([t.quantity == "step_time" for t in fit.targets], dtype=bool)
+        distance = np.abs(fit.residual(fit.log_predictions(fit.prior_mean)))
+        is_outlier |= is_step_time & (distance > _LARGEST_PLAUSIBLE)
     return [
         target.key
-        for target, residual, limit in zip(fit.targets, residuals, limits, strict=True)
-        if abs(residual) > limit
-        and (target.side == "equal" or (fit.is_new_fleet and target.side == "at_least"))
+        for target, is_out in zip(fit.targets, is_outlier.tolist(), strict=True)
+        if is_out and (target.side == "equal" or (fit.is_new_fleet and target.side == "at_least"))
     ]
 
 

@@ -225,7 +225,6 @@ def test_reports_of_one_sequence_length_move_that_length_most() -> None:
 
 
 def test_a_fleet_far_from_all_others_is_learnt_from_ten_reports() -> None:
-    """Where all its runs take 1.6 times as long as published ones, that is no noise."""
     told = [
         replace(run, step_time_s=1.6 * (run.step_time_s or 0))
         for run in fleet().reports(fleet().profile, 10, np.random.default_rng(11), QUIET)
