@@ -24,7 +24,7 @@ class ScaleUp(NamedTuple):
     domain: int
     """Chips."""
     gb_s: float
-    """Of a chip."""
+    """The bandwidth of one chip."""
 
 
 def scale_up_of(chip: Chip) -> ScaleUp | None:

@@ -41,7 +41,7 @@ class TorusChip:
     column: int
     row: int
     stage: int
-    """Of the pipeline."""
+    """The pipeline stage, counted from 0."""
     links: tuple[Link, ...]
 
 

@@ -43,7 +43,7 @@ class Creation:
     key: IdempotencyKey | None
     tenant: str | None
     wait: Wait | None
-    """How long the caller waits, where it says so."""
+    """The time that the caller waits; None where it does not say."""
     is_disconnected: IsDisconnected
 
     def create(self, prepare: Callable[[], Prepared]) -> CreatedResource:

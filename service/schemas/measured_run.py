@@ -14,8 +14,8 @@ from service.schemas.label import Labels
 from service.schemas.wire import Wire
 
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
-"""How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
-speed."""
+"""The outcome says how a run ended. "aborted" means that somebody stopped it early, which says
+nothing of its speed."""
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -44,7 +44,7 @@ class MeasuredMfu(_Part):
     attention: AttentionCount
     """Attention FLOPs over causal keys, the full sequence, or not counted."""
     peak_tflops: Tflops | None = None
-    """Of one chip; without it the dense peak of `peak_dtype`."""
+    """The peak of one chip; without it the dense peak of `peak_dtype`."""
     peak_dtype: Dtype | None = None
     """Without it the format of the matrix multiplications."""
 
@@ -72,7 +72,7 @@ class Measured(_Part):
 
     step_time_s: Seconds | None = None
     tokens_per_s: Rate | None = None
-    """Of the whole cluster."""
+    """The tokens per second of the whole cluster."""
     tokens_per_s_per_chip: Rate | None = None
     tflops_per_chip: MeasuredTflops | None = None
     mfu: MeasuredMfu | None = None
@@ -113,12 +113,12 @@ class MeasuredMemory(_Part):
 
 
 class MeasuredParts(_Part):
-    """What a profiler told of the step, where one looked."""
+    """Parts of a step, as a profiler measured them."""
 
     EXAMPLE: ClassVar[str] = '{"exposed_communication_s": 0.2}'
 
     exposed_communication_s: Seconds | None = None
-    """Of a step, on the slowest stage: communication that no compute hides."""
+    """Communication of a step, on the slowest stage, that no compute hides."""
     expert_imbalance: Annotated[float, Field(ge=0, le=1000)] | None = None
     """Tokens of the busiest expert-parallel rank over the mean, less 1: 0.2 is a fifth more."""
 
@@ -141,7 +141,7 @@ class Failure(_Part):
 
 
 class MeasuredRun(Wire):
-    """How a run ended, and what was measured of it."""
+    """A run, with its outcome and its measurements."""
 
     outcome: Outcome
     measured: Measured | None = None
@@ -175,7 +175,7 @@ class MeasuredRun(Wire):
         self._require_room()
 
     def _require_room(self) -> None:
-        """What tensors take lies inside what the framework reserved for them."""
+        """Raise where tensors take more than the framework reserved for them."""
         memory = self.memory
         if memory is None or memory.allocated_gib is None or memory.reserved_gib is None:
             return

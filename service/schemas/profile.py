@@ -86,7 +86,7 @@ class MovedAnswer(Document):
 
 
 class StepTimeChange(Document):
-    """What a new version changes of the predictions for one chip and stack."""
+    """A change of predicted step times, for one chip and stack, by a new version."""
 
     chip: str
     stack: str
@@ -187,8 +187,8 @@ class CalibrationAnswer(Document):
     """Reports that a calibration which activates its own version leaves out, because fewer tenants
     than the policy's `min_tenants` measured alike. Later calibrations look at them again."""
     changes: list[StepTimeChange] = []
-    """What the version changes of predicted step times by chip and stack, the largest change first.
-    It is empty for calibrations by earlier releases."""
+    """Changes of predicted step times by chip and stack, the largest first. The list is empty for
+    calibrations by earlier releases."""
     moved: list[MovedAnswer]
     unidentified: list[Unidentified]
     outliers: list[str]

@@ -35,7 +35,7 @@ class ReportFilterQuery(TimeSpan):
     """true: those with a `flag`, be it for their interval, their memory or a change of level."""
     within_interval: Annotated[bool, Field(strict=False)] | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
-    """Of the profile that all share, or of the tenant's own."""
+    """The version of the profile that all share, or of the tenant's own."""
     created_since: Instant | None = None
     """When reports came, inclusive: a run that was measured before may be reported late. `since`
     and `until` are about when runs were measured."""

@@ -23,9 +23,9 @@ class ToldLog(Wire):
     framework: Framework | None = None
     """Without it the log is recognised by its lines."""
     outcome: Outcome | None = None
-    """How the run ended, where its log does not show it: whoever was killed, hung or was stopped
-    writes no line about it. Out of memory is read from the log, and a crash before the first step
-    from one that prints its arguments."""
+    """The outcome of the run, where its log does not show it: a run that was killed, hung or was
+    stopped writes no line about it. Out of memory is read from the log, and a crash before the
+    first step from a log that prints its arguments."""
     labels: Labels = {}
 
 
@@ -60,17 +60,17 @@ class LogLevel(Document):
 
     first_step: int
     steps: int
-    """How many of those used."""
+    """The number of used steps that keep this speed."""
     value: float
     """Their median."""
 
 
 class LogReading(Document):
-    """What was read off the log."""
+    """A reading of the log."""
 
     framework: Framework
     unit: Unit
-    """What the log prints."""
+    """The unit in which the log tells its speed."""
     value: float
     """The median of the steps used; where the speed changed for good, of the level that the middle
     one has."""
@@ -94,7 +94,7 @@ class LogReading(Document):
     unread: list[UnreadLine]
     """Lines that look like steps and could not be read; twenty at most."""
     from_arguments: list[str]
-    """What the log's own arguments said of the run."""
+    """Names of the parts that the arguments in the log told."""
     out_of_memory: bool
     """The log ends with the run out of memory: the report is of the steps before that."""
 
@@ -103,9 +103,9 @@ class LogAnswer(Document):
     reading: LogReading | None
     """Null where the run failed before its first step."""
     measured_at_from: DateSource
-    """What says when it ran: the request, the date that the log prints beside the last step used,
-    or the last one that another line begins with (read as UTC where it names no zone), or that the
-    log came now."""
+    """The source of the date of the run: the request, the log (the date beside the last step used,
+    or the last one that another line begins with, read as UTC where it names no zone), or the
+    arrival of the log."""
     notes: list[str]
     """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that
     rests on fewer than three steps, or on less than half of those found; a speed that changed for
