@@ -471,14 +471,10 @@ def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:
     pooled with a `prior` spread as if that had been seen in _NOISE_POOLING_RUNS more."""
     if not len(residual):
         return prior
+    away = np.abs(residual)
+    order = np.argsort(away, kind="stable")
     runs = float(weight.sum())
-    spread = _SPREAD_OVER_MEDIAN * _weighted_median(np.abs(residual), weight)
+    middle = order[np.searchsorted(np.cumsum(weight[order]), runs / 2)]
+    spread = _SPREAD_OVER_MEDIAN * float(away[middle])
     pooled = runs * spread**2 + _NOISE_POOLING_RUNS * prior**2
     return float(np.sqrt(pooled / (runs + _NOISE_POOLING_RUNS)))
-
-
-def _weighted_median(values: Array, weight: Array) -> float:
-    """Return the least value up to which half of the weight lies."""
-    order = np.argsort(values, kind="stable")
-    middle = np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)
-    return float(values[order][middle])

@@ -43,8 +43,8 @@ def outliers(fit: Fit, estimate: Estimate) -> list[str]:
     is_outlier = np.abs(residuals) > limits
     if fit.is_new_fleet:
         is_step_time = np.array([t.quantity == "step_time" for t in fit.targets], dtype=bool)
-        distance = np.abs(fit.residual(fit.log_predictions(fit.prior_mean)))
-        is_outlier |= is_step_time & (distance > _LARGEST_PLAUSIBLE)
+        before = fit.log_predictions(fit.prior_mean, is_step_time)  # NaN for the others
+        is_outlier |= np.abs(fit.residual(before)) > _LARGEST_PLAUSIBLE
     return [
         target.key
         for target, is_out in zip(fit.targets, is_outlier.tolist(), strict=True)
