@@ -110,8 +110,9 @@ def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips:
 )
 def test_a_machine_of_tori_is_its_chip(client, preset: str, chip: str) -> None:
     body = {**PREDICTION, "stack": "generic", "cluster": {"preset": preset, "num_chips": 64}}
+    devices = 64 * catalogue.chip(chip).devices_per_chip
     found = client.post(
-        "/v1/predictions", json={**body, "layout": {"dp_shard": 64, "zero_stage": 3}}
+        "/v1/predictions", json={**body, "layout": {"dp_shard": devices, "zero_stage": 3}}
     ).json()
     assert found["catalogue"]["chip"]["name"] == chip
 
