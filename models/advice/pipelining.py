@@ -150,7 +150,8 @@ def _data_parallel_traffic(
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0
     gathers = _parameter_gathers(layout, micro_batches)
-    reductions = micro_batches if layout.zero_stage >= 2 else 1
+    once = layout.zero_stage < 2 or (layout.zero_stage == 2 and layout.pp > 1)
+    reductions = 1 if once else micro_batches
     all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
     bytes_per_parameter = gathers * problem.gather_bytes + reductions * problem.reduce_bytes
     parts = LayoutParts.of(problem, layout, c)

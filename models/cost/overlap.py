@@ -66,8 +66,10 @@ def set_regime(
 ) -> None:
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
-    # ZeRO 3 that keeps parameters through a pipeline gathers them once a step, as ZeRO 1 does.
-    regime.once = row.zero_stage < 2 or (zero3 and not row.reshard and row.pp > 1)
+    # A pipeline adds up gradients until its last micro-batch, also those that ZeRO 2 shards (arXiv
+    # 2402.15627 §3.2; torch distributed/pipelining/stage.py). ZeRO 3 that keeps parameters through
+    # a pipeline gathers them once a step too.
+    regime.once = row.zero_stage < 2 or (row.pp > 1 and not (zero3 and row.reshard))
     regime.gathers = zero3 and not regime.once
     regime.gathers_again = regime.gathers and row.reshard
     regime.offload = row.offload_activations

@@ -267,3 +267,22 @@ def test_projected_gradients_leave_small_moments() -> None:
     whole, projected = (costs_of(tuned(problem, moment_rank=rank)) for rank in (None, 128))
     optimizer = projected.memory["optimizer_bytes"] / whole.memory["optimizer_bytes"]
     assert 4 / 12 < optimizer[0] < 0.5
+
+
+@pytest.mark.parametrize("reduces_every_time", [True, False])
+def test_a_pipeline_reduces_the_gradients_of_zero_2_once_a_step(reduces_every_time: bool) -> None:
+    """torch distributed/pipelining/stage.py syncs FSDP's gradients with the last micro-batch, and
+    MegaScale (arXiv 2402.15627 §3.2) reduces those of a chunk once."""
+    problem = on_stack("generic", question("llama-3.1-70b", chips=64), overlap_data=False)
+    pp = 1 if reduces_every_time else 4
+    layouts = [
+        Layout(pp=pp, tp=4, dp_shard=16 // pp, zero_stage=stage, micro_batch=micro_batch)
+        for stage in (1, 2)
+        for micro_batch in (1, 2)
+    ]
+    found = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes))
+    zero_1, fewer_1, zero_2, fewer_2 = found.time["data_s"]
+    assert zero_1 == pytest.approx(fewer_1)
+    assert (zero_2 > 1.5 * fewer_2) == reduces_every_time
+    gradients = found.memory["gradients_bytes"]
+    assert (gradients[2] < gradients[0] / 2) == reduces_every_time
