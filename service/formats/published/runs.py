@@ -34,7 +34,8 @@ from service.formats.published.software import Row, read_stack
 
 _OPTIMIZERS = {"adafactor": "adafactor", "muon": "muon", "bf16 moments": "adamw_bf16_moments"}
 """By words in the description of an optimizer; all others keep what AdamW keeps."""
-
+_WITHOUT_MASTERS = ("bf16 parameters", "parameters and gradients bf16", "stochastic rounding")
+"""Words for parameters whose only copy has 16 bits. Stochastic rounding is what makes up for it."""
 
 _MEMORY_KINDS: dict[str | None, MemoryKind] = {
     None: "reserved",
@@ -216,8 +217,9 @@ def _workload(
         global_batch=int(batch),
         precision=training.get("compute_dtype") or "bf16",
         optimizer=_optimizer(training),
+        master_weights=_has_master_weights(training),
         routing="natural" if switches.get("routing") == "natural" else "balanced",
-        capacity_factor=switches.get("capacity_factor"),
+        capacity_factor=_capacity_factor(switches),
     )
 
 
@@ -227,6 +229,18 @@ def _optimizer(training: Row) -> str:
         if words in description:
             return name
     return "adamw"
+
+
+def _capacity_factor(switches: Row) -> float | None:
+    """The stated factor, or 1 where experts are said to have a capacity and not which."""
+    stated = switches.get("capacity_factor")
+    return 1.0 if stated is None and switches.get("routing") == "capacity" else stated
+
+
+def _has_master_weights(training: Row) -> bool:
+    switches = training.get("switches") or {}
+    said = f"{training.get('optimizer') or ''} {switches.get('autocast') or ''}".lower()
+    return not any(words in said for words in _WITHOUT_MASTERS)
 
 
 def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:

@@ -379,6 +379,23 @@ def test_an_optimizer_is_known_by_what_its_description_names(
     )
 
 
+@pytest.mark.parametrize(
+    ("training", "masters"),
+    [
+        ({"optimizer": "adamw"}, True),
+        ({"optimizer": "adamw (bf16 moments)"}, True),
+        ({"optimizer": "adamw (bf16 moments; parameters and gradients bf16)"}, False),
+        ({"optimizer": "adamw (bf16 moments, bf16 parameters, stochastic rounding)"}, False),
+        ({"switches": {"autocast": "bf16 with fp32 optimizer"}}, True),
+        ({"switches": {"autocast": "bf16 with stochastic rounding"}}, False),
+    ],
+)
+def test_parameters_whose_only_copy_has_16_bits_have_no_master_weights(
+    training: dict[str, Any], masters: bool
+) -> None:
+    assert published.read(row(training=training), YEAR).problem.workload.master_weights == masters
+
+
 def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
     """And with its coefficients."""
     plain, nemo = (
@@ -604,6 +621,8 @@ def test_routing_and_capacity_are_taken_where_they_are_stated() -> None:
     padded = {"switches": {"routing": "capacity", "capacity_factor": 1.25}}
     workload = published.read(row(training=padded), YEAR).problem.workload
     assert (workload.routing, workload.capacity_factor) == ("balanced", 1.25)
+    unstated = {"switches": {"routing": "capacity"}}
+    assert published.read(row(training=unstated), YEAR).problem.workload.capacity_factor == 1.0
     natural = {"switches": {"routing": "natural"}}
     assert published.read(row(training=natural), YEAR).problem.workload.routing == "natural"
 
