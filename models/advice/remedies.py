@@ -203,7 +203,11 @@ def fit_probability_after(
     move = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom))
     errors = _possible_errors(given_headroom, spread, shown)
     cdf = NormalDist().cdf
-    return fmean(cdf((headroom - error) / max(move, _LEAST_MOVE)) for error in errors)
+    after = fmean(cdf((headroom - error) / max(move, _LEAST_MOVE)) for error in errors)
+    # A layout's own spread may differ a little from that of the given one, which stands for both.
+    if shown.peak_factor is None:
+        return max(after, probability) if shown.outcome == "fitted" else min(after, probability)
+    return after
 
 
 def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:

@@ -101,6 +101,15 @@ class Problem:
         return "graph" if self.is_captured else self.stack.launch
 
     @property
+    def routing(self) -> str:
+        """The kernels that send tokens to experts: "padded" where every expert has a fixed number
+        of tokens, so that the host need not wait until they are counted, or else "fused" or
+        "separate"."""
+        if self.workload.capacity_factor is not None or self.stack.static_experts:
+            return "padded"
+        return "fused" if self.stack.fused_routing else "separate"
+
+    @property
     def is_captured(self) -> bool:
         """True where a step is captured once and replayed as a graph on the device, which leaves no
         gaps between kernels."""
@@ -366,7 +375,7 @@ class Problem:
         return (
             f"launch:{self.launch}",
             f"steps:{'captured' if self.is_captured else 'launched'}",
-            f"routing:{'fused' if stack.fused_routing else 'separate'}",
+            f"routing:{self.routing}",
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",
             f"kernel:{self.kernel}/{chip.generation}",

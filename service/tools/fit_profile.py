@@ -6,7 +6,7 @@ FILE holds one run a line, as JSON. The prior is made of hardware measurements w
 (models/data/priors.json), plus an offset of mean zero for every generation, chip and stack that a
 coefficient may vary with. Runs are weighted so that a large family of runs counts like a mid-sized
 one, and runs of which their source is less sure count less. With `--keep-terms`, runs that came
-after the fit only tell how far the step times of sources lie apart.
+after the fit only tell how far the step times of sources lie apart, and their peaks of memory.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument(
         "--keep-terms",
         action="store_true",
-        help="write nothing but how far the step times of sources lie apart",
+        help="write nothing but how far step times and memory of sources lie apart",
     )
     arguments = parser.parse_args()
     with threadpool_limits(1, user_api="blas"):
@@ -266,7 +266,8 @@ def main() -> None:
     profile, posterior = data_files(fitted)
     if arguments.keep_terms:
         kept = json.loads((arguments.out / "profile.json").read_text())
-        kept["between_sources"] = fitted.profile.between_sources
+        for name in ("between_sources", "memory_between_sources"):
+            kept[name] = getattr(fitted.profile, name)
         (arguments.out / "profile.json").write_text(json.dumps(kept, indent=1) + "\n")
         return
     (arguments.out / "profile.json").write_text(profile)

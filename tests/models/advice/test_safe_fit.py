@@ -46,9 +46,13 @@ def test_what_is_recommended_unless_told_otherwise_fits_surely(
     )
     recommended = found.layouts[0]
     assert recommended.prediction.fit_probability >= SAFE_FIT_PROBABILITY - ROUNDING
-    assert recommended.prediction.step_time_s <= 1.03 * found.fastest.prediction.step_time_s
-    assert recommended.complexity == found.simplest.complexity
-    assert recommended == found.recommended == found.simplest
+    assert recommended == found.recommended
+    # Doing without a pipeline whose worth is undecided may cost the tolerance twice.
+    is_undecided = found.pipelining.needed == "undecided"
+    most = 1.06 if is_undecided else 1.03
+    assert recommended.prediction.step_time_s <= most * found.fastest.prediction.step_time_s
+    assert recommended.complexity <= found.simplest.complexity
+    assert is_undecided or recommended == found.simplest
 
 
 @pytest.mark.long

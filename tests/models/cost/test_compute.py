@@ -401,3 +401,16 @@ def test_a_padded_vocabulary_has_whole_tiles_on_every_rank() -> None:
         heads.append(head_time(facts, Shard(8192.0, 8192.0, 1.0, 1.0, 1.0), record).forward)
     padded, raw = heads
     assert padded < raw < 2 * padded
+
+
+def test_experts_of_a_fixed_size_are_sent_their_tokens_without_a_wait_for_the_host() -> None:
+    problem = question("qwen3-30b-a3b", seq_len=512)
+    layout = Layouts.of([Layout(dp_shard=64, zero_stage=1)])
+    counted, padded = (
+        float(predict(p, layout, PROFILE.coefficients(p.scopes)).step_time_s[0])
+        for p in (
+            replace(problem, workload=replace(problem.workload, capacity_factor=factor))
+            for factor in (None, 1.0)
+        )
+    )
+    assert padded < counted
