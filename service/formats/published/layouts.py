@@ -24,7 +24,7 @@ from service.formats.published.software import (
     data_parallel_kind,
     is_older_than,
     offloaded_states,
-    zero_stage,
+    stated_zero_stage,
 )
 
 _MAX_MICRO_BATCH = 16  # where a source leaves it open; larger ones are rare, and stated
@@ -38,31 +38,39 @@ all).
 def read_degrees(
     training: Row, cluster: Cluster, architecture: Architecture, stack: Stack, assumed: list[str]
 ) -> dict[str, Any]:
-    """The degrees of the mesh and how parameters are sharded, in the fields of Layout."""
-    n = cluster.num_devices
+    """Returns the degrees of the mesh and how parameters are sharded, in the fields of Layout."""
+    num_devices = cluster.num_devices
     tp = _degree(training, "tp", assumed)
     pp = _degree(training, "pp", assumed)
     cp = _degree(training, "cp", assumed)
-    dp = training.get("dp") or n // (tp * pp * cp)
-    if tp * pp * cp * dp != n and n % (tp * pp * cp) == 0:
-        dp = n // (tp * pp * cp)
+    model_parallel = tp * pp * cp
+    dp = training.get("dp") or num_devices // model_parallel
+    if model_parallel * dp != num_devices and num_devices % model_parallel == 0:
+        dp = num_devices // model_parallel
         assumed.append("dp")
-    stage, reshard, shard = _sharding(training, stack, dp, pp, assumed)
+    zero_stage, reshard, dp_shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor_degree(stack, architecture, tp, ep, dp * cp * tp)
-    is_sharding_stated = data_parallel_kind(training) or training.get("fsdp_size")
+    is_sharding_stated = stated_zero_stage(training) is not None or training.get("fsdp_size")
     if stack.usual_sharding and cluster.fabric.torus and not is_sharding_stated:
-        shard = _shard_within_slice(cluster, shard, tp * cp, ep * etp)
+        dp_shard = _shard_within_slice(cluster, dp_shard, tp * cp, ep * etp)
     sequence_parallel = training.get("sequence_parallel")
     if sequence_parallel is None:
         sequence_parallel = True in stack.sequence_parallel
         if tp > 1:
             assumed.append("sequence_parallel")
     return {
-        "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep,
-        "etp": etp, "zero_stage": stage, "reshard": reshard,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp_shard": dp_shard,
+        "dp_replicate": dp // dp_shard,
+        "ep": ep,
+        "etp": etp,
+        "zero_stage": zero_stage,
+        "reshard": reshard,
         "sequence_parallel": bool(sequence_parallel and tp > 1),
-    }  # fmt: skip
+    }
 
 
 def _degree(training: Row, name: str, assumed: list[str]) -> int:
@@ -74,16 +82,17 @@ def _degree(training: Row, name: str, assumed: list[str]) -> int:
 def _sharding(
     training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]
 ) -> tuple[int, bool, int]:
-    """The ZeRO stage, whether parameters are dropped after forward, and the degree of sharding."""
-    kind = data_parallel_kind(training)
-    stage = zero_stage(training)
-    if not kind:
+    """Returns the ZeRO stage, whether parameters are dropped after forward, and the degree of
+    sharding. Where a row states no kind of sharding, or an unknown one, it is the stack's own."""
+    stage = stated_zero_stage(training)
+    if stage is None:
         assumed.append("data_parallel_kind")
         stage = 1 if 1 in stack.zero_stages and not stack.usual_sharding else 3
     if stage == 0:
         return 0, True, 1
     if stage in (1, 2):
         return stage, True, dp
+    kind = data_parallel_kind(training)
     size_in_kind = re.search(r"fsdp\s*(\d+)", kind)
     size = training.get("fsdp_size") or (int(size_in_kind.group(1)) if size_in_kind else 0) or dp
     shard = size if dp % size == 0 else dp

@@ -42,7 +42,8 @@ _DEGREE_OF_LIMIT = {
 }
 """The limits of a stack, and the fields of a row that may show a higher one."""
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
-"""The ZeRO stage of a kind of data parallelism, by how its name starts."""
+"""The ZeRO stage of each kind of data parallelism."""
+_SHARDING = re.compile(rf"\b({'|'.join(_ZERO_STAGES)})")
 
 
 def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[str]) -> Stack:
@@ -111,7 +112,7 @@ def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]
     if schedule.startswith("zb") or "dualpipe" in schedule:
         split_backward = ("zero_bubble", "zero_bubble_v", "dualpipe")
         shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, *split_backward)))
-    stage = zero_stage(training)
+    stage = stated_zero_stage(training)
     if stage is not None:
         shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
     offloaded = offloaded_states(training)
@@ -167,10 +168,9 @@ def data_parallel_kind(training: Row) -> str:
     return str(training.get("data_parallel_kind") or "").lower()
 
 
-def zero_stage(training: Row) -> int | None:
-    """The ZeRO stage that a row states, if any."""
-    kind = data_parallel_kind(training)
-    for name, stage in _ZERO_STAGES.items():
-        if kind.startswith(name):
-            return stage
-    return None
+def stated_zero_stage(training: Row) -> int | None:
+    """Returns the ZeRO stage that a row states: 3 for "hsdp (fsdp in slice, dp across slices)" and
+    for "dp2 x fsdp256 over jax devices". None where a row states no kind of data parallelism, or
+    one that is not in the table."""
+    kind = _SHARDING.search(data_parallel_kind(training))
+    return None if kind is None else _ZERO_STAGES[kind[1]]
