@@ -207,17 +207,17 @@ class LaunchReading:
     devices."""
     micro_batches_setting: str | None = None
     """The setting that says it."""
-    unwritten: Mapping[str, str] = field(default_factory=dict)
+    default_origins: Mapping[str, str] = field(default_factory=dict)
     """By field, values that are here and that nobody wrote, such as workload.seq_len or
     num_micro_batches: where they come from, in words."""
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary before the framework pads them for its tensor-parallel ranks, where
     it does and they are said."""
-    counted: Mapping[str, str] = field(default_factory=dict)
+    counting_notes: Mapping[str, str] = field(default_factory=dict)
     """By field, how values are counted that are not counted as they are written."""
     assumed: tuple[str, ...] = ()
     """The settings that are counted as something else than they are, in words."""
-    asks: Mapping[str, str] = field(default_factory=dict)
+    unresolved_parts: Mapping[str, str] = field(default_factory=dict)
     """By part: what is named and not known here, and what to send."""
     stops: tuple[Stop, ...] = ()
     """Settings that were read but that the framework refuses, beyond the rules of layouts."""

@@ -35,108 +35,108 @@ _STOPS = "Megatron-Core stops"
 _MOST_VALUES = 4  # that a cure names
 
 
-def virtual_stages(given: Arguments, pp: int) -> int:
+def virtual_stages(args: Arguments, pp: int) -> int:
     """The number of chunks of a stage. Raises Stopped where Megatron stops."""
-    stated = [name for name in _VIRTUAL if given.word(name) is not None]
-    if (pattern := pattern_of(given)) is not None:
-        return _virtual_stages_of_pattern(given, pattern, pp, stated)
+    stated = [name for name in _VIRTUAL if args.text(name) is not None]
+    if (pattern := pattern_of(args)) is not None:
+        return _virtual_stages_of_pattern(args, pattern, pp, stated)
     if len(stated) > 1:
-        rule = f"does not go with {given.called(stated[0])}: {_STOPS} unless one alone is given"
-        raise given.stopped(stated[1], rule, f"drop it, or drop {given.called(stated[0])}")
-    if dumped := given.whole("virtual_pipeline_model_parallel_size"):
+        rule = f"does not go with {args.called(stated[0])}: {_STOPS} unless one alone is given"
+        raise args.stopped(stated[1], rule, f"drop it, or drop {args.called(stated[0])}")
+    if dumped := args.integer("virtual_pipeline_model_parallel_size"):
         return dumped
     if not stated:
         return 1
     name = stated[0]
     if name == "pipeline_model_parallel_layout":
-        chunks = len(_chunks(given))
+        chunks = len(_chunks(args))
         if chunks % pp:
             rule = f"has {chunks} chunks, which {pp} stages must divide"
-            raise given.stopped(name, rule, f"as many chunks as a multiple of {pp}")
+            raise args.stopped(name, rule, f"as many chunks as a multiple of {pp}")
         return chunks // pp
-    virtual = given.required(name)
+    virtual = args.required(name)
     if name == "num_layers_per_virtual_pipeline_stage":
-        virtual = _by_layers_per_chunk(given, pp, virtual)
+        virtual = _by_layers_per_chunk(args, pp, virtual)
     else:
-        _require_even_chunks(given, pp, virtual)
+        _require_even_chunks(args, pp, virtual)
     if virtual > 1 and pp == 1:
         rule = f"needs pipeline stages: {_STOPS} without"
-        raise given.stopped(name, rule, f"drop it, or {given.called(_STAGES)} of 2 or more")
+        raise args.stopped(name, rule, f"drop it, or {args.called(_STAGES)} of 2 or more")
     return virtual
 
 
 def _virtual_stages_of_pattern(
-    given: Arguments, pattern: str, pp: int, stated: Sequence[str]
+    args: Arguments, pattern: str, pp: int, stated: Sequence[str]
 ) -> int:
     """The number of chunks of a stage of a hybrid, whose pattern has them."""
     if stated:
-        rule = f"does not go with {given.called(PATTERN)}, which divides chunks by |: {_STOPS}"
-        raise given.stopped(stated[0], rule, "drop it, and write | between chunks")
+        rule = f"does not go with {args.called(PATTERN)}, which divides chunks by |: {_STOPS}"
+        raise args.stopped(stated[0], rule, "drop it, and write | between chunks")
     chunks = len(chunks_of(pattern))
     if chunks > 1 and chunks % pp:
         rule = f"has {chunks} chunks, which {pp} stages must divide: {_STOPS} otherwise"
-        raise given.stopped(PATTERN, rule, f"as many chunks as a multiple of {pp}")
+        raise args.stopped(PATTERN, rule, f"as many chunks as a multiple of {pp}")
     return max(chunks // pp, 1)
 
 
-def _require_even_chunks(given: Arguments, pp: int, virtual: int) -> None:
+def _require_even_chunks(args: Arguments, pp: int, virtual: int) -> None:
     """Raises Stopped where the layers of a stage do not divide over its chunks, unless its first or
     last stage is said by itself."""
-    if given.whole("num_layers") is None or any(map(given.word, (FIRST, LAST))):
+    if args.integer("num_layers") is None or any(map(args.text, (FIRST, LAST))):
         return
-    of_stage, remainder = divmod(_counted_layers(given), pp)
+    of_stage, remainder = divmod(_counted_layers(args), pp)
     if not remainder and of_stage % virtual:
         name = "num_virtual_stages_per_pipeline_rank"
         rule = f"must divide the {of_stage} layers of a stage: {_STOPS} otherwise"
-        raise given.stopped(name, rule, _flag_with(given, name, divisors(of_stage)))
+        raise args.stopped(name, rule, _flag_with(args, name, divisors(of_stage)))
 
 
-def _flag_with(given: Arguments, name: str, values: Iterable[int]) -> str:
+def _flag_with(args: Arguments, name: str, values: Iterable[int]) -> str:
     """A flag with the values that it may have."""
-    return f"{given.called(name)} {in_words(values)}"
+    return f"{args.called(name)} {in_words(values)}"
 
 
-def _by_layers_per_chunk(given: Arguments, pp: int, size: int) -> int:
+def _by_layers_per_chunk(args: Arguments, pp: int, size: int) -> int:
     name = "num_layers_per_virtual_pipeline_stage"
     for ends in (FIRST, LAST):
-        if given.word(ends) is not None:
-            rule = f"does not go with {given.called(ends)}: {_STOPS}"
-            raise given.stopped(name, rule, given.called("num_virtual_stages_per_pipeline_rank"))
-    layers = _counted_layers(given)
+        if args.text(ends) is not None:
+            rule = f"does not go with {args.called(ends)}: {_STOPS}"
+            raise args.stopped(name, rule, args.called("num_virtual_stages_per_pipeline_rank"))
+    layers = _counted_layers(args)
     if layers % (pp * size):
         rule = f"times {pp} stages must divide {layers} layers: {_STOPS} otherwise"
         if layers % pp:
-            raise given.stopped(name, rule, _flag_with(given, _STAGES, divisors(layers)))
-        raise given.stopped(name, rule, _flag_with(given, name, divisors(layers // pp)))
+            raise args.stopped(name, rule, _flag_with(args, _STAGES, divisors(layers)))
+        raise args.stopped(name, rule, _flag_with(args, name, divisors(layers // pp)))
     return layers // (pp * size)
 
 
-def layers_per_chunk(given: Arguments, pp: int, virtual: int) -> list[int]:
+def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
     """Returns how many layers each chunk has; empty where nothing says that they differ, so that
     all have as many. Raises Stopped where Megatron stops because they do not add up."""
     if pp == 1:
         return []
-    pattern = pattern_of(given)
+    pattern = pattern_of(args)
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return [len(chunk) for chunk in chunks_of(pattern)]
-    if given.word("pipeline_model_parallel_layout") is not None:
-        counts = [chunk.count("t") for chunk in _chunks(given)]
-        layers = given.required("num_layers")
+    if args.text("pipeline_model_parallel_layout") is not None:
+        counts = [chunk.count("t") for chunk in _chunks(args)]
+        layers = args.required("num_layers")
         if sum(counts) != layers:
             name = "pipeline_model_parallel_layout"
             rule = f"has {sum(counts)} layers, and must have the {layers} of the model"
-            raise given.stopped(name, rule, f"as many t as layers, {layers}")
-        return _with_late_prediction(counts, _chunks(given), pp)
-    named = [name for name in (FIRST, LAST) if given.word(name) is not None]
+            raise args.stopped(name, rule, f"as many t as layers, {layers}")
+        return _with_late_prediction(counts, _chunks(args), pp)
+    named = [name for name in (FIRST, LAST) if args.text(name) is not None]
     if named:
-        return _with_named_ends(given, named, pp, virtual)
-    counted = [name for name in (EMBEDDING, LOSS) if given.truth(name)]
+        return _with_named_ends(args, named, pp, virtual)
+    counted = [name for name in (EMBEDDING, LOSS) if args.boolean(name)]
     if not counted:
         return []
-    layers = _counted_layers(given)
+    layers = _counted_layers(args)
     if layers % (pp * virtual):
         rule = f"makes {layers} of the layers, which {pp * virtual} chunks must divide: {_STOPS}"
-        raise given.stopped(counted[0], f"{rule} otherwise", "drop it")
+        raise args.stopped(counted[0], f"{rule} otherwise", "drop it")
     counts = [layers // (pp * virtual)] * (pp * virtual)
     counts[0] -= EMBEDDING in counted
     counts[-1] -= LOSS in counted
@@ -159,55 +159,55 @@ def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> 
     return moved
 
 
-def has_early_prediction(given: Arguments) -> bool:
+def has_early_prediction(args: Arguments) -> bool:
     """Returns True where multi-token prediction stands before the last chunk, which the cost model
     does not describe."""
-    early, _, _ = (given.word("pipeline_model_parallel_layout") or "").rpartition("|")
+    early, _, _ = (args.text("pipeline_model_parallel_layout") or "").rpartition("|")
     return "m" in early
 
 
-def has_empty_chunks(given: Arguments) -> bool:
+def has_empty_chunks(args: Arguments) -> bool:
     """Returns True where chunks other than the first and the last have no layer, which no rule of
     layouts allows."""
     try:
-        return not all("t" in chunk for chunk in _chunks(given)[1:-1])
+        return not all("t" in chunk for chunk in _chunks(args)[1:-1])
     except Invalid:  # of which there is no layout
         return False
 
 
-def _counted_layers(given: Arguments) -> int:
+def _counted_layers(args: Arguments) -> int:
     """The layers, and the embedding and the loss where they are counted as one."""
-    return given.required("num_layers") + given.truth(EMBEDDING) + given.truth(LOSS)
+    return args.required("num_layers") + args.boolean(EMBEDDING) + args.boolean(LOSS)
 
 
-def _with_named_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> list[int]:
+def _with_named_ends(args: Arguments, named: list[str], pp: int, virtual: int) -> list[int]:
     for name in (EMBEDDING, LOSS):
-        if given.truth(name):
-            rule = f"does not go with {given.called(named[0])}: {_STOPS}"
-            raise given.stopped(name, rule, "drop it")
-    left = given.required("num_layers") - sum(given.required(name) for name in named)
+        if args.boolean(name):
+            rule = f"does not go with {args.called(named[0])}: {_STOPS}"
+            raise args.stopped(name, rule, "drop it")
+    left = args.required("num_layers") - sum(args.required(name) for name in named)
     others = pp - len(named)
     if left < 0 or bool(left) != bool(others) or (others and left % others):
         rule = f"leaves {left} layers for {others} other stages, which must have as many each"
-        cure = _even_ends(given, named, pp, virtual)
-        raise given.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
+        cure = _even_ends(args, named, pp, virtual)
+        raise args.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
     stages = [left // others if others else 0] * pp
     for name, stage in ((FIRST, 0), (LAST, -1)):
         if name in named:
-            stages[stage] = given.required(name)
+            stages[stage] = args.required(name)
     for count in stages:
         if count % virtual:
             rule = f"leaves a stage {count} layers, which {virtual} virtual stages must divide"
-            cure = _even_ends(given, named, pp, virtual)
-            raise given.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
+            cure = _even_ends(args, named, pp, virtual)
+            raise args.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
     return [count // virtual for count in stages] * virtual
 
 
-def _even_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> str:
+def _even_ends(args: Arguments, named: list[str], pp: int, virtual: int) -> str:
     """The numbers of layers of the first of the named stages that leave the others as many each,
     those near the given one; empty where there are none."""
-    asked = given.required(named[0])
-    layers = given.required("num_layers") - sum(given.required(name) for name in named[1:])
+    asked = args.required(named[0])
+    layers = args.required("num_layers") - sum(args.required(name) for name in named[1:])
     others = pp - len(named)
     even = [
         count
@@ -219,25 +219,25 @@ def _even_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> str
         )
     ]
     near = sorted(sorted(even, key=lambda count: abs(count - asked))[:_MOST_VALUES])
-    return _flag_with(given, named[0], near) if near else ""
+    return _flag_with(args, named[0], near) if near else ""
 
 
-def _chunks(given: Arguments) -> list[str]:
+def _chunks(args: Arguments) -> list[str]:
     """The chunks of a layout string, each with a letter for all it has."""
     name = "pipeline_model_parallel_layout"
-    text = (given.word(name) or "").strip("\"'").replace(",", "")
+    text = (args.text(name) or "").strip("\"'").replace(",", "")
     for pattern in (_REPEATED_GROUP, _REPEATED):
         length = len(text) + sum(
             len(match.group(1)) * int(match.group(2)) for match in pattern.finditer(text)
         )
         if length > _LONGEST_LAYOUT:
-            raise given.stopped(name, "has too many layers")
+            raise args.stopped(name, "has too many layers")
         text = pattern.sub(lambda match: match.group(1) * int(match.group(2)), text)
     chunks = text.split("|")
     strange = set(text) - set("EtmL|")
     if strange:
         rule = f"has {', '.join(sorted(strange))}: letters are E, t, m and L"
-        raise given.stopped(name, rule)
+        raise args.stopped(name, rule)
     if not chunks[0].startswith("E") or not chunks[-1].endswith("L"):
-        raise given.stopped(name, f"must begin with E and end with L: {_STOPS} otherwise")
+        raise args.stopped(name, f"must begin with E and end with L: {_STOPS} otherwise")
     return chunks

@@ -26,7 +26,7 @@ class Arguments(Settings):
         super().__init__(table(), texts)
         self.flags = flags
 
-    def word(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         """Returns the text of an argument, in its own case."""
         text: str = self.given.get(name, "").strip()
         return text if text not in ("", "None") else None
@@ -34,7 +34,7 @@ class Arguments(Settings):
     def value(self, name: str) -> Any:
         """Returns the value of an argument, by the kind that it has; None where it has none.
         Raises Invalid for a text of another kind."""
-        word = self.word(name)
+        word = self.text(name)
         if word is None:
             return None
         kind = kind_of_argument(name)
@@ -45,7 +45,7 @@ class Arguments(Settings):
 
     def required(self, name: str, least: int = 1) -> int:
         """Returns a whole number. Raises Invalid where there is none."""
-        value = self.whole(name, least)
+        value = self.integer(name, least)
         if value is None:
             raise self.invalid(name, f"is required{'' if self.flags is None else ': write it too'}")
         return value
@@ -85,7 +85,7 @@ class Arguments(Settings):
         return self.stopped(name, rule, f"{self.called(name)} {least}")
 
     def shortened(self, name: str) -> str | None:
-        value = self.word(name)
+        value = self.text(name)
         return None if value is None else shortened(value)
 
     def _path(self, name: str) -> str:

@@ -18,7 +18,7 @@ MOST_HINTS = 8  # unknown names for which a known one is looked up: an answer sh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SortedSettings:
+class UnreadSettings:
     """Settings that were given and not read, by what they mean for an answer."""
 
     reservations: tuple[Reservation, ...]
@@ -81,11 +81,7 @@ class Settings:
             return field.default
         return field.checked(self.given[name])
 
-    def stated(self, name: str) -> Any:
-        """Returns the value of a field where it is given; None where it is not."""
-        return self.value(name) if name in self.given and not self.is_auto(name) else None
-
-    def whole(self, name: str, least: int = 1) -> int | None:
+    def integer(self, name: str, least: int = 1) -> int | None:
         """Returns a whole number of at least `least`; None where there is none. Raises Invalid for
         a smaller one."""
         value = self.value(name)
@@ -100,11 +96,11 @@ class Settings:
         value = self.value(name)
         return self.table.fields[name].invalid(value, f"must be a whole number from {least} up")
 
-    def truth(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         """Returns true or false; false where there is no value."""
         return bool(self.value(name))
 
-    def word(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         """Returns a word in lower case. YAML reads `no` as false; here it is the word "no"."""
         value = self.value(name)
         if value is None:
@@ -179,7 +175,7 @@ class Settings:
         """Notes what a reader cannot take into account; what is noted twice is told once."""
         self.reservations.append(reservation)
 
-    def sorted_out(self) -> SortedSettings:
+    def unread(self) -> UnreadSettings:
         """Sorts what was given and is not read, beside what readers noted themselves."""
         reservations = [*self.reservations]
         warnings = [*self.warnings]
@@ -202,7 +198,7 @@ class Settings:
                 no_account.append(self.shown(name))
             elif field.use == "not_described":
                 reservations.append(_not_described(field, self.shown(name)))
-        return SortedSettings(
+        return UnreadSettings(
             reservations=tuple(dict.fromkeys(reservations)),
             warnings=tuple(warnings),
             stops=tuple(stops),

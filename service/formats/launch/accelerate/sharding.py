@@ -29,13 +29,15 @@ _MEGATRON = {
 
 def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
     layout: dict[str, Any] = {
-        "offload_activations": settings.truth("fsdp_config.fsdp_activation_checkpointing_offload"),
-        "offload_optimizer": settings.truth("fsdp_config.fsdp_offload_params")
-        or settings.truth("fsdp_config.fsdp_cpu_offload"),
+        "offload_activations": settings.boolean(
+            "fsdp_config.fsdp_activation_checkpointing_offload"
+        ),
+        "offload_optimizer": settings.boolean("fsdp_config.fsdp_offload_params")
+        or settings.boolean("fsdp_config.fsdp_cpu_offload"),
     }
-    if settings.whole("fsdp_config.fsdp_version") == 1:
+    if settings.integer("fsdp_config.fsdp_version") == 1:
         return layout | _fsdp1_sharding(settings, num_devices, stops)
-    reshard = settings.word("fsdp_config.fsdp_reshard_after_forward")
+    reshard = settings.text("fsdp_config.fsdp_reshard_after_forward")
     return {
         **layout,
         "zero_stage": 3,
@@ -57,7 +59,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
     if num_devices is None:
         return layout
-    machines = settings.whole("num_machines") or 1
+    machines = settings.integer("num_machines") or 1
     replicas = machines if strategy.startswith("hybrid") else 1
     rule = f"must be a multiple of num_machines({machines})"
     shards = stops.attempt(lambda: quotient(num_devices, replicas, rule), num_devices)
@@ -88,12 +90,12 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     "auto" take the devices that the others leave."""
     names = {axis: f"{_MESH}{axis}_size" for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
     mesh = {
-        axis: settings.whole(name) or 1
+        axis: settings.integer(name) or 1
         for axis, name in names.items()
         if not settings.is_auto(name)
     }
     mesh |= _experts(settings, mesh)
-    sequence = settings.whole(f"{_MESH}sp_size") or 1
+    sequence = settings.integer(f"{_MESH}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
     if not any(name in settings for name in (*names.values(), f"{_MESH}sp_size")):
@@ -112,7 +114,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 
 def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
     """Expert parallelism of axolotl, whose ranks shard all else with those of dp_shard."""
-    ep = settings.whole(f"{_MESH}ep_size") or 1
+    ep = settings.integer(f"{_MESH}ep_size") or 1
     if ep == 1:
         return {}
     return {"ep": ep, **({"dp_shard": mesh["dp_shard"] * ep} if "dp_shard" in mesh else {})}
@@ -123,12 +125,12 @@ def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     others: dict[str, int] = {}
     for axis in ("tp", "cp"):
         name = f"{_MESH}{axis}_size"
-        degree = None if settings.is_auto(name) else settings.whole(name)
+        degree = None if settings.is_auto(name) else settings.integer(name)
         others |= {axis: degree} if degree and degree > 1 else {}
-    sequence = settings.whole(f"{_MESH}sp_size") or 1
+    sequence = settings.integer(f"{_MESH}sp_size") or 1
     others |= {"cp": sequence} if sequence > 1 else {}
     shards = f"{_MESH}dp_shard_size"
-    if not settings.is_auto(shards) and (settings.whole(shards) or 1) > 1:
+    if not settings.is_auto(shards) and (settings.integer(shards) or 1) > 1:
         settings.reserve(shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP")
     taken = others.get("tp", 1) * others.get("cp", 1)
     degrees = {"dp_replicate": max(num_devices // taken, 1)} if num_devices else {}
@@ -138,13 +140,13 @@ def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
     prefix = "megatron_lm_config.megatron_lm"
     layout: dict[str, Any] = {
-        knob: settings.whole(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()
+        knob: settings.integer(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()
     }
-    layout["sequence_parallel"] = settings.truth(f"{prefix}_sequence_parallelism")
-    layout["offload_optimizer"] = settings.truth(f"{prefix}_optimizer_cpu_offload")
-    layout["zero_stage"] = int(settings.truth(f"{prefix}_use_distributed_optimizer"))
-    granularity = settings.word(f"{prefix}_recompute_granularity")
-    if settings.truth(f"{prefix}_recompute_activations"):
+    layout["sequence_parallel"] = settings.boolean(f"{prefix}_sequence_parallelism")
+    layout["offload_optimizer"] = settings.boolean(f"{prefix}_optimizer_cpu_offload")
+    layout["zero_stage"] = int(settings.boolean(f"{prefix}_use_distributed_optimizer"))
+    granularity = settings.text(f"{prefix}_recompute_granularity")
+    if settings.boolean(f"{prefix}_recompute_activations"):
         granularity = granularity or "selective"
     layout["recompute"] = granularity or "none"
     if num_devices is None:

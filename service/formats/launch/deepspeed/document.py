@@ -34,26 +34,26 @@ class Said:
     workload: dict[str, Any]
     steps: int | None
     """Micro-batches of a step, where they are said."""
-    unwritten: dict[str, str] = field(default_factory=dict)
+    default_origins: dict[str, str] = field(default_factory=dict)
 
 
 def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: bool) -> Said:
     """The layout and the workload of a document. Its block for checkpointing says that the model's
     code uses it, unless the Trainer of transformers is what decides."""
-    unwritten: dict[str, str] = {}
+    default_origins: dict[str, str] = {}
     layout = _mesh(settings)
-    workload = _precision(settings, stops, unwritten)
+    workload = _precision(settings, stops, default_origins)
     workload |= _optimizer(settings)
     layout |= _sharding(settings)
     layout |= _recompute(settings, layout["pp"], layout["tp"], has_trainer=has_trainer)
     takes_one = sum(name in settings.given for name in BATCH_KEYS) == 1
-    steps = settings.whole("gradient_accumulation_steps")
+    steps = settings.integer("gradient_accumulation_steps")
     workload |= _batch(settings, layout, steps, stops)
     if takes_one and "global_batch" in workload:
         steps = 1
-        unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
+        default_origins["num_micro_batches"] = "the default of gradient_accumulation_steps"
     stop_at_unknown(settings)
-    return Said(layout, workload, steps, unwritten)
+    return Said(layout, workload, steps, default_origins)
 
 
 def num_devices(layout: Mapping[str, Any]) -> int | None:
@@ -65,7 +65,7 @@ def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
     """Gradients are taken to be reduced in the format that they are added up in; another is
     reserved."""
     name = "communication_data_type"
-    written = settings.word(name)
+    written = settings.text(name)
     if written is None or settings.is_auto(name):
         return
     if _DATA_TYPE_BYTES.get(written) != switches.get("gradient_bytes"):
@@ -98,20 +98,20 @@ def stop_at_unknown(settings: Settings) -> None:
 
 def _mesh(settings: Settings) -> dict[str, Any]:
     """The degrees other than those of data parallelism."""
-    enabled = settings.truth("expert_parallel.enabled")
-    ep = settings.whole("expert_parallel.autoep_size")
-    etp = settings.whole("expert_parallel.expert_tensor_parallel_size")
+    enabled = settings.boolean("expert_parallel.enabled")
+    ep = settings.integer("expert_parallel.autoep_size")
+    etp = settings.integer("expert_parallel.expert_tensor_parallel_size")
     stages = settings.given.get("pipeline.stages")
     if stages is not None and stages != "auto":
         settings.put("pipeline.stages", _whole(stages))
     mesh: dict[str, Any] = {
-        "pp": settings.whole("pipeline.stages") or 1,
-        "cp": settings.whole("sequence_parallel_size") or 1,
-        "tp": settings.whole("tensor_parallel.autotp_size", least=0) or 1,
+        "pp": settings.integer("pipeline.stages") or 1,
+        "cp": settings.integer("sequence_parallel_size") or 1,
+        "tp": settings.integer("tensor_parallel.autotp_size", least=0) or 1,
         "ep": (ep if enabled else None) or 1,
         "etp": (etp if enabled else None) or 1,
     }
-    if settings.word("pipeline.partition") == "uniform" and mesh["pp"] > 1:
+    if settings.text("pipeline.partition") == "uniform" and mesh["pp"] > 1:
         mesh["balanced"] = False
     if mesh["pp"] > 1:
         mesh["schedule"] = "1f1b"
@@ -122,14 +122,14 @@ def _whole(written: Any) -> Any:
     return int(written) if isinstance(written, str) and written.isdigit() else written
 
 
-def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> dict[str, Any]:
+def _precision(settings: Settings, stops: Stops, default_origins: dict[str, str]) -> dict[str, Any]:
     names = [f"{name}.enabled" for name in ("bf16", "bfloat16", "fp16")]
     is_open = any(map(settings.is_auto, names))
     if not any(name in settings for name in names):
-        unwritten["workload.precision"] = "what DeepSpeed trains in without bf16 and fp16"
-    said = [settings.truth(f"{name}.enabled") for name in ("bf16", "bfloat16")]
+        default_origins["workload.precision"] = "what DeepSpeed trains in without bf16 and fp16"
+    said = [settings.boolean(f"{name}.enabled") for name in ("bf16", "bfloat16")]
     bf16 = any(said)
-    fp16 = settings.truth("fp16.enabled")
+    fp16 = settings.boolean("fp16.enabled")
     if fp16 and bf16:
         rule = "does not go with bf16.enabled: DeepSpeed stops where both are true"
         stops.found.append(
@@ -139,7 +139,7 @@ def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> d
         return {}
     fields: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
     has_narrow_states = [
-        settings.truth(f"bf16.{name}")
+        settings.boolean(f"bf16.{name}")
         for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states")
     ]
     if bf16 and all(has_narrow_states):
@@ -164,17 +164,17 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
 
 
 def _sharding(settings: Settings) -> dict[str, Any]:
-    stage = settings.whole("zero_optimization.stage", least=0) or 0
+    stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:
         raise Invalid(PATH, shown("zero_optimization.stage", stage), "must be 0, 1, 2 or 3")
-    device = settings.word("zero_optimization.offload_optimizer.device")
-    if settings.truth("zero_optimization.cpu_offload"):  # as it was written before 0.3.16
+    device = settings.text("zero_optimization.offload_optimizer.device")
+    if settings.boolean("zero_optimization.cpu_offload"):  # as it was written before 0.3.16
         device = "cpu"
-    parameters = settings.word(_PARAMETERS)
+    parameters = settings.text(_PARAMETERS)
     if device == "nvme":
         name = "zero_optimization.offload_optimizer.device"
         settings.reserve(name, "reads and writes of NVMe are not described", "judge it with cpu")
-    if settings.truth("zero_optimization.cpu_offload_param"):
+    if settings.boolean("zero_optimization.cpu_offload_param"):
         parameters = "cpu"
         settings.put(_PARAMETERS, parameters)
     if parameters in _ON_HOST:
@@ -198,15 +198,15 @@ def _reserve_parameters(settings: Settings, device: str, *, is_alone: bool) -> N
 def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:
     """Returns the recompute of the layout. A pipeline recomputes by a number of layers between
     checkpoints, other models every layer or none."""
-    interval = settings.whole("pipeline.activation_checkpoint_interval", least=0) or 0
+    interval = settings.integer("pipeline.activation_checkpoint_interval", least=0) or 0
     names = ("activation_checkpointing", "activation_checkpointing.partition_activations")
     has_block = not has_trainer and any(name in settings for name in names)
-    on_host = settings.truth("activation_checkpointing.cpu_checkpointing") and not has_trainer
+    on_host = settings.boolean("activation_checkpointing.cpu_checkpointing") and not has_trainer
     if interval > 1:
         name = "pipeline.activation_checkpoint_interval"
         settings.reserve(name, "checkpoints of several layers are not described", "judge it with 1")
     partitioned = "activation_checkpointing.partition_activations"
-    if tp > 1 and settings.truth(partitioned) and not has_trainer:
+    if tp > 1 and settings.boolean(partitioned) and not has_trainer:
         reason = "checkpoints cut over tensor parallelism are not described"
         settings.reserve(partitioned, reason, "judge it with false")
     is_full = has_block or (interval > 0 and pp > 1)
@@ -220,9 +220,9 @@ def _batch(
     gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), whose ranks are those
     of data parallelism and of AutoTP. The data-parallel degree goes into the layout where it
     follows."""
-    batch = settings.whole("train_batch_size")
-    micro = settings.whole("train_micro_batch_size_per_gpu")
-    said = settings.whole("data_parallel_size")
+    batch = settings.integer("train_batch_size")
+    micro = settings.integer("train_micro_batch_size_per_gpu")
+    said = settings.integer("data_parallel_size")
     ranks = said
     tp = layout["tp"]
     if batch and micro and steps:

@@ -14,10 +14,10 @@ from models.spec.architecture import Architecture
 from models.spec.switches import Condition
 from models.spec.workload import MAX_CAPACITY
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
-from service.formats.launch.maxtext.given import Given
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
+from service.formats.launch.maxtext.setting_sources import SettingSources
 from service.formats.launch.maxtext.writer import DROPLESS, FRAMEWORK, NAME, RELEASE, TABLE
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.settings.field import shown
@@ -104,18 +104,18 @@ class _Reader:
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
-        given = Given(self.settings)
-        given.read(text, changes, files)
-        self.ignored += given.ignored
-        return self._reading({**self.table.defaults(), **given.of_model, **self.given}, given)
+        sources = SettingSources(self.settings)
+        sources.read(text, changes, files)
+        self.ignored += sources.ignored
+        return self._reading({**self.table.defaults(), **sources.of_model, **self.given}, sources)
 
     # -- meaning
 
-    def _reading(self, values: Mapping[str, Any], given: Given) -> LaunchReading:
+    def _reading(self, values: Mapping[str, Any], sources: SettingSources) -> LaunchReading:
         release = known_release(NAME, self.version)
         unknown: tuple[dict[str, Any] | None, Architecture | None] = (None, None)
         model, architecture = self.stops.attempt(
-            lambda: read_model(values, self.settings, given.of_model), unknown
+            lambda: read_model(values, self.settings, sources.of_model), unknown
         )
         ones = dict.fromkeys(_AXES, 1)
         of_all = {**ones, "fsdp": 0}  # what is read where there is no mesh
@@ -129,7 +129,7 @@ class _Reader:
         layout["offload_optimizer"] = values["optimizer_memory_host_offload"]
         workload = self._workload(values)
         stack = self._stack(values, layout, release)
-        sorted_out = self.settings.sorted_out()
+        unread = self.settings.unread()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
@@ -141,19 +141,19 @@ class _Reader:
             num_devices=self.num_devices,
             devices_setting=self.devices_setting,
             num_micro_batches=micro_batches,
-            unwritten=self._unwritten(),
+            default_origins=self._default_origins(),
             stops=(
                 *self.stops.found,
-                *sorted_out.stops,
+                *unread.stops,
                 *_stops(values, ici["fsdp"] * dcn["fsdp"]),
             ),
             settings=self.settings.known,
-            reservations=sorted_out.reservations,
-            warnings=sorted_out.warnings,
-            ignored=(*self.ignored, *sorted_out.no_account),
+            reservations=unread.reservations,
+            warnings=unread.warnings,
+            ignored=(*self.ignored, *unread.no_account),
         )
 
-    def _unwritten(self) -> dict[str, str]:
+    def _default_origins(self) -> dict[str, str]:
         """Returns the source of each length and batch that nobody wrote."""
         fields = {
             "workload.seq_len": "max_target_length",

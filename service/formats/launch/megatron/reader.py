@@ -28,7 +28,7 @@ from service.formats.megatron.flags import (
 from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
-from service.formats.settings.settings import SortedSettings
+from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stop, Stops
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
@@ -50,38 +50,38 @@ def read(
     source.change(changes)
     typed = source.values
     stops = Stops(SOURCE)
-    given = without_refused(Arguments(in_todays_names(filled_in(typed)), flag_of_argument()), stops)
+    args = without_refused(Arguments(in_todays_names(filled_in(typed)), flag_of_argument()), stops)
     set_flags = {
         name: None if source.settings.given[name] is False else source.settings.given[name]
         for name in source.flags
     }
-    sorted_out = _sorted_out(given, source)
+    unread = _unread(args, source)
     try:
         answer = reading(
-            given,
+            args,
             stops,
             stack_id=NAME,
             framework=FRAMEWORK,
             release=release,
             environment=source.environment,
-            switches=_switch_arguments(given, source),
-            sorted_out=sorted_out,
+            switches=_switch_arguments(args, source),
+            unread=unread,
         )
     except Invalid as fault:
-        misspelt = _misspelt(fault, sorted_out)
+        misspelt = _misspelt(fault, unread)
         if misspelt is None or misspelt.meant in changes:
             raise
         meant = {**changes, misspelt.meant: misspelt.value}
         return read(text, version, changes=meant, files=files)
-    return replace(answer, unwritten=_unwritten(answer, typed), settings=set_flags)
+    return replace(answer, default_origins=_default_origins(answer, typed), settings=set_flags)
 
 
-def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
+def _misspelt(fault: Invalid, unread: UnreadSettings) -> Stop | None:
     """Returns the flag that was written for one that is missing, where it is spelt otherwise."""
-    return next((stop for stop in sorted_out.stops if stop.meant == fault.value), None)
+    return next((stop for stop in unread.stops if stop.meant == fault.value), None)
 
 
-def _unwritten(answer: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
+def _default_origins(answer: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
     """Returns the source of each value of a reading that nobody wrote."""
     origins = {}
     if answer.num_micro_batches is not None:
@@ -94,11 +94,11 @@ def _unwritten(answer: LaunchReading, values: Mapping[str, str]) -> dict[str, st
     return origins
 
 
-def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
+def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
     """The arguments that are given, by flag, as models.spec.switches has them."""
     arguments: dict[str, Any] = {}
     for name in source.flags:
-        value = given.word(argument_of(name))
+        value = args.text(argument_of(name))
         if takes_value(name):
             arguments[name] = value
         elif value == str(not switches_off(name)):
@@ -106,12 +106,12 @@ def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
     return arguments
 
 
-def _sorted_out(given: Arguments, source: Source) -> SortedSettings:
+def _unread(args: Arguments, source: Source) -> UnreadSettings:
     """Returns the settings that were given, sorted by what they mean for an answer."""
     settings = source.settings
-    needed = _NEEDED_BY.get(given.word("experimental_attention_variant") or "", ())
+    needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))
     for name in source.flags:
-        if words := half_read(argument_of(name), given):
+        if words := half_read(argument_of(name), args):
             settings.reserve(name, *words)
-    return settings.sorted_out()
+    return settings.unread()

@@ -29,52 +29,52 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def refusals(
-    given: Arguments, environment: Mapping[str, str], *, is_newest: bool
+    args: Arguments, environment: Mapping[str, str], *, is_newest: bool
 ) -> tuple[Stop, ...]:
     """Every reason at which Megatron-Core would stop."""
-    stops = [*_broken("refusals", given, SOURCE)]
+    stops = [*_broken("refusals", args, SOURCE)]
     if is_newest:
-        stops += _broken("of_parser", given, facts(_ROWS)["of_parser_source"])
-    sharding = next((name for name in _SHARDS if given.truth(name)), None)
+        stops += _broken("of_parser", args, facts(_ROWS)["of_parser_source"])
+    sharding = next((name for name in _SHARDS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
-        stops.append(Stop(setting=given.called(sharding), value=True, rule=rule, source=SOURCE))
+        stops.append(Stop(setting=args.called(sharding), value=True, rule=rule, source=SOURCE))
     return tuple(stops)
 
 
-def _broken(rows: str, given: Arguments, source: str) -> Iterator[Stop]:
+def _broken(rows: str, args: Arguments, source: str) -> Iterator[Stop]:
     for argument, condition, rule in facts(_ROWS)[rows]:
-        if _holds(condition, given):
-            setting, value = given.called(argument), given.shortened(argument)
+        if _holds(condition, args):
+            setting, value = args.called(argument), args.shortened(argument)
             yield Stop(setting=setting, value=value, rule=rule, source=source)
 
 
-def _holds(condition: Mapping[str, Any], given: Arguments) -> bool:
+def _holds(condition: Mapping[str, Any], args: Arguments) -> bool:
     return all(
-        any(_holds(alternative, given) for alternative in expected)
+        any(_holds(alternative, args) for alternative in expected)
         if name == "any"
-        else _is_as(given, name, expected)
+        else _is_as(args, name, expected)
         for name, expected in condition.items()
     )
 
 
-def _is_as(given: Arguments, name: str, expected: Any) -> bool:
-    word = given.word(name)
+def _is_as(args: Arguments, name: str, expected: Any) -> bool:
+    word = args.text(name)
     if isinstance(expected, str):
         return _STATES[expected](word) if expected in _STATES else word == expected
-    return all(_compared(given, name, how, other) for how, other in expected.items())
+    return all(_compared(args, name, how, other) for how, other in expected.items())
 
 
-def _compared(given: Arguments, name: str, how: str, other: Any) -> bool:
-    word = given.word(name)
+def _compared(args: Arguments, name: str, how: str, other: Any) -> bool:
+    word = args.text(name)
     if how in ("is", "not"):
         return (("unset" if word is None else word) in other) == (how == "is")
     if how in ("has", "lacks"):
         return any(part in (word or "") for part in other) == (how == "has")
     if how in ("above", "at_most"):
-        count = given.whole(name, least=0)
+        count = args.integer(name, least=0)
         return ((1 if count is None else count) > other) == (how == "above")
-    if word is None or given.word(other) is None:
+    if word is None or args.text(other) is None:
         return False
-    least = given.required(other)
-    return (given.required(name, least=0) >= least) == (how == "at_least")
+    least = args.required(other)
+    return (args.required(name, least=0) >= least) == (how == "at_least")

@@ -33,7 +33,7 @@ from service.formats.megatron.flags import flag_of_argument
 from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
-from service.formats.settings.settings import SortedSettings
+from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
@@ -69,7 +69,7 @@ def read(
         release=release,
         environment=overrides.environment,
         switches=_switches(overrides),
-        sorted_out=_sorted_out(given, overrides),
+        unread=_unread(given, overrides),
     )
     in_fields = [
         replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
@@ -161,7 +161,7 @@ def _precision(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _without_part_of_model(given: Arguments) -> Arguments:
     """The arguments without a shape that is said in part: the recipe has the rest of it."""
-    if all(given.word(name) for name in SHAPE):
+    if all(given.text(name) for name in SHAPE):
         return given
     shape = {name: "None" for name in SHAPE if name != "num_layers"}
     return given.replaced(**shape)
@@ -203,22 +203,22 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
 # -- what is not read
 
 
-def _sorted_out(given: Arguments, overrides: Overrides) -> SortedSettings:
+def _unread(given: Arguments, overrides: Overrides) -> UnreadSettings:
     """Returns what was given, by what it means for an answer."""
     settings = overrides.settings
     if overrides.recipe is not None:
         reason = "what the recipe sets itself is not known"
         cure = "write as overrides what it sets of parallelism, precision and recompute"
         settings.reserve_text(overrides.recipe, reason, cure, is_open=True)
-    if given.word("micro_batch_size") is None:
+    if given.text("micro_batch_size") is None:
         reason = "it is not said: the recipe has it"
         settings.reserve_text("train.micro_batch_size", reason, "write it as an override")
     for name in settings.known:
         argument = argument_of_field().get(name, "")
-        if argument in SHAPE and not all(map(given.word, SHAPE)):
+        if argument in SHAPE and not all(map(given.text, SHAPE)):
             reason = "the recipe has the rest of the model"
             cure = "describe the model beside the launch, as `model`"
             settings.reserve(name, reason, cure, answered_by="model")
         elif words := half_read(argument, given):
             settings.reserve(name, *map(_in_fields, words))
-    return settings.sorted_out()
+    return settings.unread()

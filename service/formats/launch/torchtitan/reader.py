@@ -252,7 +252,7 @@ class _Reader:
         self._divide_devices(layout, values)
         workload = self._workload(values, layout, config)
         stack = self._stack(values, layout, config, older)
-        sorted_out = self.settings.sorted_out()
+        unread = self.settings.unread()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
@@ -264,15 +264,15 @@ class _Reader:
             num_devices=self.num_devices,
             devices_setting=None if values[_SHARDS] == -1 else f"--{_SHARDS}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
-            unwritten=self._unwritten(values, layout, config, older),
+            default_origins=self._default_origins(values, layout, config, older),
             stops=(
                 *self.stops.found,
-                *sorted_out.stops,
+                *unread.stops,
                 *(() if older else stops(values, layout, config)),
             ),
             settings=self.settings.known,
-            reservations=sorted_out.reservations,
-            ignored=(*self.ignored, *sorted_out.no_account),
+            reservations=unread.reservations,
+            ignored=(*self.ignored, *unread.no_account),
             assumed=tuple(older.assumed) if older else (),
         )
 
@@ -281,7 +281,7 @@ class _Reader:
         written = self.version or (EARLIER if older else None)
         return known_release(NAME, written) or RELEASE
 
-    def _unwritten(
+    def _default_origins(
         self,
         values: Mapping[str, Any],
         layout: Mapping[str, Any],

@@ -50,18 +50,18 @@ def flags_for(lora: Lora) -> str:
 def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     """The adapters in the wire form; nothing where none are asked for. What is counted as something
     else goes into `assumed`."""
-    if not (settings.truth("use_peft") or settings.truth("lora_enable")):
+    if not (settings.boolean("use_peft") or settings.boolean("lora_enable")):
         for name in ("lora_r", "load_in_4bit", "load_in_8bit"):
             if settings.given.get(name) not in (None, False, "false", "False"):
                 reason = "it goes with adapters, and nothing here asks for them"
                 settings.reserve(name, reason, "write use_peft, or leave it out")
         return {}
-    rank = settings.whole("lora_r") or settings.whole("lora_rank") or _USUAL_RANK
+    rank = settings.integer("lora_r") or settings.integer("lora_rank") or _USUAL_RANK
     if rank > MAX_RANK:
         raise Invalid(PATH, shown("lora_r", rank), f"must be at most {MAX_RANK}")
-    bits = settings.whole("bits") or 16
+    bits = settings.integer("bits") or 16
     for narrow in (8, 4):
-        bits = narrow if settings.truth(f"load_in_{narrow}bit") else bits
+        bits = narrow if settings.boolean(f"load_in_{narrow}bit") else bits
     if bits not in get_args(BaseBits):
         reason = f"frozen weights of {bits} bits are not described"
         settings.reserve("bits", reason, "judge it with 4 or 8 bits")

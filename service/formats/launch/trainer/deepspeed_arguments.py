@@ -110,11 +110,11 @@ _NAMES = {
 
 def _formats(arguments: Settings) -> dict[str, bool | None]:
     """The blocks of number formats that TrainingArguments or accelerate fill in."""
-    mixed = arguments.word("mixed_precision")
+    mixed = arguments.text("mixed_precision")
     formats: dict[str, bool | None] = {}
     for name in ("bf16", "fp16"):
         is_said = name in arguments.given or mixed is not None
-        is_on = bool(arguments.truth(name)) or mixed == name
+        is_on = bool(arguments.boolean(name)) or mixed == name
         formats[f"{name}.enabled"] = is_on if is_said else None
     return formats
 

@@ -9,9 +9,9 @@ from functools import cache
 
 from service.formats.launch.trainer import axolotl, llama_factory, llama_factory_v1, ms_swift
 from service.formats.launch.trainer.launched import Launched
-from service.formats.launch.trainer.told import Asked, Told, Translate
+from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, Translate
 from service.formats.settings.field_table import FieldTable, field_table
-from service.formats.settings.settings import Settings, SortedSettings
+from service.formats.settings.settings import Settings, UnreadSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ DIALECTS: Mapping[str, Dialect] = {
 
 def in_names_of_trainer(
     launched: Launched, version: str | None
-) -> tuple[Told, SortedSettings | None]:
+) -> tuple[TrainerSettings, UnreadSettings | None]:
     """The settings of a launch in the names of accelerate and the Trainer, and those of its tool
     that are not read."""
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
-        return Told(settings=dict(launched.settings)), None
+        return TrainerSettings(settings=dict(launched.settings)), None
     given = {name: value for name, value in launched.settings.items() if value is not None}
     settings = Settings(field_table(dialect.table), given)
-    asked = Asked(launched.num_devices, version, launched.objective)
-    told = dialect.translate(settings, asked)
-    return told, settings.sorted_out()
+    invocation = Invocation(launched.num_devices, version, launched.objective)
+    trainer = dialect.translate(settings, invocation)
+    return trainer, settings.unread()
 
 
 @cache

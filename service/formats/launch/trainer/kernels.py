@@ -83,7 +83,7 @@ def lifted_rules(
     sharded (trl 1.16.0 models/activation_offloading.py). Tools with a Ulysses of their own have it
     beside replicas too."""
     lifted: dict[str, Any] = {}
-    if arguments.truth("activation_offloading"):
+    if arguments.boolean("activation_offloading"):
         lifted["offloads_checkpoints"] = False
     if is_tool and layout.get("cp", 1) > 1 and layout.get("zero_stage") == 0:
         lifted["shards_over_context_and_experts"] = False

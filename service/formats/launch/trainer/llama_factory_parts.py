@@ -6,19 +6,19 @@ from __future__ import annotations
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS
 from service.formats.launch.trainer.models import named_model
-from service.formats.launch.trainer.told import TRAINED, Told
 from service.formats.launch.trainer.trained_parts import TrainedParts, of_last_layers, of_modules
+from service.formats.launch.trainer.trainer_settings import TRAINED, TrainerSettings
 from service.formats.settings.settings import Settings
 
 
-def trained_layers(told: Told, settings: Settings, prefix: str = "") -> None:
+def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "") -> None:
     """The last layers are trained, or the first where their number is negative. `prefix` stands
     before the names of the settings."""
     number, extra, modules = (
         f"{prefix}freeze_{name}"
         for name in ("trainable_layers", "extra_modules", "trainable_modules")
     )
-    count = settings.whole(number, least=-MAX_LAYERS) or 0
+    count = settings.integer(number, least=-MAX_LAYERS) or 0
     beside = of_modules(_names(settings.given.get(extra)))
     if beside.unknown:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
@@ -27,8 +27,8 @@ def trained_layers(told: Told, settings: Settings, prefix: str = "") -> None:
     if settings.given.get("use_llama_pro") and not _spread(settings, parts, count):
         return
     if _names(settings.value(modules)) not in ([], ["all"]):
-        told.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
-    told.put(TRAINED, parts.fields, number)
+        trainer.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
+    trainer.put(TRAINED, parts.fields, number)
 
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
@@ -45,12 +45,12 @@ def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
     return False
 
 
-def one_block(told: Told, settings: Settings) -> None:
+def one_block(trainer: TrainerSettings, settings: Settings) -> None:
     """BAdam trains one layer after the other, each with an optimizer of its own (arXiv
     2404.02827)."""
-    if settings.word("badam_mode") == "layer":
-        told.put(TRAINED, TrainedParts({0}).fields, "use_badam")
-        told.assumed.append(
+    if settings.text("badam_mode") == "layer":
+        trainer.put(TRAINED, TrainedParts({0}).fields, "use_badam")
+        trainer.assumed.append(
             "use_badam: the first layer is counted as the one that is trained, which backward"
             " reaches last; steps for later layers take less time"
         )

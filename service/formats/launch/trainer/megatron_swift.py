@@ -19,7 +19,7 @@ from service.formats.launch.trainer.objectives import (
     read_objective,
     workload_of,
 )
-from service.formats.launch.trainer.told import OBJECTIVE
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE
 from service.formats.megatron.flags import flag_of_argument, takes_value
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
@@ -47,32 +47,32 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     workload = {**reading.workload, **adapters}
     layout = dict(reading.layout)
     preferences = Settings(field_table("transformers"))
-    counted: dict[str, str] = {}
+    counting_notes: dict[str, str] = {}
     if launched.objective == "rlhf":
         preferences.put(OBJECTIVE, objective_of(settings))
         preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
         objective = read_objective(preferences)
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
-        counted = in_sequences(objective, layout, workload)
-    sorted_out = settings.sorted_out()
+        counting_notes = in_sequences(objective, layout, workload)
+    unread = settings.unread()
     name = next((candidate for candidate in _MODEL_NAMES if candidate in own), None)
     model = None if name is None else named_model(name, str(own[name]))
     return replace(
         reading,
         model=reading.model if model is None or model.id is None else {"name": model.id},
-        asks={"model": model.ask} if model is not None and model.ask else {},
+        unresolved_parts={"model": model.ask} if model is not None and model.ask else {},
         workload=workload,
         layout=layout,
-        counted=counted,
+        counting_notes=counting_notes,
         num_devices=launched.num_devices,
-        stops=(*reading.stops, *sorted_out.stops),
+        stops=(*reading.stops, *unread.stops),
         reservations=(
             *launched.reservations,
             *reading.reservations,
             *preferences.reservations,
-            *sorted_out.reservations,
+            *unread.reservations,
         ),
-        ignored=(*reading.ignored, *sorted_out.no_account),
+        ignored=(*reading.ignored, *unread.no_account),
         assumed=tuple(assumed),
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.formats.launch.trainer.told import OBJECTIVE, REFERENCE_MODEL
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE, REFERENCE_MODEL
 from service.formats.settings.settings import Settings
 
 _PRECOMPUTED = "precompute_ref_log_probs"
@@ -62,7 +62,7 @@ def in_name(program: str) -> str | None:
 
 def read_objective(settings: Settings) -> Objective:
     """The objective of a training. One that is not described is reserved."""
-    name = settings.word(OBJECTIVE)
+    name = settings.text(OBJECTIVE)
     if name is None:
         sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
         if sign is not None:
@@ -85,7 +85,7 @@ def workload_of(
     if objective.head != "vocabulary":
         workload["head"] = objective.head
     reference = objective.reference
-    if reference and settings.truth(_PRECOMPUTED):
+    if reference and settings.boolean(_PRECOMPUTED):
         assumed.append("the reference runs before the first step, which is not counted")
         reference = 0
     if reference + objective.own:

@@ -30,7 +30,7 @@ from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.objectives import in_sequences, read_objective
-from service.formats.launch.trainer.told import OBJECTIVE, Told
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
 from service.formats.launch.trainer.training import (
     accumulation_steps,
     checkpoints,
@@ -42,7 +42,7 @@ from service.formats.launch.trainer.trl import fill_in_defaults, preset_of
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
-from service.formats.settings.settings import Settings, SortedSettings
+from service.formats.settings.settings import Settings, UnreadSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
@@ -81,8 +81,8 @@ class _Reader:
     otherwise: str
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
-    unwritten: dict[str, str] = field(default_factory=dict)
-    counted: dict[str, str] = field(default_factory=dict)
+    default_origins: dict[str, str] = field(default_factory=dict)
+    counting_notes: dict[str, str] = field(default_factory=dict)
     stops: Stops = field(init=False)
 
     @property
@@ -93,12 +93,12 @@ class _Reader:
         self.reservations += self.launched.reservations
         is_document = self.launched.dialect == _DEEPSPEED
         if is_document:
-            told, own = Told(), None
+            trainer, own = TrainerSettings(), None
         else:
-            told, own = in_names_of_trainer(self.launched, self.version)
-        self.assumed += told.assumed
-        self.unwritten |= _defaults_of_tool(told, self.launched)
-        given = self._given(told)
+            trainer, own = in_names_of_trainer(self.launched, self.version)
+        self.assumed += trainer.assumed
+        self.default_origins |= _defaults_of_tool(trainer, self.launched)
+        given = self._given(trainer)
         files, reservations = self.launched.files, self.reservations
         document: Mapping[str, Any] | None = self.launched.settings
         if not is_document:
@@ -109,11 +109,11 @@ class _Reader:
             answer = self._of_accelerate(given)
         else:
             answer = self._of_deepspeed(document, given)
-        return self._with_rest(answer, told, own)
+        return self._with_rest(answer, trainer, own)
 
-    def _given(self, told: Told) -> dict[str, Any]:
+    def _given(self, trainer: TrainerSettings) -> dict[str, Any]:
         """All settings but those of a DeepSpeed document, in the names of accelerate."""
-        given = {**with_prefixes(self.launched.launcher), **with_prefixes(told.settings)}
+        given = {**with_prefixes(self.launched.launcher), **with_prefixes(trainer.settings)}
         preset = given.pop("accelerate_config", None)
         if preset is not None:
             given = {**preset_of(str(preset), self.launched.files, self.reservations), **given}
@@ -121,7 +121,7 @@ class _Reader:
         if self.launched.objective and not self._is_tool:
             given.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":
-            fill_in_defaults(given, self.unwritten, self.assumed)
+            fill_in_defaults(given, self.default_origins, self.assumed)
         if "parallelism_config.parallelism_config_sp_size" in given:
             backend = "parallelism_config.parallelism_config_sp_backend"
             given.setdefault(backend, "deepspeed")
@@ -153,9 +153,9 @@ class _Reader:
         self.stops = Stops(deepspeed_document.SOURCE)
         has_trainer = bool(given)
         arguments = self._arguments(given)
-        num_ranks = arguments.whole("num_processes", least=-1) or self.launched.num_devices
+        num_ranks = arguments.integer("num_processes", least=-1) or self.launched.num_devices
         num_ranks = num_ranks if num_ranks and num_ranks > 0 else None
-        sequence = arguments.whole("parallelism_config.parallelism_config_sp_size") or 1
+        sequence = arguments.integer("parallelism_config.parallelism_config_sp_size") or 1
         document = {**document}
         if sequence > 1:
             document.setdefault("sequence_parallel_size", sequence)
@@ -166,7 +166,7 @@ class _Reader:
         full = with_changes(full, self.changes)
         settings = Settings(field_table(_DEEPSPEED), full)
         said = read_document_settings(settings, self.stops, has_trainer=has_trainer)
-        self.unwritten |= said.unwritten
+        self.default_origins |= said.default_origins
         layout = said.layout
         workload = said.workload
         if has_trainer:
@@ -175,7 +175,7 @@ class _Reader:
             workload = {**trained, **workload}
             layout["recompute"] = "full" if checkpoints(arguments) else "none"
             layout["offload_activations"] = offloads_activations(arguments)
-            self.counted |= in_sequences(read_objective(arguments), layout, workload)
+            self.counting_notes |= in_sequences(read_objective(arguments), layout, workload)
         if is_open:
             layout.pop("zero_stage", None)  # of a document that was not sent
         self._size(layout, num_ranks)
@@ -201,7 +201,7 @@ class _Reader:
                 micro_batches_setting="gradient_accumulation_steps",
                 settings=full,
             ),
-            [settings.sorted_out(), arguments.sorted_out()],
+            [settings.unread(), arguments.unread()],
             given,
         )
 
@@ -220,26 +220,26 @@ class _Reader:
         self.stops = Stops(sharding.SOURCE)
         given = with_changes(given, self.changes)
         settings = self._arguments(given)
-        ranks = settings.whole("num_processes", least=-1) or self.launched.num_devices
+        ranks = settings.integer("num_processes", least=-1) or self.launched.num_devices
         num_ranks = ranks if ranks is not None and ranks > 0 else None
         stack, layout = self._parallelism(settings, num_ranks)
         workload = read_workload(
             settings,
             self.assumed,
-            self.unwritten,
+            self.default_origins,
             has_own_copy=stack == "fsdp" and layout["zero_stage"] > 0,
         )
         steps = accumulation_steps(settings)
         micro = micro_batch(settings)
         if micro is not None:
             layout["micro_batch"] = micro
-        batch = settings.whole("global_batch_size")
+        batch = settings.integer("global_batch_size")
         if batch is not None:
             workload["global_batch"] = batch
         elif steps is None and micro is not None:
             steps = 1
-            self.unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
-        self.counted |= in_sequences(read_objective(settings), layout, workload)
+            self.default_origins["num_micro_batches"] = "the default of gradient_accumulation_steps"
+        self.counting_notes |= in_sequences(read_objective(settings), layout, workload)
         switches: dict[str, Any] = {}
         if stack == "fsdp":
             switches = self._switches(settings, settings, stack, layout)
@@ -258,16 +258,16 @@ class _Reader:
                 micro_batches_setting="gradient_accumulation_steps",
                 settings=given,
             ),
-            [settings.sorted_out()],
+            [settings.unread()],
             given,
         )
 
     def _parallelism(self, settings: Settings, num_ranks: int | None) -> tuple[str, dict[str, Any]]:
         """The stack that a kind of distributed training is, and the layout."""
-        kind = str(settings.word("distributed_type") or "no").upper()
+        kind = str(settings.text("distributed_type") or "no").upper()
         recompute = "full" if checkpoints(settings) else "none"
         if kind == "FSDP":
-            if settings.truth("fsdp_config.fsdp_activation_checkpointing"):
+            if settings.boolean("fsdp_config.fsdp_activation_checkpointing"):
                 recompute = "full"
             layout = {"recompute": recompute, **fsdp(settings, num_ranks, self.stops)}
             layout["offload_activations"] |= offloads_activations(settings)
@@ -304,7 +304,7 @@ class _Reader:
     def _finished(
         self,
         answer: LaunchReading,
-        sorted_out: list[SortedSettings],
+        unread: list[UnreadSettings],
         given: Mapping[str, Any],
     ) -> LaunchReading:
         """The reading with its model, and with what was not read."""
@@ -316,19 +316,19 @@ class _Reader:
         return replace(
             answer,
             model=model.config if model.id is None else {"name": model.id},
-            asks={"model": model.ask} if model.ask else {},
+            unresolved_parts={"model": model.ask} if model.ask else {},
             workload=workload,
-            unwritten=self.unwritten,
-            counted=self.counted,
+            default_origins=self.default_origins,
+            counting_notes=self.counting_notes,
             stops=(
                 *self.stops.found,
-                *(stop for settings in sorted_out for stop in settings.stops),
+                *(stop for settings in unread for stop in settings.stops),
             ),
             reservations=tuple(
-                reservation for settings in sorted_out for reservation in settings.reservations
+                reservation for settings in unread for reservation in settings.reservations
             ),
-            warnings=tuple(warning for settings in sorted_out for warning in settings.warnings),
-            ignored=tuple(name for settings in sorted_out for name in settings.no_account),
+            warnings=tuple(warning for settings in unread for warning in settings.warnings),
+            ignored=tuple(name for settings in unread for name in settings.no_account),
         )
 
     def _with_bits(
@@ -347,17 +347,19 @@ class _Reader:
         return {**workload, "lora": {**lora, "base_bits": model.bits}}
 
     def _with_rest(
-        self, answer: LaunchReading, told: Told, own: SortedSettings | None
+        self, answer: LaunchReading, trainer: TrainerSettings, own: UnreadSettings | None
     ) -> LaunchReading:
         """The reading with what its tool does not read, in the words of the tool."""
         reservations = [
-            replace(reservation, setting=_spelt(reservation.setting, told))
+            replace(reservation, setting=_spelt(reservation.setting, trainer))
             for reservation in answer.reservations
         ]
-        asks = {part: _spelt(ask, told) for part, ask in answer.asks.items()}
+        unresolved_parts = {
+            part: _spelt(ask, trainer) for part, ask in answer.unresolved_parts.items()
+        }
         whole = replace(
             answer,
-            asks=asks,
+            unresolved_parts=unresolved_parts,
             assumed=tuple(self.assumed),
             reservations=(*self.reservations, *reservations),
         )
@@ -365,9 +367,9 @@ class _Reader:
             return whole
         return replace(
             whole,
-            framework=told.framework,
-            version=told.release or answer.version,
-            own_names=told.own_names,
+            framework=trainer.framework,
+            version=trainer.release or answer.version,
+            own_names=trainer.own_names,
             stops=(*own.stops, *whole.stops),
             reservations=(*whole.reservations, *own.reservations),
             warnings=(*own.warnings, *whole.warnings),
@@ -384,16 +386,17 @@ _ORIGINS = {
 """Settings of the Trainer of which the defaults of tools are noted, and what they decide."""
 
 
-def _defaults_of_tool(told: Told, launched: Launched) -> dict[str, str]:
+def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
     """Returns the source of each value that nobody wrote, by its field."""
     return {
-        field: f"the default of {told.written_as.get(name, name)} in {told.framework}"
+        field: f"the default of {trainer.source_names.get(name, name)} in {trainer.framework}"
         for name, field in _ORIGINS.items()
-        if name in told.settings and told.written_as.get(name, name) not in launched.settings
+        if name in trainer.settings
+        and trainer.source_names.get(name, name) not in launched.settings
     }
 
 
-def _spelt(text: str, told: Told) -> str:
+def _spelt(text: str, trainer: TrainerSettings) -> str:
     """A setting and its value with the name that its tool has for it."""
     name, equals, value = text.partition(" = ")
-    return f"{told.written_as.get(name, name)}{equals}{value}"
+    return f"{trainer.source_names.get(name, name)}{equals}{value}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.formats.launch.accelerate.launcher import with_prefixes
 from service.formats.launch.documents import sent_settings
-from service.formats.launch.trainer.told import OBJECTIVE
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
 from service.formats.shell.files import LaunchFiles
@@ -25,7 +25,9 @@ _WITHOUT_LOGITS = {"sft": "1.7", "dpo": "1.15", "kto": "1.15"}
 sft_config.py, loss_type; trainer/utils.py, add_fused_lm_head)."""
 
 
-def fill_in_defaults(given: dict[str, Any], unwritten: dict[str, str], assumed: list[str]) -> None:
+def fill_in_defaults(
+    given: dict[str, Any], default_origins: dict[str, str], assumed: list[str]
+) -> None:
     """Put the defaults of TRL among settings, and note which nobody wrote."""
     defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
     for name, value in defaults.items():
@@ -33,7 +35,7 @@ def fill_in_defaults(given: dict[str, Any], unwritten: dict[str, str], assumed: 
         if name not in given and not is_other_half:
             given[name] = value
             if name in _ORIGINS:
-                unwritten[_ORIGINS[name]] = f"the default of {name} in TRL"
+                default_origins[_ORIGINS[name]] = f"the default of {name} in TRL"
     objective = str(given.get(OBJECTIVE) or "sft")
     if objective != "sft":
         loss = given.pop(_LOSS, None)  # of preferences, of which none makes other logits
