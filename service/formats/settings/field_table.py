@@ -97,7 +97,7 @@ def field_table(file: str) -> FieldTable:
     choices = document.pop("choices", {})
     predicted = document.pop("as_predicted", {})
     otherwise = document.pop("otherwise", ())
-    words = _longest_first(document.pop("not_described", {}))
+    words = longest_first(document.pop("not_described", {}))
     first_words = _first_match(words)
     fields: dict[str, Field] = {}
     for name, row in document.pop("fields", {}).items():
@@ -126,7 +126,7 @@ def field_table(file: str) -> FieldTable:
         open=tuple(document.pop("open", ())),
         prefix=document.pop("prefix", ""),
         fields=fields,
-        patterns=_longest_first(patterns),
+        patterns=longest_first(patterns),
         facts=document,
     )
 
@@ -154,7 +154,7 @@ def _field(
     )
 
 
-def _longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
+def longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
     return dict(sorted(by_pattern.items(), key=lambda item: -len(item[0])))
 
 

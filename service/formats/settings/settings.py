@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,16 @@ class UnreadSettings:
     """Names at which the parser of the framework stops, with the nearest that it knows."""
     no_account: tuple[str, ...]
     """Settings that change neither time nor memory."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[UnreadSettings]) -> UnreadSettings:
+        """Returns the unread settings of a launch that has several tables of settings."""
+        return cls(
+            reservations=tuple(entry for part in parts for entry in part.reservations),
+            warnings=tuple(entry for part in parts for entry in part.warnings),
+            stops=tuple(entry for part in parts for entry in part.stops),
+            no_account=tuple(entry for part in parts for entry in part.no_account),
+        )
 
 
 class Settings:

@@ -10,7 +10,7 @@ from functools import cache
 from service.formats.launch.trainer import axolotl, llama_factory, llama_factory_v1, ms_swift
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, Translate
-from service.formats.settings.field_table import FieldTable, field_table
+from service.formats.settings.field_table import FieldTable, field_table, longest_first
 from service.formats.settings.settings import Settings, UnreadSettings
 
 
@@ -35,13 +35,13 @@ DIALECTS: Mapping[str, Dialect] = {
 def in_names_of_trainer(
     launched: Launched, version: str | None
 ) -> tuple[TrainerSettings, UnreadSettings | None]:
-    """The settings of a launch in the names of accelerate and the Trainer, and those of its tool
-    that are not read."""
+    """Returns the settings of a launch in the names of accelerate and the Trainer, and the settings
+    of its tool that are not read; None where it has no tool with names of its own."""
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
         return TrainerSettings(settings=dict(launched.settings)), None
-    given = {name: value for name, value in launched.settings.items() if value is not None}
-    settings = Settings(field_table(dialect.table), given)
+    values = {name: value for name, value in launched.settings.items() if value is not None}
+    settings = Settings(field_table(dialect.table), values)
     invocation = Invocation(launched.num_devices, version, launched.objective)
     trainer = dialect.translate(settings, invocation)
     return trainer, settings.unread()
@@ -49,14 +49,13 @@ def in_names_of_trainer(
 
 @cache
 def trainer_table(dialect: str) -> FieldTable:
-    """The settings of accelerate and the Trainer together. TRL stops at names that it does not
-    have; other scripts may have arguments of their own."""
-    own, theirs = field_table("accelerate"), field_table("transformers")
-    patterns = {**theirs.patterns, **own.patterns}
+    """Returns the settings of accelerate and the Trainer together. TRL stops at names that it does
+    not have; other scripts may have arguments of their own."""
+    accelerate, transformers = field_table("accelerate"), field_table("transformers")
     return replace(
-        own,
-        fields={**theirs.fields, **own.fields},
-        patterns=dict(sorted(patterns.items(), key=lambda item: -len(item[0]))),
-        facts={**own.facts, **theirs.facts},
+        accelerate,
+        fields={**transformers.fields, **accelerate.fields},
+        patterns=longest_first({**transformers.patterns, **accelerate.patterns}),
+        facts={**accelerate.facts, **transformers.facts},
         unknown="stops" if dialect == "trl" else "open",
     )

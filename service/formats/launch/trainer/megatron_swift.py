@@ -60,7 +60,7 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
     return replace(
         reading,
         model=reading.model if model is None or model.id is None else {"name": model.id},
-        unresolved_parts={"model": model.ask} if model is not None and model.ask else {},
+        unresolved_parts={"model": model.problem} if model is not None and model.problem else {},
         workload=workload,
         layout=layout,
         counting_notes=counting_notes,

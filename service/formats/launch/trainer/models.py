@@ -36,8 +36,8 @@ class NamedModel:
     """Its name in the catalogue; None where that has no such model."""
     bits: int | None = None
     """The bits of its weights, where its name says that they are quantized."""
-    ask: str | None = None
-    """The thing to send where the catalogue lacks the model."""
+    problem: str | None = None
+    """Why the model is not known, and what to send."""
     config: Mapping[str, Any] | None = None
     """Its config.json, where that was sent."""
 
@@ -62,7 +62,7 @@ def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> Named
     else:
         rule = f"{setting} = {name[:80]} is not in the catalogue"
     cure = 'send its config.json as model, or as launch.files["config.json"]'
-    return NamedModel(id=None, bits=bits, ask=f"{rule}: {cure}")
+    return NamedModel(id=None, bits=bits, problem=f"{rule}: {cure}")
 
 
 def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:

@@ -18,10 +18,13 @@ as flags."""
 
 @dataclass(slots=True)
 class TrainerSettings:
+    """The settings of a tool, such as axolotl, in the names of accelerate and the Trainer."""
+
     settings: dict[str, Any] = field(default_factory=dict)
     """By the names of accelerate's document and of TrainingArguments."""
     source_names: dict[str, str] = field(default_factory=dict)
-    """The tool's own names for settings, by the names in `settings` that they stand for."""
+    """The tool's own names for settings, by the names in `settings` that they stand for:
+    {"max_length": "sequence_len"}."""
     assumed: list[str] = field(default_factory=list)
     """Sentences about settings that are counted as something else."""
     framework: str = "accelerate"
@@ -30,43 +33,48 @@ class TrainerSettings:
     own_names: dict[str, OwnName] = field(default_factory=dict)
     """The names that the tool has for settings that may be changed."""
 
-    def put(self, name: str, value: Any, own: str | None = None) -> None:
+    def put(self, name: str, value: Any, source_name: str | None = None) -> None:
+        """Sets a value that the tool's setting `source_name` says, or none of its settings."""
         self.settings[name] = value
-        if own is not None and own != name:
-            self.source_names[name] = own
+        if source_name is not None and source_name != name:
+            self.source_names[name] = source_name
+
+    def name_in_tool(self, name: str) -> str:
+        return self.source_names.get(name, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The caller's words that decide how the settings of a tool are taken."""
+    """The facts of a launch, beside its settings, that decide how a tool takes them."""
 
     num_devices: int | None = None
     version: str | None = None
-    """The release of the tool that was asked for."""
+    """The release of the tool; None for the newest that is known."""
     command: str | None = None
-    """The command that the tool was told to run, such as rlhf."""
+    """The tool's command, such as rlhf."""
 
 
 Translate = Callable[[Settings, Invocation], TrainerSettings]
-"""Says the settings of a tool in those names."""
+"""Translates the settings of a tool into those of the Trainer."""
 
 
 def renamed(settings: Settings) -> TrainerSettings:
-    """The settings that only have another name in the tool, by its table."""
+    """Returns the settings that only have another name in the tool, by the tool's table:
+    {"renamed": {"sequence_len": "max_length"}}."""
     table = settings.table
     trainer = TrainerSettings(framework=table.package, release=table.release)
-    for own, name in table.facts["renamed"].items():
-        trainer.own_names.setdefault(name, OwnName(own))
+    for tool_name, name in table.facts["renamed"].items():
+        trainer.own_names.setdefault(name, OwnName(tool_name))
+        value = settings.given.get(tool_name)
+        if value is not None:
+            trainer.put(name, value, tool_name)
     for name, own_name in table.facts.get("said_as", {}).items():
         trainer.own_names[name] = OwnName(*own_name)
-    for own, name in table.facts["renamed"].items():
-        if own in settings.given and settings.given[own] is not None:
-            trainer.put(name, settings.given[own], own)
     return trainer
 
 
 def put_fsdp(trainer: TrainerSettings, settings: Settings, version: int) -> None:
-    """Says that FSDP shards, by the keys of fsdp_config with and without their prefix."""
+    """Makes FSDP shard, by the keys of fsdp_config: fsdp_offload_params, or offload_params."""
     trainer.put("distributed_type", "FSDP")
     trainer.put("fsdp_config.fsdp_version", version)
     for name, value in settings.given.items():
