@@ -55,26 +55,27 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def _precision(trainer: TrainerSettings, settings: Settings) -> None:
-    """bf16 is on where the device has it and nobody asks for fp16 (resolve_dtype)."""
-    half = bool(settings.boolean("fp16") or settings.boolean("float16"))
-    written = settings.given.get("bf16", "auto")
-    bf16 = not half if written in ("auto", None) else bool(settings.boolean("bf16"))
+    """Puts the number formats. bf16 "auto" is on where the device has it and nothing asks for fp16
+    (resolve_dtype)."""
+    fp16 = settings.boolean("fp16") or settings.boolean("float16")
+    is_auto = settings.given.get("bf16", "auto") in ("auto", None)
+    bf16 = not fp16 if is_auto else settings.boolean("bf16")
     bf16 = bf16 or settings.boolean("bfloat16")
     trainer.put("bf16", bf16 and not settings.boolean("fp16"), "bf16")
-    trainer.put("fp16", half and not bf16, "fp16")
+    trainer.put("fp16", fp16 and not bf16, "fp16")
     if settings.boolean("fp8"):
         trainer.put("fp8", True)
-    is_16_bit = half or settings.boolean("load_in_8bit")
-    trainer.put("dtype", "bfloat16" if bf16 else "float16" if is_16_bit else "float32")
+    dtype = "float16" if fp16 or settings.boolean("load_in_8bit") else "float32"
+    trainer.put("dtype", "bfloat16" if bf16 else dtype)
 
 
 def _batch(trainer: TrainerSettings, settings: Settings) -> None:
-    micro = settings.integer("micro_batch_size")
+    micro_batch = settings.integer("micro_batch_size")
     batch = settings.integer("batch_size")
     steps = settings.integer("gradient_accumulation_steps")
-    if batch and micro and "gradient_accumulation_steps" not in settings.given:
-        steps = max(batch // micro, 1)  # validation.py, where batch_size is deprecated
-    trainer.put("per_device_train_batch_size", micro, "micro_batch_size")
+    if batch and micro_batch and "gradient_accumulation_steps" not in settings.given:
+        steps = max(batch // micro_batch, 1)  # validation.py, where batch_size is deprecated
+    trainer.put("per_device_train_batch_size", micro_batch, "micro_batch_size")
     trainer.put("gradient_accumulation_steps", steps)
     trainer.put("max_length", settings.value("sequence_len"), "sequence_len")
     if "optimizer" not in settings.given:
@@ -82,11 +83,11 @@ def _batch(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
-    written = settings.given.get("gradient_checkpointing")
-    trainer.put("gradient_checkpointing", bool(written))
-    offloads = settings.given.get("activation_offloading") or (
-        written if written in ("offload", "offload_disk") else None
-    )
+    checkpointing = settings.given.get("gradient_checkpointing")
+    trainer.put("gradient_checkpointing", bool(checkpointing))
+    offloads = settings.given.get("activation_offloading")
+    if not offloads and checkpointing in ("offload", "offload_disk"):
+        offloads = checkpointing
     if offloads in ("disk", "offload_disk"):
         reason = "activations go to disk, whose time is not described"
         settings.reserve("activation_offloading", reason, "judge it with true, in host memory")
@@ -105,8 +106,8 @@ def _objective(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put(REFERENCE_MODEL, True, "rl_adapter_ref_model")
 
 
-def _parameters(trainer: TrainerSettings, settings: Settings) -> None:
-    """The parameters of the model that are trained, where not all are."""
+def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the parts of the model that are trained, where not all are."""
     patterns = settings.given.get("unfrozen_parameters")
     if not patterns:
         return
@@ -128,7 +129,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
     if adapter is None or not adapter:
         for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
             trainer.settings.pop(name, None)
-        _parameters(trainer, settings)
+        _trained_parameters(trainer, settings)
         return
     if adapter not in ("lora", "qlora"):
         cure = "judge it as lora of a rank with as many parameters"
@@ -152,29 +153,30 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
 
 def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
     if "attn_implementation" not in trainer.settings:
-        on = [kernel for name, kernel in _ATTENTION.items() if settings.boolean(name)]
-        if on:
-            trainer.put("attn_implementation", on[0])
+        switches = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
+        if kernel := next(switches, None):
+            trainer.put("attn_implementation", kernel)
     plugins = " ".join(map(str, settings.value("plugins") or ()))
-    cuts = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
-    if settings.boolean("liger_fused_linear_cross_entropy") or cuts:
+    has_cut_loss = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
+    if settings.boolean("liger_fused_linear_cross_entropy") or has_cut_loss:
         trainer.put("use_liger_kernel", True, "liger_fused_linear_cross_entropy")
-    if cuts:
+    if has_cut_loss:
         trainer.assumed.append("cut_cross_entropy is counted as Liger's loss: neither makes logits")
-    rounds = next((name for name in settings.given if name.startswith("qat.")), None)
-    if rounds is not None:
+    qat = next((name for name in settings.given if name.startswith("qat.")), None)
+    if qat is not None:
         reason = "the rounding of weights or activations in every forward pass is not described"
-        settings.reserve(rounds, reason, "leave qat out to judge the rest of the job")
+        settings.reserve(qat, reason, "leave qat out to judge the rest of the job")
     if settings.boolean("chunked_cross_entropy"):
         trainer.put("loss_type", "chunked_nll", "chunked_cross_entropy")
 
 
 def _plugins(settings: Settings) -> None:
-    known = settings.table.facts["plugins"]
-    for plugin in settings.value("plugins") or ():
-        use = next((use for name, use in known.items() if str(plugin).endswith(name)), None)
-        if use is None or use == "not_described":
-            reason = f"the plugin {str(plugin)[:80]} may do anything in a step"
+    """Reserves plugins that are not described, and the formats of quantized weights."""
+    uses: dict[str, str] = settings.table.facts["plugins"]
+    for plugin in map(str, settings.value("plugins") or ()):
+        use = next((use for name, use in uses.items() if plugin.endswith(name)), "not_described")
+        if use == "not_described":
+            reason = f"the plugin {plugin[:80]} may do anything in a step"
             settings.reserve("plugins", reason, "leave it out to judge the rest of the job")
     quantized = settings.text("model_quantization_config")
     if quantized and not settings.given.get("model_quantization_config_kwargs.dequantize"):
@@ -185,16 +187,16 @@ def _plugins(settings: Settings) -> None:
 
 def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
     prefix = "parallelism_config.parallelism_config_"
-    own_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
-    has_fsdp = any(name.startswith("fsdp_config.") for name in settings.given)
-    listed = settings.given.get("fsdp")
-    has_fsdp1 = _is_before(version, _WITHOUT_FSDP1)
-    if not has_fsdp1:
+    fsdp_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
+    has_config = any(name.startswith("fsdp_config.") for name in settings.given)
+    options = settings.given.get("fsdp")  # such as full_shard, which only FSDP1 has
+    release_has_fsdp1 = _is_before(version, _WITHOUT_FSDP1)
+    if not release_has_fsdp1:
         _stop_at_fsdp1(settings)
-    if listed and has_fsdp1:
-        put_fsdp(trainer, settings, version=1 if str(own_version) != "2" else 2)
-        trainer.put("fsdp", listed)
-    elif has_fsdp or listed:
+    if options and release_has_fsdp1:
+        put_fsdp(trainer, settings, version=2 if str(fsdp_version) == "2" else 1)
+        trainer.put("fsdp", options)
+    elif has_config or options:
         put_fsdp(trainer, settings, version=2)
     _context(trainer, settings, prefix, version)
     _experts(trainer, settings, prefix)
@@ -207,9 +209,9 @@ def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None)
 def _context(
     trainer: TrainerSettings, settings: Settings, prefix: str, version: str | None
 ) -> None:
-    """Heads are exchanged for tokens where nobody asks for a ring and the ranks of a sequence fit
-    a node (integrations/context_parallel); earlier releases have a ring. Beside DeepSpeed it is its
-    sequence parallelism (utils/distributed.py)."""
+    """Puts context parallelism: Ulysses where nothing asks for a ring and the ranks of a sequence
+    fit a node (integrations/context_parallel). Earlier releases have a ring. Beside DeepSpeed it is
+    DeepSpeed's sequence parallelism (utils/distributed.py)."""
     cp = settings.integer("context_parallel_size") or settings.integer("context_parallel.size") or 1
     cp = settings.integer("sequence_parallel_degree") or cp
     trainer.settings.pop(f"{prefix}cp_size", None)
@@ -229,18 +231,18 @@ def _context(
 
 
 def _experts(trainer: TrainerSettings, settings: Settings, prefix: str) -> None:
-    """Experts that are divided over ranks (integrations/expert_parallel)."""
+    """Puts expert parallelism (integrations/expert_parallel)."""
     ep = settings.integer("expert_parallel_size") or 1
     if ep == 1:
         return
     if trainer.settings.get("distributed_type") != "FSDP":
         _stop(settings, "expert_parallel_size", "needs fsdp_config, with fsdp_version 2")
     trainer.put(f"{prefix}ep_size", ep, "expert_parallel_size")
-    cap = settings.integer("expert_parallel_token_capacity")
-    micro = settings.integer("micro_batch_size") or 1
-    tokens = (settings.integer("sequence_len") or 1) * micro * ep
-    if cap is not None and cap < tokens:
-        reason = f"it drops tokens of an expert that gets more than {cap} of {tokens}"
+    capacity = settings.integer("expert_parallel_token_capacity")
+    micro_batch = settings.integer("micro_batch_size") or 1
+    tokens = (settings.integer("sequence_len") or 1) * micro_batch * ep
+    if capacity is not None and capacity < tokens:
+        reason = f"it drops tokens of an expert that gets more than {capacity} of {tokens}"
         cure = "give workload.capacity_factor"
         settings.reserve("expert_parallel_token_capacity", reason, cure)
 
@@ -252,7 +254,8 @@ def _is_before(version: str | None, minor: int) -> bool:
 
 
 def _stop_at_fsdp1(settings: Settings) -> None:
-    """Note where this release stops at settings of FSDP1 (validation.py, check_fsdp_version)."""
+    """Notes the settings of FSDP1, at which this release stops (validation.py,
+    check_fsdp_version)."""
     if settings.given.get("fsdp"):
         _stop(settings, "fsdp", _REMOVED)
     for name in _VERSIONS:

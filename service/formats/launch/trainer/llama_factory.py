@@ -18,7 +18,7 @@ from service.formats.settings.settings import Settings
 _WITHOUT_REFERENCE = ("orpo", "simpo")
 _OBJECTIVES = {"rm": "reward_beside_logits"}  # AutoModelForCausalLMWithValueHead has both heads
 _USUAL_BATCH = 8  # of TrainingArguments
-_RANKS_A_BLOCK = 4
+_BLOCK_OF_RANK_1 = 4
 """An orthogonal block of b x b has b (b - 1) / 2 parameters for b inputs, about as many for a
 square matrix as adapters of rank b / 4."""
 
@@ -64,9 +64,9 @@ def _objective(trainer: TrainerSettings, settings: Settings, stage: str | None) 
 
 
 def _packs(settings: Settings, stage: str | None) -> bool:
-    """Pre-training packs unless told otherwise (parser.py)."""
-    written = settings.value("packing")
-    return stage == "pt" if written is None else bool(written)
+    """Returns whether sequences are packed. Pre-training packs by default (parser.py)."""
+    packing = settings.value("packing")
+    return stage == "pt" if packing is None else bool(packing)
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
@@ -79,16 +79,19 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
             "lora_target_modules", "all-linear" if modules == "all" else modules, "lora_target"
         )
     if kind == "oft":
-        block = settings.integer("oft_block_size", least=0) or _RANKS_A_BLOCK
-        trainer.put("lora_r", max(block // _RANKS_A_BLOCK, 1))
+        block = settings.integer("oft_block_size", least=0) or _BLOCK_OF_RANK_1
+        rank = max(block // _BLOCK_OF_RANK_1, 1)
+        trainer.put("lora_r", rank)
         trainer.assumed.append(
-            f"orthogonal adapters of blocks of {block} are counted as LoRA of rank"
-            f" {trainer.settings['lora_r']}, which has about as many parameters"
+            f"orthogonal adapters of blocks of {block} are counted as LoRA of rank {rank}, which"
+            " has about as many parameters"
         )
     if kind == "freeze":
         trained_layers(trainer, settings)
     elif settings.boolean("use_llama_pro"):
-        settings.reserve("use_llama_pro", _OF_SOME_LAYERS, _OF_ALL_LAYERS)
+        reason = "adapters are on some layers alone, and which ones is not described"
+        cure = "leave it out to judge adapters on all layers, which take more"
+        settings.reserve("use_llama_pro", reason, cure)
     if settings.boolean("use_badam"):
         one_block(trainer, settings)
     if settings.given.get("additional_target"):
@@ -100,10 +103,6 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.put("bits", bits, "quantization_bit")
 
 
-_OF_SOME_LAYERS = "adapters are on some layers alone, and which ones is not described"
-_OF_ALL_LAYERS = "leave it out to judge adapters on all layers, which take more"
-
-
 _PROJECTING = {"use_galore": "galore", "use_apollo": "apollo"}
 
 
@@ -113,8 +112,8 @@ def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:
             trainer.put("optim", optimizer, name)
     for name, kind in _PROJECTING.items():
         if settings.boolean(name):
-            own = settings.text("optim") or "adamw"
-            trainer.put("optim", f"{kind}_{'adamw_8bit' if '8bit' in own else 'adamw'}", name)
+            base = "adamw_8bit" if "8bit" in (settings.text("optim") or "") else "adamw"
+            trainer.put("optim", f"{kind}_{base}", name)
             trainer.put(MOMENT_RANK, settings.value(f"{kind}_rank"), f"{kind}_rank")
 
 
@@ -124,25 +123,23 @@ def _mcore(settings: Settings) -> dict[str, str]:
 
 
 def _megatron(trainer: TrainerSettings, settings: Settings) -> None:
-    """The settings of mcore_adapter, which trains with Megatron-Core, as accelerate calls them."""
-    prefix = "megatron_lm_config.megatron_lm"
+    """Puts the settings of mcore_adapter, which trains with Megatron-Core, as accelerate calls
+    them."""
     trainer.put("distributed_type", "MEGATRON_LM")
-    for name in _mcore(settings):
+    for name in [*_mcore(settings), *_MEGATRON_SWITCHES]:
         if settings.given.get(name) is not None:
-            other = _ACCELERATE_NAMES.get(name, name)
-            trainer.put(f"{prefix}_{other}", settings.given[name], name)
-    for name, other in _MEGATRON_SWITCHES.items():
-        if settings.given.get(name) is not None:
-            trainer.put(f"{prefix}_{other}", settings.given[name], name)
+            key = _ACCELERATE_NAMES.get(name, name)
+            trainer.put(f"megatron_lm_config.megatron_lm_{key}", settings.given[name], name)
     trainer.put("gradient_checkpointing", False)
 
 
 _ACCELERATE_NAMES = {
     "tensor_model_parallel_size": "tp_degree",
     "pipeline_model_parallel_size": "pp_degree",
-}
-_MEGATRON_SWITCHES = {
     "sequence_parallel": "sequence_parallelism",
-    "use_distributed_optimizer": "use_distributed_optimizer",
-    "recompute_granularity": "recompute_granularity",
 }
+_MEGATRON_SWITCHES = (
+    "sequence_parallel",
+    "use_distributed_optimizer",
+    "recompute_granularity",
+)

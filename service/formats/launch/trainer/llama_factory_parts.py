@@ -12,18 +12,17 @@ from service.formats.settings.settings import Settings
 
 
 def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "") -> None:
-    """The last layers are trained, or the first where their number is negative. `prefix` stands
-    before the names of the settings."""
-    number, extra, modules = (
-        f"{prefix}freeze_{name}"
-        for name in ("trainable_layers", "extra_modules", "trainable_modules")
-    )
+    """Puts the last `freeze_trainable_layers` layers as trained, the first where that is negative.
+    `prefix` stands in front of the names of the settings."""
+    number = f"{prefix}freeze_trainable_layers"
+    extra = f"{prefix}freeze_extra_modules"
+    modules = f"{prefix}freeze_trainable_modules"
     count = settings.integer(number, least=-MAX_LAYERS) or 0
-    beside = of_modules(_names(settings.given.get(extra)))
-    if beside.unknown:
+    parts = of_modules(_names(settings.given.get(extra)))
+    if parts.unknown:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
         settings.reserve(extra, reason, "leave them out to judge the rest")
-    parts = TrainedParts(set(of_last_layers(count)), beside.embedding, beside.head)
+    parts.layers = set(of_last_layers(count))
     if settings.given.get("use_llama_pro") and not _spread(settings, parts, count):
         return
     if _names(settings.value(modules)) not in ([], ["all"]):
@@ -32,7 +31,8 @@ def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "
 
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
-    """Takes layers at equal distances through the model; returns whether that is known."""
+    """Takes layers at equal distances through the model, as LLaMA Pro does. Returns False, with a
+    reservation, where the number of layers is not known."""
     model = named_model("model_name_or_path", str(settings.given.get("model_name_or_path")))
     layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
     if layers and count > 0 and layers % count == 0:
@@ -46,8 +46,8 @@ def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
 
 
 def one_block(trainer: TrainerSettings, settings: Settings) -> None:
-    """BAdam trains one layer after the other, each with an optimizer of its own (arXiv
-    2404.02827)."""
+    """Puts one layer as trained: BAdam trains one layer after the other, each with an optimizer of
+    its own (arXiv 2404.02827)."""
     if settings.text("badam_mode") == "layer":
         trainer.put(TRAINED, TrainedParts({0}).fields, "use_badam")
         trainer.assumed.append(
@@ -60,7 +60,7 @@ def one_block(trainer: TrainerSettings, settings: Settings) -> None:
         settings.reserve("badam_mode", reason, cure, answered_by="workload.trained")
 
 
-def _names(written: object) -> list[str]:
-    """Names in a list or between commas."""
-    words = written if isinstance(written, list) else str(written or "").split(",")
+def _names(value: object) -> list[str]:
+    """Returns the names in a list, or between commas."""
+    words = value if isinstance(value, list) else str(value or "").split(",")
     return [str(word).strip() for word in words if str(word).strip()]

@@ -7,12 +7,16 @@ from service.formats.launch.trainer.llama_factory_parts import trained_layers
 from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, renamed
 from service.formats.settings.settings import Settings
 
+_ATTENTION_KERNELS = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "disabled": "eager"}
+_AXES = {"dp_replicate": "mp_replicate_size", "dp_shard": "mp_shard_size"}
+"""The settings for the axes of FSDP2's mesh, by accelerate's name of the axis."""
+
 
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
-    """Says the settings; the defaults checkpoint and take bf16."""
     trainer = renamed(settings)
-    for own in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
-        trainer.put(settings.table.facts["renamed"][own], settings.value(own), own)
+    # The defaults of these count: they checkpoint, in bf16.
+    for name in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
+        trainer.put(settings.table.facts["renamed"][name], settings.value(name), name)
     if settings.given.get("global_batch_size"):
         trainer.put("global_batch_size", settings.integer("global_batch_size"))
     _adapters_v1(trainer, settings)
@@ -21,9 +25,9 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
         trainer.put("use_liger_kernel", True, "kernel_config.name")
     if settings.text("optim_config.name") == "muon":
         trainer.put("optim", "muon", "optim_config.name")
-    kernel = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "disabled": "eager"}
-    if (attention := settings.text("flash_attn")) in kernel:
-        trainer.put("attn_implementation", kernel[str(attention)], "flash_attn")
+    kernel = _ATTENTION_KERNELS.get(settings.text("flash_attn") or "")
+    if kernel is not None:
+        trainer.put("attn_implementation", kernel, "flash_attn")
     return trainer
 
 
@@ -53,11 +57,14 @@ def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
             value = settings.value(f"dist_config.{name}")
             if value is not None:
                 trainer.put(f"fsdp_config.fsdp_{name}", value, f"dist_config.{name}")
-        for axis, own in (("dp_replicate", "mp_replicate_size"), ("dp_shard", "mp_shard_size")):
-            value = settings.value(f"dist_config.{own}")
-            name = f"parallelism_config.parallelism_config_{axis}_size"
-            if value or (cp and cp != 1):
-                trainer.put(name, value or "auto", f"dist_config.{own}")
+        for axis, name in _AXES.items():
+            degree = settings.value(f"dist_config.{name}")
+            if degree or (cp and cp != 1):
+                trainer.put(
+                    f"parallelism_config.parallelism_config_{axis}_size",
+                    degree or "auto",
+                    f"dist_config.{name}",
+                )
     elif kind == "deepspeed":
         trainer.put(
             "deepspeed", settings.value("dist_config.config_file"), "dist_config.config_file"

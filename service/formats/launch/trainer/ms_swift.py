@@ -19,11 +19,11 @@ _SEQUENCES_A_STEP = 16  # of all ranks, where nobody says how many (trainers/arg
 
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     trainer = renamed(settings)
-    micro = settings.integer("per_device_train_batch_size") or 1
-    trainer.put("per_device_train_batch_size", micro)
+    micro_batch = settings.integer("per_device_train_batch_size") or 1
+    trainer.put("per_device_train_batch_size", micro_batch)
     trainer.put("gradient_checkpointing", settings.boolean("gradient_checkpointing"))
     if settings.given.get("gradient_accumulation_steps") is None and invocation.num_devices:
-        steps = max(1, math.ceil(_SEQUENCES_A_STEP / micro / invocation.num_devices))
+        steps = max(1, math.ceil(_SEQUENCES_A_STEP / micro_batch / invocation.num_devices))
         trainer.put("gradient_accumulation_steps", steps)
     if settings.given.get("packing_length"):
         trainer.put("max_length", settings.integer("packing_length"), "packing_length")
@@ -48,11 +48,12 @@ def objective_of(settings: Settings) -> str | None:
 
 
 def _precision(trainer: TrainerSettings, settings: Settings) -> None:
-    """Without torch_dtype it is that of the checkpoint, bf16 of nearly all."""
+    """Puts the number formats. Without torch_dtype they are those of the checkpoint, which for
+    nearly all is bf16."""
     dtype = settings.text("torch_dtype") or "bfloat16"
-    half = settings.boolean("fp16") or dtype == "float16"
-    trainer.put("fp16", half)
-    trainer.put("bf16", not half and dtype != "float32", "torch_dtype")
+    fp16 = settings.boolean("fp16") or dtype == "float16"
+    trainer.put("fp16", fp16)
+    trainer.put("bf16", not fp16 and dtype != "float32", "torch_dtype")
     trainer.put("dtype", dtype, "torch_dtype")
 
 
