@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from typing import Literal
 
-from service.formats.logs.lines import Line, Unread
+from service.formats.logs.lines import Line, Log, Unread
 
 MemoryKind = Literal["reserved", "allocated"]
 
@@ -117,6 +118,20 @@ class Findings:
     def update_peak(self, kind: MemoryKind, gib: float) -> None:
         if 0 < gib < _MAX_GIB:
             self.peaks[kind] = max(gib, self.peaks.get(kind, 0.0))
+
+    def find_peaks(
+        self,
+        log: Log,
+        mark: str,
+        value: re.Pattern[str],
+        kind: MemoryKind,
+        *,
+        per_gib: float = 1,
+    ) -> None:
+        """Takes in the values that stand behind each `mark`, of which so many are a GiB."""
+        for _, _, after in log.around(mark):
+            if match := value.match(after):
+                self.update_peak(kind, float(match[1]) / per_gib)
 
     def update_used_share(self, share: float) -> None:
         if 0 < share <= 1:
