@@ -71,10 +71,11 @@ _SPLIT_WITH_ENDS_FLAGS = (
 )
 
 
-def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Mapping[str, Any]:
-    """The `model`, `workload`, `layout` and `num_chips` of the run. A part that is `settled`
-    elsewhere is left out where it cannot be read. Raises Invalid or Unsupported for another part of
-    which an argument is missing, cannot be read, or means what the cost model does not describe."""
+def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Mapping[str, Any]:
+    """Returns the `model`, `workload`, `layout` and `num_chips` of the run. A part that is
+    `optional` is left out where it cannot be read. Raises Invalid or Unsupported for another part
+    of which an argument is missing, cannot be read, or means what the cost model does not
+    describe."""
     args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
@@ -82,7 +83,7 @@ def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Map
             require_known_version(args, part)
             fields[part] = read(args)
         except Invalid:
-            if part not in settled:
+            if part not in optional:
                 raise
     if "layout" in fields:
         layout = fields["layout"]
@@ -92,22 +93,24 @@ def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Map
 
 
 def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns what the arguments say of the model, the workload and the layout, as far as it can be
-    read, to be compared with what is said elsewhere."""
+    """Returns the model, the workload and the layout as far as the arguments can be read, to be
+    compared with those of a request: a part that cannot be read has its plain values alone."""
     args = Arguments(in_todays_names(arguments))
-    parts = question(arguments, settled=_PLAIN_VALUES)
-    stated: dict[str, Mapping[str, Any]] = {}
+    parts: dict[str, Mapping[str, Any]] = dict(question(arguments, optional=_PLAIN_VALUES))
     for part, names in _PLAIN_VALUES.items():
+        if part in parts:
+            continue
         values: dict[str, Any] = {}
         for field, name in names.items():
             with suppress(Invalid):
                 values[field] = args.required(name)
-        stated[part] = parts.get(part, values)
-    return stated
+        parts[part] = values
+    return {part: parts[part] for part in _PLAIN_VALUES}
 
 
 def require_known_version(args: Arguments, part: str) -> None:
-    """Refuse arguments of a version or of a kind that this part of the question cannot say."""
+    """Raises Invalid or Unsupported for arguments of a version or of a kind that this part of the
+    question cannot express."""
     if is_of_gpt_neox(args.given):
         rule = (
             "are those of GPT-NeoX, which are not read: give model, workload and layout in the"
@@ -120,8 +123,8 @@ def require_known_version(args: Arguments, part: str) -> None:
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what the arguments say of the stack, in the fields of its wire form. Arguments that
-    the dump does not have, that cannot be read, or that the run has no use for, say nothing."""
+    """Returns the fields of the stack that the arguments set. Arguments that the dump does not
+    have, that cannot be read, or that the run has no use for, set none."""
     fields: dict[str, Any] = {}
     with suppress(Invalid):
         for name, value in _iterate_stack_fields(Arguments(in_todays_names(arguments))):
@@ -150,10 +153,11 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
 
 
 def _overlaps(args: Arguments, name: str) -> Iterator[tuple[str, bool]]:
-    """The overlap switch of this name, if the dump has any of the arguments that turn it on."""
-    stated = [argument for argument in _OVERLAPS[name] if args.text(argument) is not None]
-    if stated:
-        yield name, any(map(args.boolean, stated))
+    """Yields the overlap switch of this name, if the dump has any of the arguments that turn it
+    on."""
+    arguments = [argument for argument in _OVERLAPS[name] if args.text(argument) is not None]
+    if arguments:
+        yield name, any(map(args.boolean, arguments))
 
 
 def read_workload(args: Arguments) -> dict[str, Any]:
@@ -170,8 +174,8 @@ def read_workload(args: Arguments) -> dict[str, Any]:
 
 
 def _capacity(args: Arguments) -> dict[str, float]:
-    """The tokens that an expert works on, over its even share of them; nothing where no token is
-    dropped, which a negative factor says too (core/transformer/transformer_config.py)."""
+    """Returns the tokens that an expert works on, over its even share of them; nothing where no
+    token is dropped, which a negative factor says too (core/transformer/transformer_config.py)."""
     factor = args.value("moe_expert_capacity_factor")
     if factor is None or factor < 0 or args.text("num_experts") is None:
         return {}
@@ -186,10 +190,12 @@ def _precision(args: Arguments) -> str:
         return "nvfp4"
     if args.text("fp8") not in (None, "False"):
         return "mxfp8" if args.text("fp8_recipe") == "mxfp8" else "fp8"
-    halves = [name for name in ("bf16", "fp16") if args.boolean(name)]
-    for name in () if halves else ("bf16", "fp16"):
+    for name in ("bf16", "fp16"):
+        if args.boolean(name):
+            return name
+    for name in ("bf16", "fp16"):
         args.require_any(name, part="workload")
-    return halves[0] if halves else "fp32"
+    return "fp32"
 
 
 def _optimizer(args: Arguments) -> str:
@@ -197,8 +203,8 @@ def _optimizer(args: Arguments) -> str:
     if name is None:
         raise args.unsupported("optimizer", "the state of this optimizer")
     moments = (args.text("exp_avg_dtype"), args.text("exp_avg_sq_dtype"))
-    halved = name == "adamw" and all(dtype in HALF_DTYPES for dtype in moments)
-    return "adamw_bf16_moments" if halved else name
+    has_half_moments = all(dtype in HALF_DTYPES for dtype in moments)
+    return "adamw_bf16_moments" if name == "adamw" and has_half_moments else name
 
 
 def _layout(args: Arguments) -> dict[str, Any]:
@@ -232,8 +238,8 @@ def _layout(args: Arguments) -> dict[str, Any]:
 
 
 def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
-    """The axes of data parallelism and what is sharded over them. One of the axes is left out where
-    the number of data-parallel ranks is not known."""
+    """Returns the axes of data parallelism, and what is sharded over them. One of the axes is left
+    out where the number of data-parallel ranks is not known."""
     stage = _zero_stage(args)
     replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
@@ -263,13 +269,13 @@ def _require_one_kind_of_sequence_parallelism(args: Arguments) -> None:
 
 
 def data_parallel(args: Arguments, others: int) -> int:
-    """The data-parallel size, which is stated or what the other degrees leave of the world."""
-    stated = args.integer("data_parallel_size")
+    """Returns the data-parallel size: the argument, or the ranks that the other degrees leave."""
+    dp = args.integer("data_parallel_size")
     world = args.integer("world_size")
     if world is None:
-        return args.required("data_parallel_size") if stated is None else stated
-    if world % others or stated not in (None, world // others):
-        size = "" if stated is None else f" * data_parallel_size({stated})"
+        return args.required("data_parallel_size") if dp is None else dp
+    if world % others or dp not in (None, world // others):
+        size = "" if dp is None else f" * data_parallel_size({dp})"
         raise args.invalid("world_size", f"is not tensor * pipeline * context({others}){size}")
     return world // others
 
@@ -278,19 +284,16 @@ def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
     if pp == 1:
         return 1
     args.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
-    if stated := args.integer("virtual_pipeline_model_parallel_size"):
-        return stated
-    if stated := args.integer("num_virtual_stages_per_pipeline_rank"):
-        return stated
-    chunk = args.integer("num_layers_per_virtual_pipeline_stage")
-    if chunk is None:
+    for name in ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"):
+        if virtual_stages := args.integer(name):
+            return virtual_stages
+    name = "num_layers_per_virtual_pipeline_stage"
+    chunk_layers = args.integer(name)
+    if chunk_layers is None:
         return 1
-    if layers % (pp * chunk):
-        raise args.invalid(
-            "num_layers_per_virtual_pipeline_stage",
-            f"times {pp} stages must divide {layers} layers",
-        )
-    return layers // (pp * chunk)
+    if layers % (pp * chunk_layers):
+        raise args.invalid(name, f"times {pp} stages must divide {layers} layers")
+    return layers // (pp * chunk_layers)
 
 
 def _balanced(args: Arguments, layers: int, stages: int) -> bool:
@@ -322,7 +325,7 @@ def _zero_stage(args: Arguments) -> int:
 
 
 def _deepspeed_stage(args: Arguments) -> int:
-    """The stage of DeepSpeed's ZeRO, which its command line has as 1 or as 1.0."""
+    """Returns the stage of DeepSpeed's ZeRO, which its command line has as 1 or as 1.0."""
     args.require_any("zero_stage", part="layout")
     stage = (args.text("zero_stage") or "").removesuffix(".0")
     if stage not in ("0", "1", "2", "3"):
@@ -331,8 +334,8 @@ def _deepspeed_stage(args: Arguments) -> int:
 
 
 def expert_axes(args: Arguments, tp: int) -> dict[str, int]:
-    """The degrees of expert parallelism. Experts are split over tensor parallelism as the rest is,
-    unless an argument says otherwise."""
+    """Returns the degrees of expert parallelism. Experts are split over tensor parallelism as the
+    rest is, unless an argument says otherwise."""
     if args.text("num_experts") is None:
         return {"ep": 1, "etp": 1}
     return {
@@ -358,8 +361,7 @@ def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
             raise args.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         fields["recompute_modules"] = modules
     elif granularity == "full" and args.text("recompute_method") == "block":
-        first = args.required("recompute_num_layers")
-        fields["recompute_layers"] = (
-            first if layers % chunks == 0 and first * chunks < layers else 0
-        )
+        count = args.required("recompute_num_layers")  # of each chunk; 0 below is all of them
+        is_part = layers % chunks == 0 and count * chunks < layers
+        fields["recompute_layers"] = count if is_part else 0
     return fields

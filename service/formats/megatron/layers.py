@@ -18,9 +18,9 @@ PATTERN = "hybrid_layer_pattern"
 PATTERNS = (PATTERN, "hybrid_override_pattern")
 _VARIANT = "experimental_attention_variant"
 _LETTERS = "MG*+D-E"
-_WRITTEN = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
-_MAMBA_EXPANDS = 2
-"""Mamba-2 is so many times as wide as the stream where nobody says how many heads it has."""
+_PATTERN_TEXT = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
+_MAMBA_EXPANSION = 2
+"""The width of Mamba-2 over that of the stream, where the number of its heads is not given."""
 
 
 def has_layers_of_kinds(args: Arguments) -> bool:
@@ -30,19 +30,21 @@ def has_layers_of_kinds(args: Arguments) -> bool:
 
 
 def pattern_of(args: Arguments) -> str | None:
-    """The pattern of a hybrid. Raises Invalid for one that Megatron does not take."""
+    """Returns the pattern of a hybrid, such as "M-M*-|M-M-"; None for another model. Raises Invalid
+    for one that Megatron does not take."""
     name = next((name for name in PATTERNS if args.text(name)), None)
     if name is None:
         return None
     pattern = (args.text(name) or "").strip("'\"")
-    if not _WRITTEN.fullmatch(pattern):
+    if not _PATTERN_TEXT.fullmatch(pattern):
         rule = f"must be made of the letters {' '.join(_LETTERS)}, | between chunks, and / behind"
         raise args.invalid(name, rule)
     return pattern
 
 
 def chunks_of(pattern: str) -> list[str]:
-    """The letters of each chunk of the pipeline; one where the pattern does not divide them."""
+    """Returns the letters of each chunk of the pipeline; one chunk where the pattern does not
+    divide them."""
     return pattern.partition("/")[0].split("|")
 
 
@@ -58,7 +60,7 @@ def layer_list(
     moe: Mapping[str, Any] | None,
     switches: Mapping[str, list[bool]],
 ) -> dict[str, Any]:
-    """The `layers` and `layer_kinds` of a model, out of the parts that its layers have.
+    """Returns the `layers` and `layer_kinds` of a model, made of the parts that its layers have.
 
     `switches` say of each layer of a model without a pattern whether it is `sparse`, has a
     `window`, and has a `recurrence`.
@@ -114,7 +116,7 @@ def _mamba(args: Arguments) -> dict[str, Any]:
     heads = args.integer("mamba_num_heads")
     return {
         "kind": "mamba2",
-        "num_heads": heads or _MAMBA_EXPANDS * args.required("hidden_size") // head_dim,
+        "num_heads": heads or _MAMBA_EXPANSION * args.required("hidden_size") // head_dim,
         "head_dim": head_dim,
         "state_size": args.integer("mamba_state_dim") or 128,
         "num_groups": args.integer("mamba_num_groups") or 8,
@@ -130,7 +132,8 @@ def _mixer(
     switches: Mapping[str, list[bool]],
     index: int,
 ) -> tuple[str, dict[str, Any]]:
-    """A name for what mixes the tokens of a layer, and that."""
+    """Returns the mixer of the layer of this index, attention or a recurrence, with a name for
+    it."""
     if switches["recurrence"][index]:
         return "linear_attention", {"recurrence": _delta_net(args)}
     mixer = dict(attention)
@@ -149,8 +152,8 @@ def _mixer(
 
 
 def variant_of(args: Arguments) -> str | None:
-    """Returns what stands in the place of attention, where it is that. Raises Unsupported for an
-    unknown one."""
+    """Returns the attention variant: gated_delta_net, dsa or none. Raises Unsupported for
+    another."""
     variant = args.text(_VARIANT)
     if variant not in (None, "gated_delta_net", "dsa"):
         raise args.unsupported(_VARIANT, "attention of this kind")
@@ -169,7 +172,7 @@ def _delta_net(args: Arguments) -> dict[str, Any]:
 
 
 def _indexer(args: Arguments) -> dict[str, Any]:
-    """Its keys have a norm with a bias."""
+    """Returns the indexer of sparse attention, whose keys have a norm with a bias."""
     head_dim = args.required("dsa_indexer_head_dim")
     return {
         "num_heads": args.required("dsa_indexer_n_heads"),
@@ -180,6 +183,6 @@ def _indexer(args: Arguments) -> dict[str, Any]:
 
 
 def shares_indexer(index: int, period: int, offset: int) -> bool:
-    """Tells whether the layer of this index, counted from 0, reads the keys that one before it
+    """Returns True where the layer of this index, counted from 0, reads the keys that one before it
     chose (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
     return max(index + 1 - max(offset, 1), 0) % period != 0

@@ -68,7 +68,7 @@ def _require_described(args: Arguments) -> None:
 
 
 def _shape(args: Arguments, layers: int) -> dict[str, Any]:
-    """The fields of a model whose layers are alike."""
+    """Returns the fields of a model whose layers are alike."""
     model: dict[str, Any] = {
         "num_layers": layers,
         "intermediate_size": args.required("ffn_hidden_size"),
@@ -98,17 +98,14 @@ def _has_head_norms(args: Arguments) -> bool:
 
 
 def _layers(args: Arguments, layers: int) -> dict[str, Any]:
-    """The layers of a model with several kinds of them."""
+    """Returns the layers of a model with several kinds of them."""
     has_experts = args.text("num_experts") is not None
-    sparse, recurs = [has_experts] * layers, [False] * layers
+    sparse = [has_experts] * layers
     if has_experts and args.text("moe_layer_freq") and pattern_of(args) is None:
-        sparse = _layer_pattern(
-            args, "moe_layer_freq", layers, lambda period, index: index % period == 0
-        )
+        sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
+    recurs = [False] * layers
     if variant_of(args) == "gated_delta_net":
-        recurs = _layer_pattern(
-            args, "linear_attention_freq", layers, lambda period, index: (index + 1) % period > 0
-        )
+        recurs = _layer_pattern(args, "linear_attention_freq", layers, _all_but_last_of_period)
     mlp = {
         "intermediate_size": args.required("ffn_hidden_size"),
         "gated": _is_gated(args),
@@ -120,10 +117,9 @@ def _layers(args: Arguments, layers: int) -> dict[str, Any]:
 
 
 def _attention(args: Arguments) -> dict[str, Any]:
-    """The attention of a layer in a list."""
-    is_latent = args.boolean("multi_latent_attention") or bool(
-        set("+D") & set(pattern_of(args) or "")
-    )
+    """Returns the attention of a layer in a list."""
+    has_latent_letter = bool(set("+D") & set(pattern_of(args) or ""))
+    is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {
         "num_attention_heads": args.required("num_attention_heads"),
         **({"mla": _mla(args)} if is_latent else _heads(args)),
@@ -140,7 +136,7 @@ def _attention(args: Arguments) -> dict[str, Any]:
 
 
 def _listed_experts(args: Arguments) -> dict[str, Any]:
-    """The experts of a layer in a list."""
+    """Returns the experts of a layer in a list."""
     return {
         **_experts(args),
         "gated": _is_gated(args),
@@ -150,7 +146,7 @@ def _listed_experts(args: Arguments) -> dict[str, Any]:
 
 
 def _vocabulary(args: Arguments) -> dict[str, int]:
-    """The padded vocabulary. The tokenizer has it where arguments as they are typed do not."""
+    """Returns the padded vocabulary; nothing where typed arguments leave it to the tokenizer."""
     size = args.integer("padded_vocab_size") or args.integer("vocab_size")
     if size is None and args.flags is not None:
         return {}
@@ -159,14 +155,11 @@ def _vocabulary(args: Arguments) -> dict[str, int]:
 
 def _heads(args: Arguments) -> dict[str, int]:
     args.require_any("group_query_attention", part="model")
-    grouped = args.boolean("group_query_attention")
-    heads = {
-        "num_key_value_heads": args.required(
-            "num_query_groups" if grouped else "num_attention_heads"
-        )
-    }
-    size = args.integer("kv_channels")
-    return heads if size is None else {**heads, "head_dim": size}
+    is_grouped = args.boolean("group_query_attention")
+    kv_heads = args.required("num_query_groups" if is_grouped else "num_attention_heads")
+    head_dim = args.integer("kv_channels")
+    heads = {"num_key_value_heads": kv_heads}
+    return heads if head_dim is None else {**heads, "head_dim": head_dim}
 
 
 def _mla(args: Arguments) -> dict[str, int | None]:
@@ -180,16 +173,16 @@ def _mla(args: Arguments) -> dict[str, int | None]:
 
 
 def _window(args: Arguments, layers: int) -> dict[str, int]:
-    """The sliding window of a shape. With `window_attn_skip_freq` n every n-th layer sees the whole
-    sequence."""
+    """Returns the sliding window of a shape. With `window_attn_skip_freq` n every n-th layer sees
+    the whole sequence."""
     size = _window_size(args)
     if size is None:
         return {}
-    full = [not windowed for windowed in _windowed(args, layers)]
-    if True not in full:
+    has_window = _windowed(args, layers)
+    if all(has_window):
         return {"sliding_window": size}
-    period = full.index(True) + 1
-    if full != [(index + 1) % period == 0 for index in range(layers)]:
+    period = has_window.index(False) + 1
+    if has_window != [_all_but_last_of_period(period, index) for index in range(layers)]:
         raise args.unsupported(
             "window_attn_skip_freq", "full attention at other than regular distances"
         )
@@ -197,8 +190,8 @@ def _window(args: Arguments, layers: int) -> dict[str, int]:
 
 
 def _window_size(args: Arguments) -> int | None:
-    """Keys that a query of a local layer sees: `window_size` (left, right) counts those beside its
-    own."""
+    """Returns the keys that a query of a local layer sees, 128 of (127, 0): `window_size` (left,
+    right) counts those beside its own."""
     text = args.text("window_size")
     if text is None:
         return None
@@ -213,9 +206,7 @@ def _windowed(args: Arguments, layers: int) -> list[bool]:
     """Returns for each layer whether its attention has the window."""
     if args.text("window_attn_skip_freq") is None:
         return [True] * layers
-    return _layer_pattern(
-        args, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0
-    )
+    return _layer_pattern(args, "window_attn_skip_freq", layers, _all_but_last_of_period)
 
 
 def _moe(args: Arguments, layers: int) -> dict[str, int | bool]:
@@ -236,10 +227,10 @@ def _experts(args: Arguments) -> dict[str, int | bool]:
 
 
 def _groups(args: Arguments) -> dict[str, int]:
-    """The groups of experts. Without --moe-router-group-topk they limit nothing."""
+    """Returns the groups of experts. Without --moe-router-group-topk they limit nothing."""
     groups = args.integer("moe_router_num_groups")
-    chosen = args.integer("moe_router_group_topk")
-    return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
+    top_k = args.integer("moe_router_group_topk")
+    return {"num_groups": groups, "groups_per_token": top_k} if groups and top_k else {}
 
 
 def _shared_expert(args: Arguments) -> dict[str, int]:
@@ -248,44 +239,53 @@ def _shared_expert(args: Arguments) -> dict[str, int]:
 
 
 def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
-    """The number of dense layers that come first, and the period of sparse layers from there.
+    """Returns the number of dense layers that come first, and the period of sparse layers from
+    there.
 
     Of the layers of a period Megatron makes the first sparse, and the wire form the last. That is
     as many layers of each kind, in another order.
     """
-    sparse = _layer_pattern(
-        args, "moe_layer_freq", layers, lambda period, index: index % period == 0
-    )
+    sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
     if not any(sparse):
         raise args.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")
     first = sparse.index(True)
     if all(sparse[first:]):
         return first, 1
     distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
-    dense_first = first if first >= distance else 0
-    shape = [index >= dense_first and (index + 1) % distance == 0 for index in range(layers)]
-    if sparse == shape:
-        return dense_first, distance
+    num_dense_first = first if first >= distance else 0
+    last_of_each_period = [
+        index >= num_dense_first and (index + 1) % distance == 0 for index in range(layers)
+    ]
+    if sparse == last_of_each_period:
+        return num_dense_first, distance
     period = layers // sum(sparse)
-    per_period = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
-    if any(count != 1 for count in per_period) or layers % period:
+    counts = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
+    if any(count != 1 for count in counts) or layers % period:
         raise args.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
     return 0, period
 
 
 def require_layer_pattern(args: Arguments, name: str, layers: int) -> bool:
     """Raises Stopped where an argument that is given has no switch for each layer."""
-    return args.text(name) is None or bool(_layer_pattern(args, name, layers, lambda *_: True))
+    return args.text(name) is None or bool(_layer_pattern(args, name, layers, _first_of_period))
+
+
+def _first_of_period(period: int, index: int) -> bool:
+    return index % period == 0
+
+
+def _all_but_last_of_period(period: int, index: int) -> bool:
+    return (index + 1) % period > 0
 
 
 def _layer_pattern(
-    args: Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
+    args: Arguments, name: str, layers: int, is_on: Callable[[int, int], bool]
 ) -> list[bool]:
-    """A switch for each layer, from an expression of lists, or from a period by `of_period`, which
-    gets the period and the index of a layer."""
+    """Returns a switch for each layer: of an expression of lists, ([0]*3+[1]*58), or of a period,
+    with which `is_on` says for a period and the index of a layer whether that is on."""
     text = (args.text(name) or "1").replace(" ", "")
     if _PERIOD.fullmatch(text):
-        return [of_period(int(text), index) for index in range(layers)]
+        return [is_on(int(text), index) for index in range(layers)]
     switches = layer_switches(text, layers)
     if len(switches) != layers:
         rule = f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers"

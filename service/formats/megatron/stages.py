@@ -36,18 +36,19 @@ _MOST_VALUES = 4  # that a cure names
 
 
 def virtual_stages(args: Arguments, pp: int) -> int:
-    """The number of chunks of a stage. Raises Stopped where Megatron stops."""
-    stated = [name for name in _VIRTUAL if args.text(name) is not None]
+    """Returns the number of chunks of a stage. Raises Stopped where Megatron stops."""
+    given_names = [name for name in _VIRTUAL if args.text(name) is not None]
     if (pattern := pattern_of(args)) is not None:
-        return _virtual_stages_of_pattern(args, pattern, pp, stated)
-    if len(stated) > 1:
-        rule = f"does not go with {args.called(stated[0])}: {_STOPS} unless one alone is given"
-        raise args.stopped(stated[1], rule, f"drop it, or drop {args.called(stated[0])}")
-    if dumped := args.integer("virtual_pipeline_model_parallel_size"):
-        return dumped
-    if not stated:
+        return _virtual_stages_of_pattern(args, pattern, pp, given_names)
+    if len(given_names) > 1:
+        name, other = given_names[:2]
+        rule = f"does not go with {args.called(name)}: {_STOPS} unless one alone is given"
+        raise args.stopped(other, rule, f"drop it, or drop {args.called(name)}")
+    if in_dump := args.integer("virtual_pipeline_model_parallel_size"):
+        return in_dump
+    if not given_names:
         return 1
-    name = stated[0]
+    name = given_names[0]
     if name == "pipeline_model_parallel_layout":
         chunks = len(_chunks(args))
         if chunks % pp:
@@ -56,7 +57,7 @@ def virtual_stages(args: Arguments, pp: int) -> int:
         return chunks // pp
     virtual = args.required(name)
     if name == "num_layers_per_virtual_pipeline_stage":
-        virtual = _by_layers_per_chunk(args, pp, virtual)
+        virtual = _virtual_stages_by_layers(args, pp, virtual)
     else:
         _require_even_chunks(args, pp, virtual)
     if virtual > 1 and pp == 1:
@@ -66,12 +67,13 @@ def virtual_stages(args: Arguments, pp: int) -> int:
 
 
 def _virtual_stages_of_pattern(
-    args: Arguments, pattern: str, pp: int, stated: Sequence[str]
+    args: Arguments, pattern: str, pp: int, given_names: Sequence[str]
 ) -> int:
-    """The number of chunks of a stage of a hybrid, whose pattern has them."""
-    if stated:
+    """Returns the number of chunks of a stage of a hybrid, whose pattern divides them. Raises
+    Stopped where one of `given_names` divides them too."""
+    if given_names:
         rule = f"does not go with {args.called(PATTERN)}, which divides chunks by |: {_STOPS}"
-        raise args.stopped(stated[0], rule, "drop it, and write | between chunks")
+        raise args.stopped(given_names[0], rule, "drop it, and write | between chunks")
     chunks = len(chunks_of(pattern))
     if chunks > 1 and chunks % pp:
         rule = f"has {chunks} chunks, which {pp} stages must divide: {_STOPS} otherwise"
@@ -80,8 +82,8 @@ def _virtual_stages_of_pattern(
 
 
 def _require_even_chunks(args: Arguments, pp: int, virtual: int) -> None:
-    """Raises Stopped where the layers of a stage do not divide over its chunks, unless its first or
-    last stage is said by itself."""
+    """Raises Stopped where the layers of a stage do not divide over its chunks, unless the first or
+    the last stage has a number of its own."""
     if args.integer("num_layers") is None or any(map(args.text, (FIRST, LAST))):
         return
     of_stage, remainder = divmod(_counted_layers(args), pp)
@@ -92,28 +94,29 @@ def _require_even_chunks(args: Arguments, pp: int, virtual: int) -> None:
 
 
 def _flag_with(args: Arguments, name: str, values: Iterable[int]) -> str:
-    """A flag with the values that it may have."""
+    """Returns a flag with the values that it may have: "--pipeline-model-parallel-size 2 or 4"."""
     return f"{args.called(name)} {in_words(values)}"
 
 
-def _by_layers_per_chunk(args: Arguments, pp: int, size: int) -> int:
+def _virtual_stages_by_layers(args: Arguments, pp: int, chunk_layers: int) -> int:
+    """Returns the number of chunks of a stage, by the number of layers of each."""
     name = "num_layers_per_virtual_pipeline_stage"
     for ends in (FIRST, LAST):
         if args.text(ends) is not None:
             rule = f"does not go with {args.called(ends)}: {_STOPS}"
             raise args.stopped(name, rule, args.called("num_virtual_stages_per_pipeline_rank"))
     layers = _counted_layers(args)
-    if layers % (pp * size):
+    if layers % (pp * chunk_layers):
         rule = f"times {pp} stages must divide {layers} layers: {_STOPS} otherwise"
         if layers % pp:
             raise args.stopped(name, rule, _flag_with(args, _STAGES, divisors(layers)))
         raise args.stopped(name, rule, _flag_with(args, name, divisors(layers // pp)))
-    return layers // (pp * size)
+    return layers // (pp * chunk_layers)
 
 
 def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
-    """Returns how many layers each chunk has; empty where nothing says that they differ, so that
-    all have as many. Raises Stopped where Megatron stops because they do not add up."""
+    """Returns the number of layers of each chunk; an empty list where all have as many. Raises
+    Stopped where Megatron stops because they do not add up."""
     if pp == 1:
         return []
     pattern = pattern_of(args)
@@ -127,36 +130,37 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
             rule = f"has {sum(counts)} layers, and must have the {layers} of the model"
             raise args.stopped(name, rule, f"as many t as layers, {layers}")
         return _with_late_prediction(counts, _chunks(args), pp)
-    named = [name for name in (FIRST, LAST) if args.text(name) is not None]
-    if named:
-        return _with_named_ends(args, named, pp, virtual)
-    counted = [name for name in (EMBEDDING, LOSS) if args.boolean(name)]
-    if not counted:
+    if args.text(FIRST) is not None or args.text(LAST) is not None:
+        return _with_own_ends(args, pp, virtual)
+    counted_ends = [name for name in (EMBEDDING, LOSS) if args.boolean(name)]
+    if not counted_ends:
         return []
     layers = _counted_layers(args)
-    if layers % (pp * virtual):
-        rule = f"makes {layers} of the layers, which {pp * virtual} chunks must divide: {_STOPS}"
-        raise args.stopped(counted[0], f"{rule} otherwise", "drop it")
-    counts = [layers // (pp * virtual)] * (pp * virtual)
-    counts[0] -= EMBEDDING in counted
-    counts[-1] -= LOSS in counted
+    num_chunks = pp * virtual
+    if layers % num_chunks:
+        rule = f"makes {layers} of the layers, which {num_chunks} chunks must divide: {_STOPS}"
+        raise args.stopped(counted_ends[0], f"{rule} otherwise", "drop it")
+    counts = [layers // num_chunks] * num_chunks
+    counts[0] -= EMBEDDING in counted_ends
+    counts[-1] -= LOSS in counted_ends
     return counts
 
 
 def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> list[int]:
-    """The layers of each chunk if multi-token prediction, which cost models have beside the loss,
-    moves there and a layer of the last stage comes in its place, so that every stage does as much
-    as before. The same where that stage has no chunk with a layer to spare."""
-    moved = list(counts)
-    for at, chunk in enumerate(chunks[:-1]):
+    """Returns the layers of each chunk where every module of multi-token prediction trades places
+    with a layer of the last stage: the cost model has these modules beside the loss, and so every
+    stage does as much as before. Returns the counts as they are where that stage has no layer to
+    spare."""
+    traded = list(counts)
+    for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
-            last_stage = range(pp - 1, len(moved) - 1, pp)
-            fullest = max(last_stage, key=lambda index: moved[index], default=at)
-            if fullest == at or moved[fullest] < 2:
+            last_stage = range(pp - 1, len(traded) - 1, pp)
+            fullest = max(last_stage, key=lambda chunk: traded[chunk], default=index)
+            if fullest == index or traded[fullest] < 2:
                 return counts
-            moved[fullest] -= 1
-            moved[at] += 1
-    return moved
+            traded[fullest] -= 1
+            traded[index] += 1
+    return traded
 
 
 def has_early_prediction(args: Arguments) -> bool:
@@ -171,59 +175,61 @@ def has_empty_chunks(args: Arguments) -> bool:
     layouts allows."""
     try:
         return not all("t" in chunk for chunk in _chunks(args)[1:-1])
-    except Invalid:  # of which there is no layout
+    except Invalid:  # the layout is refused elsewhere
         return False
 
 
 def _counted_layers(args: Arguments) -> int:
-    """The layers, and the embedding and the loss where they are counted as one."""
+    """Returns the number of layers, with the embedding and the loss where each counts as one."""
     return args.required("num_layers") + args.boolean(EMBEDDING) + args.boolean(LOSS)
 
 
-def _with_named_ends(args: Arguments, named: list[str], pp: int, virtual: int) -> list[int]:
+def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
+    """Returns the layers of each chunk where the first or the last stage has a number of its
+    own."""
+    own = [name for name in (FIRST, LAST) if args.text(name) is not None]
     for name in (EMBEDDING, LOSS):
         if args.boolean(name):
-            rule = f"does not go with {args.called(named[0])}: {_STOPS}"
+            rule = f"does not go with {args.called(own[0])}: {_STOPS}"
             raise args.stopped(name, rule, "drop it")
-    left = args.required("num_layers") - sum(args.required(name) for name in named)
-    others = pp - len(named)
-    if left < 0 or bool(left) != bool(others) or (others and left % others):
-        rule = f"leaves {left} layers for {others} other stages, which must have as many each"
-        cure = _even_ends(args, named, pp, virtual)
-        raise args.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
-    stages = [left // others if others else 0] * pp
+    remaining = args.required("num_layers") - sum(args.required(name) for name in own)
+    others = pp - len(own)
+    is_even = remaining % others == 0 if others else remaining == 0
+    if not is_even or remaining < 0 or bool(remaining) != bool(others):
+        rule = f"leaves {remaining} layers for {others} other stages, which must have as many each"
+        cure = _even_ends(args, own, pp, virtual)
+        raise args.stopped(own[0], f"{rule}: {_STOPS} otherwise", cure)
+    stages = [remaining // others if others else 0] * pp
     for name, stage in ((FIRST, 0), (LAST, -1)):
-        if name in named:
+        if name in own:
             stages[stage] = args.required(name)
     for count in stages:
         if count % virtual:
             rule = f"leaves a stage {count} layers, which {virtual} virtual stages must divide"
-            cure = _even_ends(args, named, pp, virtual)
-            raise args.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
+            cure = _even_ends(args, own, pp, virtual)
+            raise args.stopped(own[0], f"{rule}: {_STOPS} otherwise", cure)
     return [count // virtual for count in stages] * virtual
 
 
-def _even_ends(args: Arguments, named: list[str], pp: int, virtual: int) -> str:
-    """The numbers of layers of the first of the named stages that leave the others as many each,
-    those near the given one; empty where there are none."""
-    asked = args.required(named[0])
-    layers = args.required("num_layers") - sum(args.required(name) for name in named[1:])
-    others = pp - len(named)
-    even = [
-        count
-        for count in range(virtual, layers + 1, virtual)
-        if (
-            layers > count and (layers - count) % (others * virtual) == 0
-            if others
-            else layers == count
-        )
-    ]
-    near = sorted(sorted(even, key=lambda count: abs(count - asked))[:_MOST_VALUES])
-    return _flag_with(args, named[0], near) if near else ""
+def _even_ends(args: Arguments, own: list[str], pp: int, virtual: int) -> str:
+    """Returns the first of the stages with numbers of their own as a flag, with the numbers nearest
+    to its own that leave the others as many layers each; empty where there are none."""
+    count = args.required(own[0])
+    layers = args.required("num_layers") - sum(args.required(name) for name in own[1:])
+    others = pp - len(own)
+
+    def is_even(candidate: int) -> bool:
+        remaining = layers - candidate
+        return remaining > 0 and remaining % (others * virtual) == 0 if others else remaining == 0
+
+    even = filter(is_even, range(virtual, layers + 1, virtual))
+    nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
+    return _flag_with(args, own[0], sorted(nearest)) if nearest else ""
 
 
 def _chunks(args: Arguments) -> list[str]:
-    """The chunks of a layout string, each with a letter for all it has."""
+    """Returns the chunks of a layout string, each with a letter for all it has: ["Ett", "tt",
+    "ttmL"] of Et*2|tt|ttmL."""
     name = "pipeline_model_parallel_layout"
     text = (args.text(name) or "").strip("\"'").replace(",", "")
     for pattern in (_REPEATED_GROUP, _REPEATED):
@@ -234,9 +240,9 @@ def _chunks(args: Arguments) -> list[str]:
             raise args.stopped(name, "has too many layers")
         text = pattern.sub(lambda match: match.group(1) * int(match.group(2)), text)
     chunks = text.split("|")
-    strange = set(text) - set("EtmL|")
-    if strange:
-        rule = f"has {', '.join(sorted(strange))}: letters are E, t, m and L"
+    unknown = set(text) - set("EtmL|")
+    if unknown:
+        rule = f"has {', '.join(sorted(unknown))}: letters are E, t, m and L"
         raise args.stopped(name, rule)
     if not chunks[0].startswith("E") or not chunks[-1].endswith("L"):
         raise args.stopped(name, f"must begin with E and end with L: {_STOPS} otherwise")

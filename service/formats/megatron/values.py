@@ -34,12 +34,12 @@ class Arguments(Settings):
     def value(self, name: str) -> Any:
         """Returns the value of an argument, by the kind that it has; None where it has none.
         Raises Invalid for a text of another kind."""
-        word = self.text(name)
-        if word is None:
+        text = self.text(name)
+        if text is None:
             return None
         kind = kind_of_argument(name)
         try:
-            return Field(name=name, kind=kind).parse(word)
+            return Field(name=name, kind=kind).parse(text)
         except Invalid:
             raise self.invalid(name, f"must be {KINDS[kind]}") from None
 
@@ -64,7 +64,7 @@ class Arguments(Settings):
             raise Invalid(f"{DUMP_PATH}.{names[0]}", None, rule)
 
     def called(self, name: str) -> str:
-        """Returns what an argument is called where it is given."""
+        """Returns the name of an argument where it is given: its flag, or its name in a dump."""
         return name if self.flags is None else self.flags.get(name, name)
 
     def invalid(self, name: str, rule: str) -> Invalid:

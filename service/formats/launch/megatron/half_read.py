@@ -14,8 +14,8 @@ _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 
 
 def half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
-    """Returns what an argument means beyond what is read of it, and what to do about that; None
-    where it means no more."""
+    """Returns the part of an argument's meaning that is not read, and the cure for it; None where
+    all of it is read."""
     if argument == "pipeline_model_parallel_layout" and has_early_prediction(args):
         return "multi-token prediction is read as on the last stage", "write m in front of L"
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(args):

@@ -59,7 +59,8 @@ _MOST_SWITCHES = 1024  # as many as a model may have layers
 
 
 def without_refused(args: Arguments, stops: Stops) -> Arguments:
-    """The arguments with other values for those that Megatron stops at whatever the others are."""
+    """Returns the arguments with legal values in the place of those at which Megatron stops
+    whatever the others are."""
     for name in _COUNTS:
         count = stops.attempt(partial(args.integer, name), None)
         if count is None and args.text(name) is not None:
@@ -77,7 +78,7 @@ def without_refused(args: Arguments, stops: Stops) -> Arguments:
     return args
 
 
-def reading(
+def launch_reading(
     args: Arguments,
     stops: Stops,
     *,
@@ -88,8 +89,8 @@ def reading(
     switches: Mapping[str, Any],
     unread: UnreadSettings,
 ) -> LaunchReading:
-    """The reading of arguments that are filled in. `switches` are the arguments that are given, as
-    models.spec.switches calls them."""
+    """Returns the reading of arguments that are filled in. `switches` are those that the text sets,
+    as models.spec.switches calls them."""
     args = _with_experts_of_model(args)
     pp = args.integer("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(args, pp), 1)
@@ -101,7 +102,7 @@ def reading(
     layout = _layout(args, pp, virtual, stops)
     workload = _workload(args)
     is_newest = stack_id == NAME and release is None
-    # Megatron-LM takes one micro-batch of each rank where it is told no global batch.
+    # Megatron-LM takes one micro-batch of each rank where there is no --global-batch-size.
     takes_one = stack_id == NAME and "global_batch" not in workload
     return LaunchReading(
         format=stack_id,
@@ -125,31 +126,26 @@ def reading(
 
 
 def _with_experts_of_model(args: Arguments) -> Arguments:
-    """The arguments with as many experts as there are ranks that share them, where the model that
-    has the experts is said beside the arguments."""
+    """Returns the arguments with one expert a rank of expert parallelism, where the model stands
+    beside the arguments: its experts are not known here."""
     ranks = args.integer("expert_model_parallel_size") or 1
-    is_beside = not any(map(args.text, (*SHAPE, "num_experts")))
-    return args.replaced(num_experts=str(ranks)) if is_beside and ranks > 1 else args
+    has_model = any(map(args.text, (*SHAPE, "num_experts")))
+    return args if has_model or ranks == 1 else args.replaced(num_experts=str(ranks))
 
 
 def _model(args: Arguments) -> dict[str, Any] | None:
-    """The model; None where the arguments leave it to be said beside them."""
+    """Returns the model; None where the arguments do not set it."""
     return read_model(args) if any(map(args.text, SHAPE)) else None
 
 
 def _workload(args: Arguments) -> dict[str, Any]:
-    """The workload, without what is left to be said beside the arguments."""
-    is_sparse = args.text("num_experts") is not None
-    seq_length = args.integer("seq_length")
-    batch = args.integer("global_batch_size")
-    # These stand in for what may be said beside the arguments.
-    stated = args.replaced(seq_length=str(seq_length or 1), global_batch_size=str(batch or 1))
-    workload = read_workload(stated)
-    if seq_length is None:
-        del workload["seq_len"]
-    if batch is None:
-        del workload["global_batch"]
-    if is_sparse:
+    """Returns the workload, without the sequence length or the batch where no argument sets it."""
+    required = {"seq_length": "seq_len", "global_batch_size": "global_batch"}
+    missing = [name for name in required if args.integer(name) is None]
+    workload = read_workload(args.replaced(**dict.fromkeys(missing, "1")))
+    for name in missing:
+        del workload[required[name]]
+    if args.text("num_experts") is not None:
         workload["load_balancing"] = _load_balancing(args)
     return workload
 
@@ -165,7 +161,8 @@ def _load_balancing(args: Arguments) -> str:
 
 
 def _cut_pattern(text: str, layers: int) -> str:
-    """A pattern for as many layers: cut where it has more, and going on like its last layer."""
+    """Returns a pattern for so many layers: ([0]*3+[1]*58) of ([0]*3+[1]*40) for 61. It is cut
+    where it has more layers, and goes on like its last one where it has fewer."""
     switches = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
     switches += switches[-1:] * (layers - len(switches))
     runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(switches)]
@@ -179,15 +176,15 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     is_divided = (args.integer("world_size", least=0) or 0) % (tp * pp * cp) == 0
     if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
         dp = data_parallel(args, tp * pp * cp)
-    no_chunks: list[int] = []
-    chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), no_chunks)
-    layers = args.integer("num_layers") or 10**4
-    undivided = args.replaced(num_distributed_optimizer_instances="1")
+    even_split: list[int] = []
+    chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), even_split)
+    layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
+    one_instance = args.replaced(num_distributed_optimizer_instances="1")
     layout: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        **stops.attempt(lambda: data_parallel_axes(args, dp), data_parallel_axes(undivided, dp)),
+        **stops.attempt(lambda: data_parallel_axes(args, dp), data_parallel_axes(one_instance, dp)),
         **expert_axes(args, tp),
         "micro_batch": args.integer("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
@@ -217,7 +214,7 @@ def _stack(
     release: str | None,
     switches: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The stack, with its switches as the arguments and the release have them."""
+    """Returns the stack, with its switches as the arguments or the release set them."""
     try:
         fields = read_switches(
             stack_id, switches, release, lambda condition: _holds(condition, args, layout)
@@ -228,7 +225,7 @@ def _stack(
 
 
 def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the stack that are no switches, but arguments decide all the same."""
+    """Returns the fields of the stack that are no switches and that arguments decide."""
     fields: dict[str, Any] = {}
     if layout["tp"] > 1 and not layout["sequence_parallel"]:
         fields["sequence_parallel"] = [True, False]
@@ -245,7 +242,7 @@ def _holds(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -> 
     """Returns True where the arguments say that the condition of a switch holds."""
     is_sparse = args.text("num_experts") is not None
     is_low = any(args.text(name) not in (None, "False") for name in ("fp8", "fp4"))
-    known: dict[str, bool] = {
+    holds: dict[str, bool] = {
         "tp": layout["tp"] > 1,
         "sp": layout["sequence_parallel"],
         "pp": layout["pp"] > 1,
@@ -260,4 +257,4 @@ def _holds(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -> 
         "low_precision_zero": is_low and layout["zero_stage"] > 0,
         "never": False,
     }
-    return known.get(condition, True)
+    return holds.get(condition, True)

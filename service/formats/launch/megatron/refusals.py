@@ -19,10 +19,10 @@ from service.formats.settings.stop import Stop
 _ROWS = "megatron_refusals"
 SOURCE: str = facts(_ROWS)["source"]
 _STATES: Mapping[str, Callable[[str | None], bool]] = {
-    "set": lambda word: word is not None,
-    "unset": lambda word: word is None,
-    "on": lambda word: word not in (None, "False"),
-    "off": lambda word: word in (None, "False"),
+    "set": lambda text: text is not None,
+    "unset": lambda text: text is None,
+    "on": lambda text: text not in (None, "False"),
+    "off": lambda text: text in (None, "False"),
 }
 _SHARDS = ("use_megatron_fsdp", "use_torch_fsdp2")
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -31,7 +31,7 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 def refusals(
     args: Arguments, environment: Mapping[str, str], *, is_newest: bool
 ) -> tuple[Stop, ...]:
-    """Every reason at which Megatron-Core would stop."""
+    """Returns every stop of Megatron-Core at these arguments."""
     stops = [*_broken("refusals", args, SOURCE)]
     if is_newest:
         stops += _broken("of_parser", args, facts(_ROWS)["of_parser_source"])
@@ -50,31 +50,32 @@ def _broken(rows: str, args: Arguments, source: str) -> Iterator[Stop]:
 
 
 def _holds(condition: Mapping[str, Any], args: Arguments) -> bool:
-    return all(
-        any(_holds(alternative, args) for alternative in expected)
-        if name == "any"
-        else _is_as(args, name, expected)
-        for name, expected in condition.items()
-    )
+    """Returns True where arguments are as a condition says: {"use_torch_fsdp2": "on", "any":
+    [{"pipeline_model_parallel_size": {"above": 1}}, {"bf16": "off"}]}."""
+    for name, expected in condition.items():
+        if name == "any":
+            is_met = any(_holds(alternative, args) for alternative in expected)
+        elif isinstance(expected, str):
+            text = args.text(name)
+            is_met = _STATES[expected](text) if expected in _STATES else text == expected
+        else:
+            is_met = all(_compares(args, name, how, other) for how, other in expected.items())
+        if not is_met:
+            return False
+    return True
 
 
-def _is_as(args: Arguments, name: str, expected: Any) -> bool:
-    word = args.text(name)
-    if isinstance(expected, str):
-        return _STATES[expected](word) if expected in _STATES else word == expected
-    return all(_compared(args, name, how, other) for how, other in expected.items())
-
-
-def _compared(args: Arguments, name: str, how: str, other: Any) -> bool:
-    word = args.text(name)
+def _compares(args: Arguments, name: str, how: str, other: Any) -> bool:
+    """Returns True where an argument compares so with texts, a number or another argument."""
+    text = args.text(name)
     if how in ("is", "not"):
-        return (("unset" if word is None else word) in other) == (how == "is")
+        return (("unset" if text is None else text) in other) == (how == "is")
     if how in ("has", "lacks"):
-        return any(part in (word or "") for part in other) == (how == "has")
+        return any(part in (text or "") for part in other) == (how == "has")
     if how in ("above", "at_most"):
         count = args.integer(name, least=0)
         return ((1 if count is None else count) > other) == (how == "above")
-    if word is None or args.text(other) is None:
+    if text is None or args.text(other) is None:
         return False
     least = args.required(other)
     return (args.required(name, least=0) >= least) == (how == "at_least")
