@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from tree_sitter import Node
 
@@ -222,8 +223,8 @@ class Expansion:
         return self._braced(node, text)
 
     def _braced(self, node: Node, written: str) -> str:
-        """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}; the text
-        itself where that is not known."""
+        """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}; the
+        text itself where that is not known."""
         target = next((child for child in node.children if child.type in _NAMES), None)
         if target is None:
             return written
@@ -233,9 +234,7 @@ class Expansion:
             target = target.children[0]
         name = self.tree.text(target)
         operators = [
-            child
-            for child in node.children
-            if not child.is_named and child.type not in ("${", "}")
+            child for child in node.children if not child.is_named and child.type not in ("${", "}")
         ]
         before = [operator for operator in operators if operator.start_byte < target.start_byte]
         behind = [operator for operator in operators if operator.start_byte > target.start_byte]
@@ -276,8 +275,8 @@ class Expansion:
     def _operated(
         self, name: str, text: str | None, behind: list[Node], node: Node, written: str
     ) -> str:
-        """Returns the value of ${NAME…} with an operator behind the name. `text` is the value of the
-        variable, None where it has none, and `behind` are the operators."""
+        """Returns the value of ${NAME…} with an operator behind the name. `text` is the value of
+        the variable, None where it has none, and `behind` are the operators."""
         operator = behind[0].type
         end = node.end_byte - 1
         argument = partial(self._argument, node.children, behind[0].end_byte)
@@ -321,14 +320,16 @@ class Expansion:
                 self.variables.values[name] = Value((default,), defaults=(note,))
         return default
 
-    def _slice(self, text: str, written: str, otherwise: str) -> str:
-        start, _, length = written.partition(":")
+    def _slice(self, text: str, bounds: str, otherwise: str) -> str:
+        """Returns a part of a text, as ${NAME:2:3} has it; `otherwise` where bounds are not
+        known."""
+        start, _, length = bounds.partition(":")
         begin = value_of(start.strip() or "0")
         count = value_of(length.strip() or str(len(text)))
         if begin is None or count is None:
             return otherwise
-        cut = text[begin:]
-        return cut[:count] if count >= 0 else cut[: len(cut) + count]
+        part = text[begin:]
+        return part[:count] if count >= 0 else part[: len(part) + count]
 
     def sum(self, expression: str) -> str | None:
         """Returns the value of a sum of whole numbers; None where something in it is not known."""
@@ -336,21 +337,23 @@ class Expansion:
         return None if number is None else str(number)
 
     def _in_sum(self, expression: str) -> str:
-        """Returns a sum with the numbers that are known in the place of their names."""
+        """Returns a sum with the numbers that are known for their names: 8*GPUS of NODES*GPUS,
+        where NODES is 8."""
 
         def put_in(match: re.Match[str]) -> str:
             value = self._looked_up(match[1])
             text = _first(value) if value is not None else ""
             if re.fullmatch(r"-?\d{1,12}", text):
                 return text
-            # Of a sum that is not known, those of its names that are not: they can be sent.
-            unknown = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
-            return f"({unknown[1]})" if unknown else match[1]
+            # A sum that is not known stands with its unknown names, whose values can be sent.
+            unknown_sum = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
+            return f"({unknown_sum[1]})" if unknown_sum else match[1]
 
-        put = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
-        return _IN_SUM.sub(put_in, put)
+        without_braces = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
+        return _IN_SUM.sub(put_in, without_braces)
 
     def _in_braces(self, match: re.Match[str]) -> str:
+        """Returns the name in ${NAME}, or the default of ${NAME:-8} where nothing sets it."""
         value = self.variables.values.get(match[1])
         if value is None and match[2] is not None and self.takes_defaults:
             return match[2]
@@ -382,8 +385,8 @@ def _unescaped(text: str, escapes: str | None = None) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Returns a text split at its spaces; those of a command whose output is not known are part of
-    the one word that stands for it."""
+    """Returns a text split at its spaces, but for those of a command whose output is not known: the
+    command stands for one word."""
     if "$(" not in text and "`" not in text:
         return re.split(r"\s+", text)
     parts = [""]
@@ -398,22 +401,31 @@ def _split(text: str) -> list[str]:
 
 
 def _first(value: Value) -> str:
-    """Returns what $X is: of an array, its first element, as a shell has it."""
-    return (value.words[0] if value.words else "") if value.is_array else value.text
+    """Returns the value of $X, which of an array is its first element."""
+    if not value.is_array:
+        return value.text
+    return value.words[0] if value.words else ""
 
 
 def _element(value: Value, index: str | None) -> str | None:
+    """Returns the element of an array by its index or its key; None where it has none."""
     if index in ("@", "*"):
         return value.text
     if index is None:
         return _first(value)
-    at = int(index) if re.fullmatch(r"-?\d{1,6}", index) else None
-    key = f"[{index}]="
-    if any(word.startswith(key) for word in value.words):
-        return next(word for word in value.words if word.startswith(key)).removeprefix(key)
-    if at is None or not -len(value.words) <= at < len(value.words):
+    key = f"[{index}]="  # as an associative array is written
+    keyed = next((word for word in value.words if word.startswith(key)), None)
+    if keyed is not None:
+        return keyed.removeprefix(key)
+    if not re.fullmatch(r"-?\d{1,6}", index):
         return None
-    return value.words[at]
+    place = int(index)
+    return value.words[place] if -len(value.words) <= place < len(value.words) else None
+
+
+def _is_set(text: str | None, operator: str) -> bool:
+    """Returns True where a variable has a value, which for :- and :+ must not be empty."""
+    return bool(text) if operator[0] == ":" else text is not None
 
 
 def _or(text: str | None, otherwise: str) -> str:
