@@ -168,7 +168,8 @@ class Commands:
         for child in node.children:
             if child.type == "variable_assignment":
                 name, _, _ = reader.tree.text(child).partition("=")
-                environment[name] = " ".join(expansion.value(child.child_by_field_name("value"))[0])
+                values, _ = expansion.value(child.child_by_field_name("value"))
+                environment[name] = " ".join(values)
             elif child.type == "herestring_redirect":
                 streams = _Streams("".join(expansion.words(child.children[-1])), streams.outputs)
             elif child.type == "file_redirect":
@@ -181,10 +182,10 @@ class Commands:
             words = words[1:]
         if not words:
             return None
-        start = Statement(
+        statement = Statement(
             tuple(words), environment, tuple(expansion.doubts), tuple(expansion.defaults)
         )
-        return self._dispatch(start, streams, line_of(node))
+        return self._dispatch(statement, streams, line_of(node))
 
     def _dispatch(self, command: Statement, streams: _Streams, line: int) -> Truth:
         """Runs a command of the shell, a function or the text of another shell; notes any other
