@@ -142,11 +142,11 @@ def expanded(cfg: Config) -> int:
 
 
 def _share(cfg: Config, elements: int, num_heads: int) -> int:
-    """The elements of one head, which may be written too."""
+    """Returns the elements of one head. Raises Invalid where `mamba_d_head` says another number."""
     if elements % num_heads:
         raise cfg.invalid("mamba_n_heads", f"must divide the {elements} elements of all heads")
-    written = cfg.get("mamba_d_head")
-    if written not in (None, "auto") and cfg.size("mamba_d_head") * num_heads != elements:
+    head_dim = cfg.get("mamba_d_head")
+    if head_dim not in (None, "auto") and cfg.size("mamba_d_head") * num_heads != elements:
         raise cfg.invalid("mamba_d_head", f"must be {elements} elements / {num_heads} heads")
     return elements // num_heads
 

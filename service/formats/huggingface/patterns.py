@@ -48,8 +48,8 @@ def full_every(period: int, key: str | None = None) -> Kinds:
     in the config, under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        found = cfg.size(key, period, most=MAX_LAYERS) if key else period
-        return lambda index: SLIDING if (index + 1) % found else FULL
+        every = cfg.size(key, period, most=MAX_LAYERS) if key else period
+        return lambda index: SLIDING if (index + 1) % every else FULL
 
     return read
 
@@ -101,10 +101,10 @@ def stated_or(default: Kinds) -> Kinds:
     """The kinds of `layer_types` if the config has that key, or else those of the family."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        stated = cfg.words("layer_types", num_layers(cfg))
-        if not stated:
+        layer_types = cfg.words("layer_types", num_layers(cfg))
+        if not layer_types:
             return default(cfg)
-        return [_RENAMED.get(kind, kind) for kind in stated].__getitem__
+        return [_RENAMED.get(kind, kind) for kind in layer_types].__getitem__
 
     return read
 
@@ -118,8 +118,8 @@ def attention_every(period: int, key: str | None = None) -> Kinds:
     config, under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        found = cfg.size(key, period) if key else period
-        return lambda index: LINEAR if (index + 1) % found else FULL
+        every = cfg.size(key, period) if key else period
+        return lambda index: LINEAR if (index + 1) % every else FULL
 
     return read
 
@@ -131,12 +131,12 @@ def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Att
     `use_sliding_window: false` switches all windows off, whatever else is written.
     """
     count = num_layers(cfg)
-    stated = cfg.words("layer_types", count)
-    if not stated:
+    layer_types = cfg.words("layer_types", count)
+    if not layer_types:
         kind_of = kinds(cfg)
-        stated = [kind_of(index) for index in range(count)]
-    blocks = {kind: _attention_of_kind(cfg, part, kind) for kind in dict.fromkeys(stated)}
-    return [blocks[kind] for kind in stated]
+        layer_types = [kind_of(index) for index in range(count)]
+    blocks = {kind: _attention_of_kind(cfg, part, kind) for kind in dict.fromkeys(layer_types)}
+    return [blocks[kind] for kind in layer_types]
 
 
 def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention:
@@ -197,12 +197,12 @@ def feed_forward_layers(
     has that key, or else what the family says. The keys of a kind are read only if a layer is of
     it."""
     count = num_layers(cfg)
-    stated = cfg.words("mlp_layer_types", count)
-    if not set(stated) <= {DENSE, SPARSE}:
+    layer_types = cfg.words("mlp_layer_types", count)
+    if not set(layer_types) <= {DENSE, SPARSE}:
         raise cfg.invalid("mlp_layer_types", f"must be made of {DENSE} and {SPARSE}")
-    if not stated:
+    if not layer_types:
         sparse_at = is_sparse(cfg)
-        stated = [SPARSE if sparse_at(index) else DENSE for index in range(count)]
+        layer_types = [SPARSE if sparse_at(index) else DENSE for index in range(count)]
     parts: dict[str, MlpPart | MoePart] = {DENSE: dense, SPARSE: sparse}
-    blocks = {kind: parts[kind](cfg) for kind in dict.fromkeys(stated)}
-    return [blocks[kind] for kind in stated]
+    blocks = {kind: parts[kind](cfg) for kind in dict.fromkeys(layer_types)}
+    return [blocks[kind] for kind in layer_types]

@@ -109,10 +109,10 @@ class Inexpressible(Invalid):
 
 
 class UnknownLayers(Inexpressible):
-    """A framework's program makes no such layers; `known` says which it makes."""
+    """A framework's program makes no such layers; `supported` says which it makes."""
 
-    def __init__(self, format_: str, field: str, value: object, known: str) -> None:
-        cure = f"{known}; ask for deepspeed or fsdp, beside which a script makes the model"
+    def __init__(self, format_: str, field: str, value: object, supported: str) -> None:
+        cure = f"{supported}; ask for deepspeed or fsdp, beside which a script makes the model"
         super().__init__(format_, field, value, cure)
 
 

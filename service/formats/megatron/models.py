@@ -93,7 +93,8 @@ def _is_gated(args: Arguments) -> bool:
 
 
 def _has_head_norms(args: Arguments) -> bool:
-    """Returns True where queries and keys are normalised, or in latent attention their latents."""
+    """Returns True where queries and keys are normalised by head. In latent attention the argument
+    means norms of the latents, which there always are."""
     return args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention")
 
 

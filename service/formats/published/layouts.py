@@ -102,10 +102,11 @@ def _sharding(
 
 
 def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, experts: int) -> int:
-    """The degree of sharding within a slice, where parameters are replicated over the slices. They
-    are sharded over all slices where the other axes leave no room within one."""
-    within = math.gcd(shard, cluster.scale_up_domain // other_degrees)
-    return within if within > 1 and within * other_degrees % experts == 0 else shard
+    """Returns the degree of sharding within a slice, where parameters are replicated over the
+    slices; over all slices where the other axes leave no room within one."""
+    within_slice = math.gcd(shard, cluster.scale_up_domain // other_degrees)
+    has_room = within_slice > 1 and within_slice * other_degrees % experts == 0
+    return within_slice if has_room else shard
 
 
 def _expert_tensor_degree(
@@ -124,8 +125,8 @@ def _expert_tensor_degree(
 def read_layouts(
     row: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]
 ) -> tuple[Layout, ...]:
-    """The layouts that a row may mean: one for each schedule, recompute and micro-batch that it
-    leaves open."""
+    """Returns the layouts that a row may mean: one for each schedule, recompute and micro-batch
+    that it leaves open."""
     training = row["training"]
     pp = degrees["pp"]
     num_layers = problem.architecture.num_layers
@@ -162,8 +163,8 @@ _UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
 def _schedules(
     training: Row, problem: Problem, pp: int, assumed: list[str]
 ) -> list[tuple[str, int]]:
-    """Schedules with their virtual stages: the stated one, or where none is stated the plain one
-    and one as interleaved as the layers allow."""
+    """Returns schedules with their virtual stages: the stated one, or where none is stated the
+    plain one and one as interleaved as the layers allow."""
     if pp == 1:
         return [("1f1b", 1)]
     schedules = [_schedule(training, problem, pp, assumed)]
@@ -176,7 +177,7 @@ def _schedules(
 
 
 def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
-    """The stated schedule, or the plain one of the stack, with its virtual stages."""
+    """Returns the stated schedule, or the plain one of the stack, with its virtual stages."""
     text = (training.get("pp_schedule") or "").lower()
     num_layers = problem.architecture.num_layers
     stated_vpp = training.get("vpp")
@@ -201,15 +202,17 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
             return "interleaved", problem.stack.usual_virtual_stages
         # Embedding and head may count as two layers more.
         fitting = [
-            v for v in range(2, 9) if num_layers % (pp * v) == 0 or (num_layers + 2) % (pp * v) == 0
+            stages
+            for stages in range(2, 9)
+            if 0 in (num_layers % (pp * stages), (num_layers + 2) % (pp * stages))
         ]
         return "interleaved", fitting[-1] if fitting else 2
     return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
 
 
 def _max_virtual_stages(num_layers: int, pp: int) -> int:
-    """The virtual stages that leave a layer to each chunk. Embedding and head may be chunks by
-    themselves, which are two more."""
+    """Returns the number of virtual stages with a layer in each chunk. Embedding and head may be
+    chunks by themselves, which are two more."""
     most = -(-num_layers // pp)
     return most if most * pp <= num_layers + 2 else max(num_layers // pp, 1)
 
@@ -217,13 +220,14 @@ def _max_virtual_stages(num_layers: int, pp: int) -> int:
 def _recompute_policies(
     training: Row, problem: Problem, chunk_layers: int, assumed: list[str]
 ) -> list[RecomputePolicy]:
-    """The stated recompute. A stack without recompute of modules means some of the layers by
-    "selective", and which ones a row may leave open."""
+    """Returns the policies that a row may mean: one of "selective:core_attn,mlp" or "full:block,4
+    layers", and those of the stack where it states none. A stack without recompute of modules
+    means some of the layers by "selective", and a row may leave open which."""
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
         return _habitual_policies(problem, chunk_layers)
-    policy, _, rest = text.partition(":")
+    policy, _, details = text.partition(":")
     stack = problem.stack
     selects_layers = stack.recompute_layers and "selective" not in stack.recompute
     if policy.startswith("selective") and selects_layers:
@@ -233,11 +237,11 @@ def _recompute_policies(
         assumed.append("recompute")
         return [("full", (), layers) for layers in (*_eighths(chunk_layers), 0)]
     if policy == "selective":
-        named = rest.split(",")
-        modules = tuple(name for name in MODULES if name in named and problem.has_module(name))
+        stated = details.split(",")
+        modules = tuple(name for name in MODULES if name in stated and problem.has_module(name))
         return [("selective", modules, 0)]
     if policy in RECOMPUTE:
-        blocks = re.fullmatch(r"block,(\d+) layers", rest)
+        blocks = re.fullmatch(r"block,(\d+) layers", details)
         return [(policy, (), int(blocks[1]) if blocks else 0)]
     if policy == "custom" and not _offloads_activations(training):
         # Such a policy keeps what it names, and no row says what that is.
@@ -287,12 +291,12 @@ def _stated_layers(text: str, chunk_layers: int) -> int | None:
 
 
 def _eighths(layers: int) -> list[int]:
-    """One to seven eighths of the layers, rounded down to whole ones."""
+    """Returns one to seven eighths of the layers, rounded down to whole ones."""
     return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
 
 
 def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
-    """The stated micro-batch, or those that the run may have had."""
+    """Returns the stated micro-batch, or those that the run may have had."""
     training = row["training"]
     pp = degrees["pp"]
     stack = problem.stack

@@ -165,8 +165,8 @@ def _moe_shape(moe: Row | None) -> MoeShape | None:
 
 
 def _window(extra: Row) -> tuple[int | None, bool, int | None]:
-    """The window of local attention, whether it is chunked, and after how many layers one sees the
-    whole sequence, from the various words of sources."""
+    """Returns the window of local attention, whether it is chunked, and the period of layers that
+    see the whole sequence: (4096, False, 6) of "sliding_window 4096, 5:1"."""
     text = " ".join(
         f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
     )
@@ -230,17 +230,17 @@ def _optimizer(training: Row) -> str:
 
 
 def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
-    """The step time in seconds, and whether it was converted from FLOP/s or MFU, in the convention
-    of the row."""
+    """Returns the step time in seconds, and whether it was converted from FLOP/s or MFU, in the
+    convention of the row."""
     num_chips = problem.cluster.num_chips
     workload = problem.workload
     if seconds := measured.get("step_time_s"):
         return float(seconds), False
     if rate := measured.get("tokens_per_s_per_chip"):
         return workload.tokens / (rate * num_chips), False
-    counted = measured.get("flops_counted") or {}
-    attention: AttentionCount = counted.get("attention") or "full"
-    recompute = bool(counted.get("recompute"))
+    convention = measured.get("flops_counted") or {}
+    attention: AttentionCount = convention.get("attention") or "full"
+    recompute = bool(convention.get("recompute"))
     flops = measured.get("tflops_per_chip")
     if flops is None:
         ratio = measured.get("mfu") or measured.get("hfu")

@@ -113,8 +113,8 @@ def field_table(file: str) -> FieldTable:
         name: _field(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
     }
     patterns |= {
-        name: _field(name, ("any?", None, "not_described"), said)
-        for name, said in words.items()
+        name: _field(name, ("any?", None, "not_described"), reason_and_cure)
+        for name, reason_and_cure in words.items()
         if name not in fields
     }
     package = document.pop("package")
@@ -159,13 +159,13 @@ def longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _first_match(patterns: Iterable[str]) -> FirstMatch:
-    """Returns what tries all patterns in one expression: a launch may have tens of thousands of
-    names, and trying patterns one by one takes a fifth of a millisecond for each."""
-    listed = [*patterns]
-    expression = re.compile("|".join(f"({translate(pattern)})" for pattern in listed) or "(?!)")
+    """Returns a function that tries all patterns in one expression: a launch may have tens of
+    thousands of names, and trying patterns one by one takes a fifth of a millisecond for each."""
+    in_order = [*patterns]
+    expression = re.compile("|".join(f"({translate(pattern)})" for pattern in in_order) or "(?!)")
 
     def first_match(name: str) -> str | None:
         match = expression.match(name)
-        return None if match is None or match.lastindex is None else listed[match.lastindex - 1]
+        return None if match is None or match.lastindex is None else in_order[match.lastindex - 1]
 
     return first_match

@@ -23,9 +23,9 @@ def output_of(
     """
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
         return look_up(command)
-    counted = _count_of_job(command, look_up)
-    if counted is not None:
-        return counted
+    count = _count_of_job(command, look_up)
+    if count is not None:
+        return count
     words = _words(put_in(command))
     if not words or "$" in command and any("$" in word for word in words):
         return None

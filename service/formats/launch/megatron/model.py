@@ -98,17 +98,23 @@ def _require_plain_layers(format_: str, model: Architecture) -> None:
     """Raise UnknownLayers for layers that Megatron's arguments do not make."""
     for layer in model.kinds:
         if len(layer.mixers) > 1:
-            known = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
-            raise UnknownLayers(format_, "model.layers", model.name, known)
+            supported = (
+                "a layer of Megatron-Core has attention or a recurrence, not both side by side"
+            )
+            raise UnknownLayers(format_, "model.layers", model.name, supported)
         if layer.residual_streams > 1 or layer.attention_residuals:
-            known = "there is one residual stream"
-            raise UnknownLayers(format_, "model.residual_streams", layer.residual_streams, known)
+            supported = "there is one residual stream"
+            raise UnknownLayers(
+                format_, "model.residual_streams", layer.residual_streams, supported
+            )
         if layer.num_norms != layer.blocks or layer.post_norms:
-            known = "a layer has a norm before its mixer and one before its network, and no others"
-            raise UnknownLayers(format_, "model.num_norms", layer.num_norms, known)
+            supported = (
+                "a layer has a norm before its mixer and one before its network, and no others"
+            )
+            raise UnknownLayers(format_, "model.num_norms", layer.num_norms, supported)
         if layer.parallel:
-            known = "the MLP runs behind attention, not beside it"
-            raise UnknownLayers(format_, "model.parallel_blocks", True, known)
+            supported = "the MLP runs behind attention, not beside it"
+            raise UnknownLayers(format_, "model.parallel_blocks", True, supported)
 
 
 def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | None]:
@@ -118,8 +124,8 @@ def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | 
     sparse = [network for network in networks if isinstance(network, Moe)]
     gates = {mlp.gated for mlp in dense} | {mlp.gated for mlp in sparse}
     if len(dense) > 1 or len(sparse) > 1 or len(gates) > 1:
-        known = "dense layers are alike, and sparse layers are, all gated or none"
-        raise UnknownLayers(format_, "model", model.name, known)
+        supported = "dense layers are alike, and sparse layers are, all gated or none"
+        raise UnknownLayers(format_, "model", model.name, supported)
     return next(iter(dense), None), next(iter(sparse), None)
 
 
@@ -147,12 +153,12 @@ def _window(format_: str, model: Architecture) -> dict[str, Any]:
     if not sizes:
         return {}
     if len(sizes) > 1 or any(attention.chunked_attention for attention in model.attentions):
-        known = "layers have one sliding window or none, and no chunks"
-        raise UnknownLayers(format_, "model.sliding_window", model.name, known)
+        supported = "layers have one sliding window or none, and no chunks"
+        raise UnknownLayers(format_, "model.sliding_window", model.name, supported)
     if has_pattern(model):
         if any(attention.sliding_window is None for attention in model.attentions):
-            known = "beside layers of another kind, all attention has a window or none has"
-            raise UnknownLayers(format_, "model.sliding_window", model.name, known)
+            supported = "beside layers of another kind, all attention has a window or none has"
+            raise UnknownLayers(format_, "model.sliding_window", model.name, supported)
         return {"window_size": [sizes.pop() - 1, 0]}
     arguments: dict[str, Any] = {"window_size": [sizes.pop() - 1, 0]}
     has_window = [
@@ -172,8 +178,8 @@ def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
 
 def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
     if moe.latent_norm or moe.router_scales:
-        known = "experts read tokens, or a latent of them, without further norms or scales"
-        raise UnknownLayers(format_, "model.moe", model.name, known)
+        supported = "experts read tokens, or a latent of them, without further norms or scales"
+        raise UnknownLayers(format_, "model.moe", model.name, supported)
     arguments: dict[str, Any] = {
         "num_experts": moe.num_experts,
         "moe_router_topk": moe.experts_per_token,

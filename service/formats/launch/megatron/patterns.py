@@ -63,8 +63,8 @@ def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
 
 def _letters(format_: str, model: Architecture, layer: Layer) -> str:
     if len(layer.mixers) > 1:
-        known = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
-        raise UnknownLayers(format_, "model.layers", model.name, known)
+        supported = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
+        raise UnknownLayers(format_, "model.layers", model.name, supported)
     return _mixer(layer) + _network(layer)
 
 

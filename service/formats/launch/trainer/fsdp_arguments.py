@@ -14,7 +14,7 @@ from service.formats.shell.faults import PATH
 from service.formats.shell.files import LaunchFiles
 
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-_OFF = (None, False, "", "false", "False", [])
+_OFF: tuple[Any, ...] = (None, False, "", "false", "False", [])
 _USUAL_VERSION = 2
 _VERSION = "fsdp_config.fsdp_version"
 
