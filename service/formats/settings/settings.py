@@ -154,7 +154,7 @@ class Settings:
         *,
         is_open: bool = False,
     ) -> None:
-        """Notes that what stands in a text like this is not taken into account."""
+        """Notes that a part of the launch, as it is written, is not taken into account."""
         self.note(
             Reservation(
                 setting=written, reason=reason, cure=cure, answered_by=answered_by, is_open=is_open
@@ -182,11 +182,13 @@ class Settings:
         return nearest_setting(name, self.table.fields) if self._num_hints <= MOST_HINTS else None
 
     def note(self, reservation: Reservation) -> None:
-        """Notes what a reader cannot take into account; what is noted twice is told once."""
+        """Notes a setting that is not taken into account. Equal reservations are one in the
+        answer."""
         self.reservations.append(reservation)
 
     def unread(self) -> UnreadSettings:
-        """Sorts what was given and is not read, beside what readers noted themselves."""
+        """Returns the settings that are given and not read, by what they mean for an answer, beside
+        those that readers noted themselves."""
         reservations = [*self.reservations]
         warnings = [*self.warnings]
         stops = [*self.stops]
@@ -216,7 +218,7 @@ class Settings:
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """Returns what becomes of a name that the release does not have."""
+        """Returns how the framework takes a name that the release does not have."""
         kind = "open" if self.is_other_release else self.table.unknown_as(name)
         if kind == "misspelt":
             return "open" if near is None else "stops"
@@ -236,7 +238,8 @@ class Settings:
         )
 
     def _of_own_program(self, name: str, near: str | None) -> Reservation:
-        """A name that the framework does not have, and a program of the caller's own may."""
+        """Returns the reservation of a name that the framework does not have, and a program of the
+        caller's own may."""
         reason = f"{self._framework} has no such setting"
         cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
         return Reservation(setting=self.shown(name), reason=reason, cure=cure)

@@ -47,8 +47,8 @@ def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str,
 
 
 def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
-    """The sharding of FSDP1, which takes fsdp_sharding_strategy whatever else is said (FSDP_
-    SHARDING_STRATEGY is always set by utils/launch.py)."""
+    """Returns the sharding of FSDP1, which takes fsdp_sharding_strategy whatever other settings
+    say: its variable FSDP_SHARDING_STRATEGY is always set (utils/launch.py)."""
     name = "fsdp_config.fsdp_reshard_after_forward"
     strategy = _strategy(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = settings.given.get(name)
@@ -67,7 +67,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
 
 
 def quotient(num_devices: int, divisor: int, rule: str) -> int:
-    """The processes over a number that must divide them."""
+    """Returns the processes over a number. Raises Stopped where it does not divide them."""
     if num_devices % divisor:
         below = num_devices // divisor * divisor
         cure = f"num_processes {below or divisor} or {below + divisor}"
@@ -75,19 +75,20 @@ def quotient(num_devices: int, divisor: int, rule: str) -> int:
     return num_devices // divisor
 
 
-def _strategy(written: object) -> str:
-    strategy = str(written).lower()
+def _strategy(value: object) -> str:
+    """Returns the name of a strategy, which may be given by its number: full_shard of 1."""
+    strategy = str(value).lower()
     if strategy.isdigit() and 1 <= int(strategy) <= len(_STRATEGIES):
         strategy = _STRATEGIES[int(strategy) - 1]
     if strategy not in _STRATEGIES:
         rule = f"must be one of {', '.join(map(str.upper, _STRATEGIES))}"
-        raise Invalid(PATH, shown("fsdp_sharding_strategy", written), rule)
+        raise Invalid(PATH, shown("fsdp_sharding_strategy", value), rule)
     return strategy
 
 
 def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
-    """The degrees of parallelism_config; without it FSDP2 shards over all ranks. Those that are
-    "auto" take the devices that the others leave."""
+    """Returns the degrees of parallelism_config; without it FSDP2 shards over all ranks. A degree
+    that is "auto" is left out, as it takes the devices that the others leave."""
     names = {axis: f"{_MESH}{axis}_size" for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
     mesh = {
         axis: settings.integer(name) or 1
@@ -113,7 +114,8 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 
 
 def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
-    """Expert parallelism of axolotl, whose ranks shard all else with those of dp_shard."""
+    """Returns the expert parallelism of axolotl, whose ranks shard all else with those of
+    dp_shard."""
     ep = settings.integer(f"{_MESH}ep_size") or 1
     if ep == 1:
         return {}
@@ -121,7 +123,7 @@ def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
 
 
 def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
-    """Plain data parallelism, with the other degrees of parallelism_config."""
+    """Returns plain data parallelism, with the other degrees of parallelism_config."""
     others: dict[str, int] = {}
     for axis in ("tp", "cp"):
         name = f"{_MESH}{axis}_size"
@@ -132,8 +134,8 @@ def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     shards = f"{_MESH}dp_shard_size"
     if not settings.is_auto(shards) and (settings.integer(shards) or 1) > 1:
         settings.reserve(shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP")
-    taken = others.get("tp", 1) * others.get("cp", 1)
-    degrees = {"dp_replicate": max(num_devices // taken, 1)} if num_devices else {}
+    model_parallel = others.get("tp", 1) * others.get("cp", 1)
+    degrees = {"dp_replicate": max(num_devices // model_parallel, 1)} if num_devices else {}
     return {"zero_stage": 0, **others, **degrees}
 
 

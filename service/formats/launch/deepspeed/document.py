@@ -71,6 +71,7 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
 
 
 def num_devices(layout: Mapping[str, Any]) -> int | None:
+    """Returns the product of the degrees; None where that of data parallelism is not known."""
     ranks: int | None = layout.get("dp_shard") or layout.get("dp_replicate")
     return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]
 

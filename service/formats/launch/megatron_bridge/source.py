@@ -134,6 +134,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
+    """Returns the overrides of options and fields with their texts, in their order."""
     overrides = Overrides(Settings(table()))
     run_options: dict[str, str] = {}
     for option, text in pairs:

@@ -1,4 +1,4 @@
-"""The tools whose settings are said in the names of accelerate and the Trainer, each with its
+"""The tools whose settings are translated into those of accelerate and the Trainer, each with its
 table of fields."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "llama_factory_v1": Dialect("llama_factory_v1", llama_factory_v1.translate),
     "ms_swift": Dialect("ms_swift", ms_swift.translate),
 }
-"""By name. What is in none of them is in the names of transformers itself."""
+"""By name. Other launches have the names of transformers itself."""
 
 
 def in_names_of_trainer(
