@@ -33,6 +33,8 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 
 def _words(block: Any) -> Iterable[str]:
+    """Yields the words of a block of arguments: --num-layers 32 --bf16 of {"num_layers": 32,
+    "bf16": true}."""
     for item in as_list(block):
         yield str(item)
     for name, value in as_mapping(block).items():

@@ -61,6 +61,8 @@ def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_dstack(document: Mapping[str, Any]) -> JobText:
+    """Returns the job of a task of dstack: its `commands`, on `nodes` with the GPUs of
+    `resources`."""
     nodes = positive_integer(document.get("nodes")) or 1
     chip, gpus = _accelerators(as_mapping(document.get("resources")).get("gpu"))
     pairs = [str(assignment).partition("=") for assignment in as_list(document.get("env"))]

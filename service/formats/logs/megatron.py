@@ -55,6 +55,7 @@ _PADDED = re.compile(r"new size:\s{0,20}(\d{1,12})")
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps and the peaks of memory."""
     findings = Findings()
     for line in log.lines(_MARK, "iteration "):
         _read(line, findings)

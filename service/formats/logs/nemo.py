@@ -66,6 +66,7 @@ class _Prints:
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps in the most exact form that is printed, and the peaks of memory."""
     findings = Findings()
     prints = _Prints()
     for line, before, after in log.around(_MARK):

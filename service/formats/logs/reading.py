@@ -274,6 +274,7 @@ def _step_count(name: Framework, findings: Findings) -> str:
 def _reading(
     name: Framework, findings: Findings, selection: Selection, arguments: Mapping[str, str]
 ) -> Reading:
+    """Returns the reading of the selected steps. Raises Invalid where none can be used."""
     if findings.history.is_reversed:
         rule = f"has {_step_count(name, findings)}, the newest first; turn its lines round"
         raise Invalid("log", None, rule)

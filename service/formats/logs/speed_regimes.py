@@ -69,6 +69,8 @@ def _segment_bounds(points: Array) -> list[int]:
 
 
 def _is_steady(segment: Array, num_points: int) -> bool:
+    """Returns True where a segment is long, keeps one speed, and most of its steps are near its
+    median."""
     first_half = segment[: -(-len(segment) // 2)]
     second_half = segment[len(segment) // 2 :]
     log_drift = abs(float(np.median(second_half)) - float(np.median(first_half)))

@@ -64,6 +64,8 @@ class StepHistory:
     _seen: set[int] = field(default_factory=set)
 
     def add(self, step: Step) -> None:
+        """Adds a step: to the last attempt, to a new one where its number goes back, or to the
+        repeated ones."""
         if not self.attempts or step.number < self._last_number.get(step.label, 0):
             self.attempts.append([])
             self._last_number = {}

@@ -52,6 +52,8 @@ class _Printed:
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps between lines, whose means are over all steps so far, and the peaks of
+    memory."""
     findings = Findings()
     printed = list[_Printed]()
     for line, before, after in log.around(_MARK):

@@ -133,6 +133,7 @@ def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of the stack that arguments set, up to the first that cannot be read."""
     if (args.integer("tensor_model_parallel_size") or 1) > 1:
         if not args.boolean("sequence_parallel"):
             yield "sequence_parallel", [True, False]
@@ -208,6 +209,7 @@ def _optimizer(args: Arguments) -> str:
 
 
 def _layout(args: Arguments) -> dict[str, Any]:
+    """Returns the layout of a dump. Raises Invalid where an argument that decides it is missing."""
     layers = num_layers(args)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         args.require_any(name, part="layout")
@@ -281,6 +283,7 @@ def data_parallel(args: Arguments, others: int) -> int:
 
 
 def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
+    """Returns the number of chunks of a stage."""
     if pp == 1:
         return 1
     args.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
@@ -307,6 +310,7 @@ def _balanced(args: Arguments, layers: int, stages: int) -> bool:
 
 
 def _zero_stage(args: Arguments) -> int:
+    """Returns the ZeRO stage of the distributed optimizer, of Megatron-FSDP, FSDP2 or DeepSpeed."""
     if args.boolean("use_torch_fsdp2"):
         return 3
     if args.boolean("deepspeed"):
@@ -350,6 +354,8 @@ def _offloads_activations(args: Arguments) -> bool:
 
 
 def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
+    """Returns recompute in the fields of a layout: {"recompute": "selective", "recompute_modules":
+    ["core_attn"]}."""
     args.require_any("recompute_granularity", part="layout")
     granularity = args.text("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):

@@ -39,6 +39,7 @@ def num_layers(args: Arguments) -> int:
 
 
 def read_model(args: Arguments) -> dict[str, Any]:
+    """Returns the model of the arguments, in its wire form."""
     _require_described(args)
     layers = num_layers(args)
     args.require_any("swiglu", "quick_geglu", part="model")

@@ -104,6 +104,7 @@ def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _model(arguments: Mapping[str, str]) -> dict[str, str]:
+    """Returns today's arguments for the model: gates, ties, groups of heads, fp8."""
     renamed: dict[str, str] = {}
     if "glu_activation" in arguments and _is_unset(arguments, "swiglu"):
         renamed["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)

@@ -189,6 +189,8 @@ def _window(extra: Row) -> tuple[int | None, bool, int | None]:
 def _workload(
     training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]
 ) -> Workload:
+    """Returns the workload. A length or a batch that is not stated is the usual one of the stack,
+    or follows from the micro-batch."""
     seq_len = training.get("seq_len") or stack.usual_seq_len
     if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")

@@ -225,6 +225,8 @@ class Settings:
         return kind
 
     def _stop(self, name: str, value: Any, near: str | None) -> Stop:
+        """Returns the stop at a name that the framework does not have; `near` is the name that is
+        probably meant."""
         meant = f"{self.table.prefix}{near}" if near else ""
         hint = f"did you mean {meant}?" if near else "leave it out"
         return Stop(

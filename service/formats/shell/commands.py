@@ -93,6 +93,7 @@ class Commands:
         return truth
 
     def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
+        """Follows a command, or the last of a pipeline or list, with these streams."""
         if body is None:
             return None
         if body.type == "command":
@@ -131,6 +132,7 @@ class Commands:
         return [word for argument in behind for word in expansion.words(argument)]
 
     def _heredoc(self, node: Node) -> str:
+        """Returns the text of a heredoc, with its variables put in unless its mark is quoted."""
         marks = [child for child in node.children if child.type == "heredoc_start"]
         bodies = [child for child in node.children if child.type == "heredoc_body"]
         if not marks or not bodies:
@@ -335,6 +337,7 @@ class Commands:
         return True
 
     def _cat(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Writes the files that it names, or its input."""
         names = [word for word in words[1:] if word != "-"]
         texts = [self._text_of(name) for name in names] or [streams.input]
         known = [text for text in texts if text is not None]

@@ -59,6 +59,7 @@ def condition_of_words(words: list[str], has_file: Callable[[str], bool]) -> Tru
 
 
 def _tokens(expansion: Expansion, node: Node) -> list[_Token]:
+    """Returns the operators and the words of a test, with variables put in."""
     if node.type in _INNER:
         return [token for child in node.children for token in _tokens(expansion, child)]
     if node.type in _OPERATOR_NODES:
@@ -114,6 +115,7 @@ class _Parsing:
         return self._single()
 
     def _single(self) -> Truth:
+        """Returns the truth of one test: -f FILE, LEFT = RIGHT, or a word that is not empty."""
         if self.at >= len(self.tokens):
             return None
         first = self.tokens[self.at]
@@ -139,6 +141,7 @@ class _Parsing:
         return None
 
     def _binary(self, left: _Token, operator: str, right: _Token) -> Truth:
+        """Returns the truth of LEFT operator RIGHT."""
         if undefined_variables(left.text) or undefined_variables(right.text):
             return None
         if operator in _NUMBERS:

@@ -80,6 +80,7 @@ def options(words: Iterable[str]) -> dict[str, str]:
 
 
 def _joined(first: Header, second: Header) -> Header:
+    """Returns the options of two texts as one header; those of the second go first."""
     if not second.options and not second.others:
         return first
     name = second.name
@@ -103,6 +104,7 @@ def _of_text(text: str) -> Header:
 
 
 def _components(text: str) -> Iterator[list[str]]:
+    """Yields the words of the #SBATCH lines of each component of a job."""
     words: list[str] = []
     for line in text.splitlines():
         if not line.lstrip().startswith(SBATCH):
@@ -136,6 +138,8 @@ def _of_pbs(line: str) -> Header | None:
 
 
 def _chunk(text: str) -> dict[str, str]:
+    """Returns the options of one chunk of PBS: {"nodes": "4", "gpus-per-node": "8"} of
+    4:ncpus=64:ngpus=8."""
     count, *parts = text.split(":")
     pairs = dict(part.partition("=")[::2] for part in parts)
     if not count.isdecimal():

@@ -85,6 +85,7 @@ class Interpreter:
         return True
 
     def _declaration(self, node: Node) -> Truth:
+        """Follows `export X=1`, `local X=1` or `declare X=1`."""
         is_export = node.children[0].type == "export"
         for child in node.children[1:]:
             if child.type == "variable_assignment":

@@ -43,6 +43,8 @@ def output_of(
 
 
 def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | None:
+    """Returns the number of nodes, ranks or GPUs that a command counts, as `nvidia-smi -L | wc -l`
+    does."""
     if not _COUNTS_LINES.search(command):
         return None
     if any(mark in command for mark in _HOST_LISTS):

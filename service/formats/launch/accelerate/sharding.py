@@ -28,6 +28,7 @@ _MEGATRON = {
 
 
 def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+    """Returns the part of a layout that fsdp_config and parallelism_config decide."""
     layout: dict[str, Any] = {
         "offload_activations": settings.boolean(
             "fsdp_config.fsdp_activation_checkpointing_offload"
@@ -140,6 +141,7 @@ def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 
 
 def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+    """Returns the layout that megatron_lm_config decides."""
     prefix = "megatron_lm_config.megatron_lm"
     layout: dict[str, Any] = {
         knob: settings.integer(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()

@@ -163,6 +163,8 @@ def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
+    """Returns the optimizer of a workload; nothing where the document has none, or one that is
+    reserved."""
     name = settings.value("optimizer.type")
     if name is None or settings.is_auto("optimizer.type"):
         return {}
@@ -176,6 +178,7 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
 
 
 def _sharding(settings: Settings) -> dict[str, Any]:
+    """Returns the ZeRO stage, and whether the optimizer is offloaded."""
     stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:
         raise Invalid(PATH, shown("zero_optimization.stage", stage), "must be 0, 1, 2 or 3")

@@ -164,6 +164,8 @@ def read_model(
 def _read_sizes(
     values: Mapping[str, Any], settings: Settings
 ) -> tuple[dict[str, Any] | None, Architecture | None]:
+    """Returns the model of the sizes of its layers, in the wire form and itself; None where these
+    are not described."""
     block = values["decoder_block"]
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         settings.reserve("decoder_block", "its layers are not described", _DESCRIBE, "model")

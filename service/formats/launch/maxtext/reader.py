@@ -112,6 +112,8 @@ class _Reader:
     # -- meaning
 
     def _reading(self, values: Mapping[str, Any], sources: SettingSources) -> LaunchReading:
+        """Returns the reading of `values`: the settings of the text, of the model's file and the
+        defaults."""
         release = known_release(NAME, self.version)
         no_model: tuple[dict[str, Any] | None, Architecture | None] = (None, None)
         model, architecture = self.stops.attempt(
@@ -350,6 +352,7 @@ class _Reader:
     def _pipeline(
         self, values: Mapping[str, Any], pp: int, architecture: Architecture | None
     ) -> dict[str, Any]:
+        """Returns the schedule of a pipeline, nothing without one. Reserves a circular one."""
         if pp == 1:
             return {}
         layers = values["num_layers_per_pipeline_stage"]
@@ -380,6 +383,8 @@ class _Reader:
     def _recompute(
         self, values: Mapping[str, Any], architecture: Architecture | None
     ) -> dict[str, Any]:
+        """Returns recompute and offload of activations. Names for tensors count with
+        remat_policy=custom alone."""
         policy = values["remat_policy"]
         if policy is not None and policy not in POLICIES:
             rule = f"must be one of {', '.join(POLICIES)}"
@@ -394,6 +399,7 @@ class _Reader:
         return knobs
 
     def _workload(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the workload without its batch."""
         seq_len = values["max_target_length"]
         if seq_len < 1:
             raise Invalid(PATH, shown("max_target_length", seq_len), "must be at least 1")
@@ -422,6 +428,7 @@ class _Reader:
         return workload
 
     def _precision(self, values: Mapping[str, Any]) -> str:
+        """Returns the number format of products, by quantization or else dtype."""
         quantization = values["quantization"] or ""
         if quantization in _PRECISIONS:
             return _PRECISIONS[quantization]
@@ -435,6 +442,8 @@ class _Reader:
     def _stack(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], release: str | None
     ) -> dict[str, Any]:
+        """Returns the stack, with its switches as the text or the release sets them."""
+
         def may_hold(condition: Condition) -> bool:
             return condition != "ep" or layout["ep"] > 1
 

@@ -82,9 +82,9 @@ def remat_settings(
     tensors = frozenset[str]()
     if layout.recompute == "selective":
         recomputes = {*modules_of(architecture, modules)}
-        cure = _cure_for_modules(architecture, recomputes)
-        if cure is not None:
-            raise Inexpressible(format_, "layout.recompute_modules", sorted(recomputes), cure)
+        if unsupported := _cure_for_modules(architecture, recomputes):
+            modules = sorted(recomputes)
+            raise Inexpressible(format_, "layout.recompute_modules", modules, unsupported)
         tensors = _saved_tensors(architecture, recomputes)
     if layout.offload_activations:
         return _policy(tensors, _OFFLOADING, "offload")

@@ -127,6 +127,7 @@ class SettingSources:
     # -- the command line
 
     def _read_command(self, command: Command) -> None:
+        """Reads a command: its files, then its key=value pairs, then its environment."""
         words = list(command.words)
         if command.program and command.program.endswith(_YAML):
             words.insert(0, command.program)
@@ -172,6 +173,7 @@ class SettingSources:
             )
 
     def _read_pairs(self, program: str | None, pairs: Iterable[tuple[str, str]]) -> None:
+        """Takes the key=value pairs of a command line."""
         module = module_name(program)
         reason_and_cure = self.settings.table.facts["programs"].get(module)
         if reason_and_cure is not None:

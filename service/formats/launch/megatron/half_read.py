@@ -38,6 +38,7 @@ def _pads_no_experts(args: Arguments) -> bool:
 
 
 def _is_half_read(argument: str, args: Arguments) -> bool:
+    """Returns True where an argument has a value of which only a part is read."""
     if argument == "cp_comm_type":
         types = set(re.findall(r"[\w+]{1,40}", args.text(argument) or "", re.ASCII))
         return len(types) > 1 or "a2a+p2p" in types

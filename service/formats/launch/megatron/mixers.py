@@ -78,6 +78,7 @@ def _require_usual(format_: str, model: Architecture, attention: Attention) -> N
 
 
 def _heads(attention: Attention) -> dict[str, Any]:
+    """Returns the arguments for the heads of attention, latent or not."""
     if attention.kv_lora_rank is not None:
         latent = {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
         return {

@@ -149,6 +149,8 @@ def _biases(model: Architecture) -> dict[str, Any]:
 
 
 def _window(format_: str, model: Architecture) -> dict[str, Any]:
+    """Returns the arguments for sliding windows. Raises UnknownLayers where layers have several
+    sizes, or chunks."""
     sizes = {size for attention in model.attentions if (size := attention.sliding_window)}
     if not sizes:
         return {}
@@ -177,6 +179,8 @@ def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
 
 
 def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
+    """Returns the arguments for the experts of sparse layers. Raises UnknownLayers for experts that
+    Megatron does not have."""
     if moe.latent_norm or moe.router_scales:
         supported = "experts read tokens, or a latent of them, without further norms or scales"
         raise UnknownLayers(format_, "model.moe", model.name, supported)

@@ -170,6 +170,8 @@ def _cut_pattern(text: str, layers: int) -> str:
 
 
 def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, Any]:
+    """Returns the layout. A part at which Megatron stops has a legal value in its place, and a
+    stop."""
     tp = args.integer("tensor_model_parallel_size") or 1
     cp = args.integer("context_parallel_size") or 1
     dp = None

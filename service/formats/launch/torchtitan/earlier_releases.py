@@ -107,6 +107,8 @@ class EarlierSettings(Settings):
             self.reserve_text(shown(name, value), reason, "leave it out if it changes nothing")
 
     def _read_config(self, flavors: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+        """Returns the model of a flavor, with its precision, as `_config` of the reader has that of
+        a config function."""
         name, flavor = self.older["model.name"], self.older["model.flavor"]
         model = flavors.get(name, {}).get(flavor)
         config: dict[str, Any] = {"model": model}

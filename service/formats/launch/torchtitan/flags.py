@@ -109,6 +109,7 @@ class _CommandReader:
             self.unknown[_FILE] = environment["CONFIG_FILE"]
 
     def _read_words(self) -> None:
+        """Takes the words of the command line, which are flags but for a subcommand behind them."""
         subcommand: str | None = None
         for part in _parts(self.command.words):
             if isinstance(part, _Flag):

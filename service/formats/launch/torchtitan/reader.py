@@ -104,6 +104,8 @@ class _Reader:
     # -- meaning
 
     def _reading(self) -> LaunchReading:
+        """Returns the reading of the settings, filled up with those of the config function and the
+        defaults."""
         earlier = self.earlier
         config = earlier.config if earlier else self._config()
         values = {**self.table.defaults(), **config.get("sets", {}), **self.given}
@@ -199,6 +201,7 @@ class _Reader:
                 values[name] = -1 if name == _SHARDS else 1
 
     def _layout(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the layout but for what follows from the number of devices."""
         layout: dict[str, Any] = {axis: values[name] for axis, name in _DEGREES.items()}
         model = config.get("model")
         if model and not catalogue.architecture(model).is_moe:
@@ -226,6 +229,7 @@ class _Reader:
     def _pipeline(
         self, values: Mapping[str, Any], pp: int, config: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """Returns the schedule of a pipeline and its split, if the number of layers is known."""
         name = "parallelism.pipeline_parallel_schedule"
         schedule, is_described = self.stops.attempt(
             partial(_schedule, values[name]), ("1f1b", True)
@@ -264,6 +268,7 @@ class _Reader:
         layout |= self._sharding(layout, values)
 
     def _sharding(self, layout: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the ZeRO stage, and whether FSDP drops parameters after forward."""
         name = "parallelism.fsdp_reshard_after_forward"
         policy = values[name]
         reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
@@ -287,6 +292,7 @@ class _Reader:
     def _workload(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """Returns the workload, without what a config function decides that is not known."""
         precision = config.get("precision", "bf16")
         if values["training.mixed_precision_param"] == "float32" and precision == "bf16":
             precision = "fp32"
@@ -310,6 +316,8 @@ class _Reader:
         return workload if batch is None else {**workload, "global_batch": batch}
 
     def _global_batch(self, values: Mapping[str, Any], layout: Mapping[str, Any]) -> int | None:
+        """Returns the global batch; None where it follows from a number of devices that is not
+        known."""
         local: int = values["training.local_batch_size"]
         batch: int = values["training.global_batch_size"]
         micro_batch: int = layout["micro_batch"]

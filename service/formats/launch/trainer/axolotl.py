@@ -70,6 +70,7 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _batch(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the batch, the length of sequences and the default optimizer."""
     micro_batch = settings.integer("micro_batch_size")
     batch = settings.integer("batch_size")
     steps = settings.integer("gradient_accumulation_steps")
@@ -83,6 +84,7 @@ def _batch(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts activation checkpointing and offload."""
     checkpointing = settings.given.get("gradient_checkpointing")
     trainer.put("gradient_checkpointing", bool(checkpointing))
     offloads = settings.given.get("activation_offloading")
@@ -95,6 +97,7 @@ def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _objective(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the objective: that of rl, such as dpo, or of a reward model."""
     for name, objective in _OBJECTIVES.items():
         if settings.boolean(name):
             trainer.put(OBJECTIVE, objective, name)
@@ -125,6 +128,7 @@ def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the adapters of lora or qlora, or without these the trained parameters."""
     adapter = settings.text("adapter")
     if adapter is None or not adapter:
         for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
@@ -152,6 +156,8 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts attention, Liger and the other losses that make no logits; reserves quantization-aware
+    training."""
     if "attn_implementation" not in trainer.settings:
         switches = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
         if kernel := next(switches, None):
@@ -186,6 +192,7 @@ def _plugins(settings: Settings) -> None:
 
 
 def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
+    """Puts FSDP, context and expert parallelism, with the defaults of the release."""
     prefix = "parallelism_config.parallelism_config_"
     fsdp_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
     has_config = any(name.startswith("fsdp_config.") for name in settings.given)

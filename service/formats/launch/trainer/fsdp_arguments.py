@@ -41,6 +41,7 @@ def with_fsdp(
 
 
 def _put_option(settings: dict[str, Any], option: str) -> None:
+    """Takes one option of `fsdp`, such as full_shard."""
     if option == "offload":
         settings.setdefault("fsdp_config.fsdp_offload_params", True)
     elif option in _STRATEGIES and str(settings[_VERSION]) == "1":

@@ -109,6 +109,7 @@ def _is_script(text: str) -> bool:
 
 
 def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:
+    """Returns whose names the settings of a document have, by settings that only one tool has."""
     names = settings.keys()
     heads = {name.partition(".")[0] for name in names}
     if "base_model" in names:
@@ -127,6 +128,7 @@ def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") ->
 
 
 def _of_command(command: Started, files: LaunchFiles) -> Launched:
+    """Returns the training that a command starts, with the documents that its arguments name."""
     dialect = _dialect_of_program(command)
     arguments = command.arguments
     program = command.program
@@ -185,6 +187,7 @@ def _split_at_launcher(
 
 
 def _dialect_of_program(command: Started) -> str:
+    """Returns whose names the arguments of a program have."""
     name = command.program.rpartition("/")[2]
     if name in _DIALECTS_OF_TOOLS:
         return _DIALECTS_OF_TOOLS[name]

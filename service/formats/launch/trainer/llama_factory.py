@@ -51,6 +51,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def _objective(trainer: TrainerSettings, settings: Settings, stage: str | None) -> None:
+    """Puts the objective: that of the stage, or of a loss of preferences that needs no
+    reference."""
     loss = settings.text("pref_loss")
     if stage == "dpo" and loss in _WITHOUT_REFERENCE:
         trainer.put(OBJECTIVE, loss, "pref_loss")
@@ -70,6 +72,7 @@ def _packs(settings: Settings, stage: str | None) -> bool:
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the adapters, and the parameters of the model that are trained without them."""
     kind = settings.text("finetuning_type")
     if kind in ("lora", "oft"):
         trainer.put("use_peft", True, "finetuning_type")

@@ -32,6 +32,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts adapters, or the layers that are trained without them."""
     kind = settings.text("peft_config.name")
     if kind == "lora":
         trainer.put("use_peft", True, "peft_config.name")
@@ -48,6 +49,7 @@ def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts FSDP2 or a DeepSpeed document, and context parallelism."""
     kind = settings.text("dist_config.name")
     cp = settings.value("dist_config.cp_size")
     if kind == "fsdp2":

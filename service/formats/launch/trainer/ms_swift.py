@@ -58,6 +58,7 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts LoRA, the default, unless all parameters are trained."""
     names = ("tuner_type", "train_type", "sft_type")
     name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.text(name) or "lora"
@@ -76,6 +77,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _sharding(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts presets of DeepSpeed and FSDP, such as zero2, and the parallelism beside them."""
     facts = settings.table.facts
     preset = facts["deepspeed_presets"].get(str(settings.given.get("deepspeed")))
     if preset is not None:

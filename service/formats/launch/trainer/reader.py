@@ -93,6 +93,8 @@ class _Reader:
         return self.launched.dialect in DIALECTS
 
     def reading(self) -> LaunchReading:
+        """Returns the reading of the launch: with DeepSpeed where it has a document, else as
+        accelerate runs it."""
         self.reservations += self.launched.reservations
         if self.launched.dialect == _DEEPSPEED:  # a document alone
             trainer, unread_of_tool = TrainerSettings(), None
@@ -161,6 +163,8 @@ class _Reader:
     def _read_deepspeed(
         self, document: Mapping[str, Any], arguments: Mapping[str, Any]
     ) -> LaunchReading:
+        """Returns the reading of a document, completed by the arguments of the Trainer if there are
+        any."""
         self.stops = Stops(deepspeed_document.SOURCE)
         has_trainer = bool(arguments)
         trainer_settings = self._settings(arguments)
@@ -215,6 +219,7 @@ class _Reader:
     # -- FSDP, replicas and Megatron
 
     def _read_accelerate(self, arguments: Mapping[str, Any]) -> LaunchReading:
+        """Returns the reading of FSDP, replicas or Megatron as accelerate runs them."""
         self.stops = Stops(sharding.SOURCE)
         arguments = with_changes(arguments, self.changes)
         settings = self._settings(arguments)

@@ -92,6 +92,7 @@ def _precision(settings: Settings, default_origins: dict[str, str]) -> dict[str,
 
 
 def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
+    """Returns the optimizer of --optim; nothing where it is not set, or reserved."""
     name = settings.text("optim")
     if name is None:
         return {}
