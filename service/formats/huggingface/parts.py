@@ -68,7 +68,8 @@ def head_counts(cfg: Config) -> tuple[int, int, int]:
 
 
 def hidden_per_head(cfg: Config, key: str) -> int:
-    num_heads, hidden = cfg.size("num_attention_heads"), cfg.size("hidden_size")
+    num_heads = cfg.size("num_attention_heads")
+    hidden = cfg.size("hidden_size")
     if hidden % num_heads:
         quotient = f"{cfg.where('hidden_size')} / {cfg.where('num_attention_heads')}"
         rule = f"is required: {quotient} = {hidden}/{num_heads} is not whole"

@@ -32,7 +32,8 @@ def with_fine_tuning(name: str, write: Write) -> Write:
     cannot do, and otherwise adds notes on what a script of the caller's own has to do."""
 
     def write_with_notes(job: Job) -> LaunchConfiguration:
-        workload, encoder = job.problem.workload, job.problem.architecture.encoder
+        workload = job.problem.workload
+        encoder = job.problem.architecture.encoder
         if workload.lora:
             _require_adapters(name, job, workload.lora)
         for field, value in _of_script(workload):

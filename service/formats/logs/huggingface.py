@@ -70,7 +70,8 @@ def _journal(log: Log) -> list[Step]:
         if last_number is not None and number > last_number and elapsed_s >= last_elapsed_s:
             seconds = (elapsed_s - last_elapsed_s) / (number - last_number)
             steps.append(_step(line, number, seconds, before + after))
-        last_number, last_elapsed_s = number, elapsed_s
+        last_number = number
+        last_elapsed_s = elapsed_s
     return steps
 
 

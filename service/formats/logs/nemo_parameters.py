@@ -15,8 +15,10 @@ from service.formats.logs.lines import Log, printable
 from service.formats.megatron.versions import VERSIONS
 
 _LINE_MARK, _SEPARATOR = " - PARAMETER cfg/", "  cfg/"
-_VOCABULARY, _PADDED = "Padded vocab_size:", re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
-_GROUP, _MEMBER = "MEMBER: ", re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
+_VOCABULARY = "Padded vocab_size:"
+_PADDED = re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
+_GROUP = "MEMBER: "
+_MEMBER = re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
 _MAX_PARAMETERS = 4000  # several times as many as a configuration of NeMo has
 
 _GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}

@@ -37,7 +37,8 @@ class Bar:
 def bars_in(text: str) -> Iterator[Bar]:
     """The bars of a text that say how long an iteration takes, whole or cut off at their start."""
     for times in _TIMES.finditer(text):
-        start, rate = times.start(), float(times["rate"])
+        start = times.start()
+        rate = float(times["rate"])
         count = _COUNT.search(text[max(0, start - _COUNT_REACH) : start])
         if count is None or not rate > 0:
             continue

@@ -170,12 +170,14 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
         if unwrapped is None:
             continue
         joined = _find(unwrapped, framework)
-        before, after = _legibility(findings), _legibility(joined)
+        before = _legibility(findings)
+        after = _legibility(joined)
         has_more_steps = after[0] > before[0]
         reads_as_well = after > before or (after == before and _is_legible(findings))
         # what joins every full line also joins whole lines, and hides those that are cut off
         if has_more_steps or (reads_as_well and not every_full_line):
-            best, findings = unwrapped, joined
+            best = unwrapped
+            findings = joined
         if _is_legible(findings):
             break
     return best, findings

@@ -20,7 +20,8 @@ from models.calibration.drift import level_changes
 from models.columns import Array
 
 _MAX_POINTS = 2000  # place a change to a thousandth of the log, within a second
-_MIN_LOG_CHANGE, _MAX_LOG_CHANGE = np.log1p(0.03), np.log(10)
+_MIN_LOG_CHANGE = np.log1p(0.03)
+_MAX_LOG_CHANGE = np.log(10)
 _MIN_STEPS, _MIN_SHARE = 10, 0.1  # whichever is less; the share is of all points
 _STEADY_PERCENT, _STEADY_DISTANCE = 75, 0.2  # so many percent lie so near to the median
 _MAX_LOG_DRIFT = 0.05  # between the medians of a segment's halves

@@ -104,7 +104,8 @@ class Branches:
     def follow_list(self, node: Node) -> Truth:
         """Follows a && b, or a || b. A plain command in front is taken to succeed."""
         reader = self.reader
-        left, right = node.children[0], node.children[-1]
+        left = node.children[0]
+        right = node.children[-1]
         truth = reader.follow(left)
         operators = [child.type for child in node.children if child.type in ("&&", "||")]
         operator = operators[0] if operators else "&&"

@@ -193,7 +193,8 @@ class Commands:
         """Runs a command of the shell, a function or the text of another shell; notes any other
         command as one that the script starts."""
         reader = self.reader
-        words, environment = [*command.words], command.environment
+        words = [*command.words]
+        environment = command.environment
         if reader.printed is not None and _RESPACES.fullmatch(" ".join(words)):
             return True
         builtin = _BUILTINS.get(words[0])

@@ -298,7 +298,8 @@ class Expansion:
             self.budget.count(patterns.MAX_CHARACTERS)
             return _or(patterns.cut(text, argument(end), operator), written)
         if operator in _REPLACES:
-            pattern, instead = argument(end), ""
+            pattern = argument(end)
+            instead = ""
             if len(behind) > 1:
                 pattern = argument(behind[1].start_byte)
                 instead = self._argument(node.children, behind[1].end_byte, end)

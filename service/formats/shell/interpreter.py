@@ -256,7 +256,8 @@ class Interpreter:
         self.budget.count(len(command))
         tree = parse(command)
         count = len(self.script.statements)
-        outside, undecided = self.printed, self.undecided
+        outside = self.printed
+        undecided = self.undecided
         self.printed, self.undecided = [], 0
         try:
             self.at_depth(tree, tree.root.children, (), None, is_own_shell=True)

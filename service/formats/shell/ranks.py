@@ -126,7 +126,8 @@ def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
                 return Ranks(total=sets.count * tasks.count)
         counts = re.fullmatch(r"(\d{1,6})x(\d{1,4})", launcher.options.get("j", ""), re.ASCII)
         if launcher.name == "torchx" and counts:
-            nodes, ranks = int(counts[1]), int(counts[2])
+            nodes = int(counts[1])
+            ranks = int(counts[2])
             return Ranks(nnodes=nodes, per_node=ranks, total=nodes * ranks)
     return None
 

@@ -170,5 +170,6 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
     high = (ratio + error) / passes[operation]
     if not 0 < low < high < 1:
         return None
-    fewest, most = ceil(1 / (1 - low)), floor(1 / (1 - high))
+    fewest = ceil(1 / (1 - low))
+    most = floor(1 / (1 - high))
     return fewest if fewest == most and fewest >= 2 else None

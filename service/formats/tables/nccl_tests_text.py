@@ -226,7 +226,8 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
             return None
         fields = fields[1:]
     width = columns.groups[-1].end
-    measured, more = fields[:width], fields[width:]
+    measured = fields[:width]
+    more = fields[width:]
     groups = tuple(group for group in columns.groups if group.end <= len(measured))
     if not groups or groups[-1].end != len(measured):
         return None

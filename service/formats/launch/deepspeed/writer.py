@@ -100,7 +100,8 @@ def _require_expressible(job: Job) -> None:
 def _require_expressible_narrow_states(job: Job) -> None:
     """Raise Inexpressible where states cannot have 16 bits (runtime/config.py, and
     runtime/base_optimizer.py, _configure_master_weights)."""
-    layout, precision = job.layout, job.problem.workload.precision
+    layout = job.layout
+    precision = job.problem.workload.precision
     if precision != "bf16":
         cure = "parameters go without an fp32 copy in bf16 only; ask with bf16, or master_weights"
         raise Inexpressible(NAME, "workload.precision", precision, cure)

@@ -57,7 +57,8 @@ def mesh_of(format_: str, layout: Layout, cluster: Cluster) -> Mesh:
     if shard_outside % outside:
         cure = "the expert axis would lie over a part of a slice; ask with another ep or dp_shard"
         raise Inexpressible(format_, "layout.ep", layout.ep, cure)
-    data, fsdp = split["dp_replicate"], (shard_inside // inside, shard_outside // outside)
+    data = split["dp_replicate"]
+    fsdp = (shard_inside // inside, shard_outside // outside)
     if layout.zero_stage < 3:  # parameters are whole on all ranks of data parallelism
         data, fsdp = (data[0] * fsdp[0], data[1] * fsdp[1]), (1, 1)
     degrees: Degrees = {

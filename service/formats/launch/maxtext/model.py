@@ -63,7 +63,8 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     if len(architecture.kinds) > 1 or architecture.final_norm_bias or architecture.lm_head_bias:
         return {}
     layer = architecture.kinds[0]
-    attention, network = layer.attention, layer.feed_forward
+    attention = layer.attention
+    network = layer.feed_forward
     plain = _plain(architecture)
     if plain is None or replace(plain, name=architecture.name) != architecture:
         return {}
@@ -134,7 +135,8 @@ def read_model(
 ) -> tuple[dict[str, Any] | None, Architecture | None]:
     """Returns the model in the wire form, and the model itself, where it is known. `of_model` are
     the settings that the file of the model alone sets."""
-    given, table = settings.given, settings.table
+    given = settings.given
+    table = settings.table
     if not given.keys() & {"model_name", "decoder_block", _SCALE, *_SIZES}:
         return None, None  # the request has it: MaxText's default is a toy
     name = values["model_name"].removesuffix("-Instruct")
@@ -227,7 +229,8 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
         rule = "must be a power of two: set the sizes themselves for others"
         raise Stopped(_SCALE, scale, rule, f"{_SCALE}={2 ** max(scale.bit_length() - 1, 0)}")
     doublings, remainder = divmod(scale.bit_length() - 1, 3)
-    heads, width = doublings + (remainder > 0), doublings + (remainder > 1)
+    heads = doublings + (remainder > 0)
+    width = doublings + (remainder > 1)
     shifts = {
         "base_emb_dim": width,
         "base_num_query_heads": heads,

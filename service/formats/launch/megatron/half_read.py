@@ -22,7 +22,8 @@ def half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
         reason = "an expert that gets fewer tokens is read as padded"
         return reason, "use --moe-pad-expert-input-to-capacity beside it"
     if argument in _ENDS and (args.integer("pipeline_model_parallel_size") or 1) == 1:
-        built, layers = args.integer(argument), args.integer("num_layers")
+        built = args.integer(argument)
+        layers = args.integer("num_layers")
         if built not in (None, layers):
             reason = f"with one pipeline stage Megatron builds {built} of the {layers} layers"
             return f"{reason}, and all are read", "leave it out, or use a pipeline"

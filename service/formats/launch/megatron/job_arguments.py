@@ -119,7 +119,8 @@ def require_expressible(format_: str, job: Job) -> None:
 
 def _require_expressible_mixers(format_: str, job: Job) -> None:
     """Raise Inexpressible for layouts that sparse attention and patterns of layers do not have."""
-    layout, model = job.layout, job.problem.architecture
+    layout = job.layout
+    model = job.problem.architecture
     shared = shared_indexers(model)
     first = 0
     for count in job.layers_per_chunk:

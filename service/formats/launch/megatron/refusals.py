@@ -45,7 +45,8 @@ def refusals(
 def _broken(rows: str, args: Arguments, source: str) -> Iterator[Stop]:
     for argument, condition, rule in facts(_ROWS)[rows]:
         if _holds(condition, args):
-            setting, value = args.called(argument), args.shortened(argument)
+            setting = args.called(argument)
+            value = args.shortened(argument)
             yield Stop(setting=setting, value=value, rule=rule, source=source)
 
 

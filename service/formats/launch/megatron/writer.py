@@ -124,7 +124,8 @@ def _rotary(job: Job) -> dict[str, Any]:
     and their share of a head, which latent attention says by itself."""
     if not _has_rotary(job):
         return {}
-    theta, share = job.details.rope_theta, job.details.rotary_share
+    theta = job.details.rope_theta
+    share = job.details.rotary_share
     arguments: dict[str, Any] = _stretched(job)
     if theta is not None and theta.is_integer():
         arguments["rotary_base"] = int(theta)

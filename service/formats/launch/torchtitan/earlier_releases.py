@@ -109,7 +109,8 @@ class EarlierSettings(Settings):
     def _read_config(self, flavors: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         """Returns the model of a flavor, with its precision, as `_config` of the reader has that of
         a config function."""
-        name, flavor = self.older["model.name"], self.older["model.flavor"]
+        name = self.older["model.name"]
+        flavor = self.older["model.flavor"]
         model = flavors.get(name, {}).get(flavor)
         config: dict[str, Any] = {"model": model}
         if model:

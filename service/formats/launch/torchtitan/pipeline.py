@@ -112,7 +112,8 @@ def read_split(
         if settings[name] is not None and settings[name] < least:
             rule = f"must be at least {least}"
             raise Stopped(f"--{name}", settings[name], rule, f"--{name} {least}")
-    first, last = settings[FIRST], settings[LAST]
+    first = settings[FIRST]
+    last = settings[LAST]
     chunks = pp * default_chunks
     per_stage = settings[PER_STAGE]
     if per_stage:

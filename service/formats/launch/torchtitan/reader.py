@@ -175,7 +175,8 @@ class _Reader:
     def _config(self) -> Mapping[str, Any]:
         """Returns what the config function of a text sets, as {"model": "llama-3-8b", "sets":
         {"training.seq_len": 8192}}; nothing where the release has no such function."""
-        module, name = self.given.get("module"), self.given.get("config")
+        module = self.given.get("module")
+        name = self.given.get("config")
         configs = self.table.facts["configs"].get(module, {})
         if name is None:
             reason = "it is not given, and what its function sets is not known"

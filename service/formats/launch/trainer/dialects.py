@@ -51,7 +51,8 @@ def in_names_of_trainer(
 def trainer_table(dialect: str) -> FieldTable:
     """Returns the settings of accelerate and the Trainer together. TRL stops at names that it does
     not have; other scripts may have arguments of their own."""
-    accelerate, transformers = field_table("accelerate"), field_table("transformers")
+    accelerate = field_table("accelerate")
+    transformers = field_table("transformers")
     return replace(
         accelerate,
         fields={**transformers.fields, **accelerate.fields},

@@ -97,7 +97,8 @@ class _Reader:
         accelerate runs it."""
         self.reservations += self.launched.reservations
         if self.launched.dialect == _DEEPSPEED:  # a document alone
-            trainer, unread_of_tool = TrainerSettings(), None
+            trainer = TrainerSettings()
+            unread_of_tool = None
             arguments = self._arguments_of(trainer)
             document: Mapping[str, Any] | None = self.launched.settings
         else:
