@@ -55,8 +55,8 @@ def side_by_side(attention: AttentionPart, recurrence: RecurrencePart) -> LayerP
 
 
 def delta_net(cfg: Config) -> DeltaNet:
-    """The gated delta net of Qwen3-Next. Null heads are those of attention, null sizes of a key
-    three quarters of a head's, and null sizes of a value twice those of a key (OLMo Hybrid)."""
+    """Returns the gated delta net of Qwen3-Next. Null heads are those of attention, null sizes of a
+    key three quarters of a head's, and null sizes of a value twice those of a key (OLMo Hybrid)."""
     num_heads = cfg.size_or_none("linear_num_value_heads") or cfg.size("num_attention_heads")
     key_heads = cfg.size_or_none("linear_num_key_heads") or cfg.size("num_attention_heads")
     key_dim = cfg.size_or_none("linear_key_head_dim") or 3 * cfg.size("hidden_size") // (
@@ -137,7 +137,7 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
 
 
 def expanded(cfg: Config) -> int:
-    """The elements of all heads of Mamba-2 where the hidden size says how many."""
+    """Returns the elements of all heads of Mamba-2 where the hidden size says how many."""
     return cfg.size("mamba_expand", most=64) * cfg.size("hidden_size")
 
 

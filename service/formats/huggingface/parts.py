@@ -105,7 +105,7 @@ def gated(*, bias: Switch = False, width: str = "intermediate_size") -> MlpPart:
 def plain(
     *, bias: Switch = False, times_hidden: int | None = None, learned_activation: bool = False
 ) -> MlpPart:
-    """An MLP of two matrices. A null width is `times_hidden` times the hidden size."""
+    """Returns an MLP of two matrices. A null width is `times_hidden` times the hidden size."""
 
     def read(cfg: Config) -> Mlp:
         default = times_hidden and times_hidden * cfg.size("hidden_size")

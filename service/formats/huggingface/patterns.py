@@ -98,7 +98,8 @@ def _has_windows(cfg: Config) -> bool:
 
 
 def stated_or(default: Kinds) -> Kinds:
-    """The kinds of `layer_types` if the config has that key, or else those of the family."""
+    """Returns the kinds of `layer_types` if the config has that key, or else those of the
+    family."""
 
     def read(cfg: Config) -> Callable[[int], str]:
         layer_types = cfg.words("layer_types", num_layers(cfg))
@@ -125,8 +126,8 @@ def attention_every(period: int, key: str | None = None) -> Kinds:
 
 
 def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Attention]:
-    """The attention of every layer. Its kind is that of `layer_types` if the config has that key,
-    or else what the family says.
+    """Returns the attention of every layer. Its kind is that of `layer_types` if the config has
+    that key, or else what the family says.
 
     `use_sliding_window: false` switches all windows off, whatever else is written.
     """
@@ -151,7 +152,7 @@ def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention
 
 
 def undescribed_kind(cfg: Config, kind: str, known: Iterable[str]) -> Unsupported:
-    """The error for a layer of a kind that its family does not have."""
+    """Returns the error for a layer of a kind that its family does not have."""
     missing = f"layers of this kind; those of this family are {', '.join(known)}"
     return Unsupported(cfg.where("layer_types"), shown(kind), missing)
 
@@ -193,9 +194,9 @@ def qwen_sparse(cfg: Config) -> Callable[[int], bool]:
 def feed_forward_layers(
     cfg: Config, dense: MlpPart, sparse: MoePart, is_sparse: Sparse
 ) -> list[Mlp | Moe]:
-    """The feed-forward part of every layer. Which are sparse is in `mlp_layer_types` if the config
-    has that key, or else what the family says. The keys of a kind are read only if a layer is of
-    it."""
+    """Returns the feed-forward part of every layer. Which are sparse is in `mlp_layer_types` if the
+    config has that key, or else what the family says. The keys of a kind are read only if a layer
+    is of it."""
     count = num_layers(cfg)
     layer_types = cfg.words("mlp_layer_types", count)
     if not set(layer_types) <= {DENSE, SPARSE}:

@@ -38,7 +38,8 @@ def is_known(config: Mapping[str, object]) -> bool:
 
 
 def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
-    """The tower that a config describes. Raises Unsupported where its family is not read."""
+    """Returns the tower that a config describes. Raises Unsupported where its family is not
+    read."""
     outer = Config(config, str(config.get("model_type")))
     reader = _READERS.get(outer.model_type)
     if reader is not None and config.get("vision_config") is None:
@@ -140,7 +141,7 @@ def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
-    """A SigLIP whose patches are averaged to so many tokens an image."""
+    """Returns a SigLIP whose patches are averaged to so many tokens an image."""
     hidden = vision.size("hidden_size")
     tokens = outer.size("mm_tokens_per_image", 256)
     return _siglip(
@@ -216,7 +217,7 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _kimi(outer: Config, vision: Config, text: int) -> Tower:
-    """A MoonViT. Its keys differ in the files beside the weights and in transformers."""
+    """Returns a MoonViT. Its keys differ in the files beside the weights and in transformers."""
     vision = vision.respell(_KIMI_KEYS)
     hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden

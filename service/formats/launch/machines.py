@@ -49,7 +49,8 @@ class Machines:
 
 
 def slurm_options(machines: Machines) -> dict[str, bool | int | str]:
-    """Options of sbatch, without dashes, for one task a node, which starts a process a device.
+    """Returns the options of sbatch, without dashes, for one task a node, which starts a process a
+    device.
 
     `exclusive` leaves the task all cores of a node: without it sites give one task one core.
     `segment` keeps as many nodes together as share scale-up links (Slurm topology/block).

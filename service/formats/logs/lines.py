@@ -76,7 +76,7 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The rank or pod that is named at the start, if any."""
+        """Returns the rank or pod that is named at the start, if any."""
         match = _RANK.search(self.text[:_LABEL_REACH])
         return match.group() if match else ""
 
@@ -180,7 +180,7 @@ class Log:
 
     @property
     def text(self) -> str:
-        """The whole log, without colours."""
+        """Returns the whole log, without colours."""
         return self._text
 
     @property

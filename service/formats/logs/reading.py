@@ -150,8 +150,8 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
 
 
 def read_arguments(text: str, framework: str | None = None) -> RunArguments | None:
-    """The arguments that a log prints, whether or not steps follow. Without `framework`, of the
-    first one that has any."""
+    """Returns the arguments that a log prints, whether or not steps follow. Without `framework`, of
+    the first one that has any."""
     log = Log(text)
     for name, read_from in _ARGUMENTS.items():
         if framework in (None, name) and (values := read_from(log)):
@@ -160,9 +160,9 @@ def read_arguments(text: str, framework: str | None = None) -> RunArguments | No
 
 
 def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
-    """The steps of each framework, and the log that they are in: with its lines joined, if a
-    terminal seems to have wrapped them and they can be read so. (Where every piece can be read, one
-    may still end within a number.)"""
+    """Returns the steps of each framework, and the log that they are in: with its lines joined, if
+    a terminal seems to have wrapped them and they can be read so. (Where every piece can be read,
+    one may still end within a number.)"""
     best = log
     findings = _find(log, framework)
     for every_full_line in (False, True):
@@ -318,14 +318,14 @@ def _reading(
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are known and positive; None where none is."""
+    """Returns the median of the values that are known and positive; None where none is."""
     known = [value for value in values if value is not None and 0 < value < math.inf]
     return median(known) if known else None
 
 
 def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> float:
-    """The median of the steps, or of the regime of the middle step where there are several: between
-    two regimes lie values that no step had."""
+    """Returns the median of the steps, or of the regime of the middle step where there are several:
+    between two regimes lie values that no step had."""
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)

@@ -28,8 +28,8 @@ _MAX_LOG_DRIFT = 0.05  # between the medians of a segment's halves
 
 
 def speed_regimes(values: Sequence[float]) -> list[slice]:
-    """The slice of each regime, in order, of positive step times or rates. Of a long log only the
-    medians of a few steps at a time are looked at."""
+    """Returns the slice of each regime, in order, of positive step times or rates. Of a long log
+    only the medians of a few steps at a time are looked at."""
     steps_per_point = max(1, -(-len(values) // _MAX_POINTS))
     logs = np.log(np.array(values))
     starts = range(0, len(logs), steps_per_point)
@@ -55,9 +55,9 @@ def _later_regime_starts(points: Array) -> Iterator[int]:
 
 
 def _segment_bounds(points: Array) -> list[int]:
-    """The change points, between 0 and the number of points. Each is moved to where the points on
-    either side are nearest to their medians: the test for changes uses ranks, and places them only
-    roughly."""
+    """Returns the change points, between 0 and the number of points. Each is moved to where the
+    points on either side are nearest to their medians: the test for changes uses ranks, and places
+    them only roughly."""
     bounds = [0, *(change.index for change in level_changes(points)), len(points)]
     for at in range(1, len(bounds) - 1):
         start, cut, end = bounds[at - 1 : at + 2]

@@ -90,7 +90,7 @@ class StepHistory:
 
     @property
     def count(self) -> int:
-        """The number of steps found, repeated ones included."""
+        """Returns the number of steps found, repeated ones included."""
         return sum(map(len, self.attempts)) + self.repeated
 
     @property

@@ -59,7 +59,7 @@ def read_model(args: Arguments) -> dict[str, Any]:
 
 
 def _require_described(args: Arguments) -> None:
-    """Raise Unsupported for what the wire form of models does not describe."""
+    """Raises Unsupported for what the wire form of models does not describe."""
     for name, missing in _UNSUPPORTED.items():
         if args.text(name) not in (None, "False"):
             raise args.unsupported(name, missing)

@@ -112,8 +112,8 @@ def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, expert
 def _expert_tensor_degree(
     stack: Stack, architecture: Architecture, tp: int, ep: int, stage_devices: int
 ) -> int:
-    """The tensor parallelism of experts where a row does not state it: that of the dense layers if
-    the stack does so by habit, and if the devices of a stage can be divided so."""
+    """Returns the tensor parallelism of experts where a row does not state it: that of the dense
+    layers if the stack does so by habit, and if the devices of a stage can be divided so."""
     if stage_devices % (ep * tp):
         return 1
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"

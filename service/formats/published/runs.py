@@ -66,7 +66,8 @@ class Run:
 
 
 def read(row: Row, software_year: float) -> Run:
-    """The run of a row. Raises Invalid, naming the field, where the row cannot be expressed.
+    """Returns the run of a row. Raises Invalid, naming the field, where the row cannot be
+    expressed.
 
     `software_year` is the newest software that the profile describes, from which the age of the
     run's software is counted.
@@ -101,8 +102,8 @@ def _read(row: Row, software_year: float) -> Run:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file, one JSON object a line. A model may be the path of a config.json, from
-    the folder that the file's folder is in."""
+    """Returns the rows of a file, one JSON object a line. A model may be the path of a config.json,
+    from the folder that the file's folder is in."""
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
     for row in rows:
         model = row.get("model")
@@ -118,8 +119,8 @@ def _architecture(model: Row) -> Architecture:
 
 
 def _memory_bytes(row: Row) -> float | None:
-    """The printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left out: it
-    holds twice as many activations as the zero-bubble schedules that the models know."""
+    """Returns the printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left
+    out: it holds twice as many activations as the zero-bubble schedules that the models know."""
     schedule = row["training"].get("pp_schedule") or ""
     if row.get("outcome", "ok") != "ok" or "2p" in schedule or "h2" in schedule:
         return None
@@ -127,7 +128,7 @@ def _memory_bytes(row: Row) -> float | None:
 
 
 def shape(model: Row) -> dict[str, Any]:
-    """The model in the fields of Architecture.from_shape, but for its name."""
+    """Returns the model in the fields of Architecture.from_shape, but for its name."""
     if model["vocab_size"] is None:
         raise Invalid("model.vocab_size", None, "not stated")
     extra = model.get("extra") or {}

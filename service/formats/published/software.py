@@ -47,7 +47,8 @@ _SHARDING = re.compile(rf"\b({'|'.join(_ZERO_STAGES)})")
 
 
 def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[str]) -> Stack:
-    """The software of a run, as old as its date says, with the abilities that the run shows."""
+    """Returns the software of a run, as old as its date says, with the abilities that the run
+    shows."""
     training = row["training"]
     try:
         stack = catalogue.stack(_stack_name(row))
@@ -85,9 +86,9 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
 
 
 def _stack_name(row: Row) -> str:
-    """The name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever runs on
-    top of them; the name of its framework says what that is. A framework that drives PyTorch's FSDP
-    itself is that, whichever stack it is said to be near to."""
+    """Returns the name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever
+    runs on top of them; the name of its framework says what that is. A framework that drives
+    PyTorch's FSDP itself is that, whichever stack it is said to be near to."""
     if (row.get("software") or {}).get("backend") in _FSDP:
         return "fsdp"
     framework = row.get("framework") or ""
@@ -139,8 +140,8 @@ def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:
 
 
 def software_date(row: Row) -> str:
-    """The date of a run's software. Of a release of NeMo that is the month of the release, which
-    may be earlier than the publication; of its main branch it is the date of the row."""
+    """Returns the date of a run's software. Of a release of NeMo that is the month of the release,
+    which may be earlier than the publication; of its main branch it is the date of the row."""
     release = _NEMO_RELEASE.search(row.get("framework") or "")
     if release is None:
         return str(row["date"])
@@ -154,7 +155,7 @@ def age_years(date: str, software_year: float) -> float:
 
 
 def _decimal_year(date: str) -> float:
-    """The middle of the month, or of the year where there is no month."""
+    """Returns the middle of the month, or of the year where there is no month."""
     year, _, month = date.partition("-")
     return int(year) + ((int(month[:2]) - 0.5) / 12 if month else 0.5)
 

@@ -98,7 +98,7 @@ class Field:
         return value
 
     def invalid(self, value: Any, rule: str) -> Invalid:
-        """An error about a value of this field."""
+        """Returns an error about a value of this field."""
         return Invalid(PATH, shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:

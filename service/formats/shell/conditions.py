@@ -116,19 +116,23 @@ class _Parsing:
 
     def _single(self) -> Truth:
         """Returns the truth of one test: -f FILE, LEFT = RIGHT, or a word that is not empty."""
+        first = self._next()
+        if first is None:
+            return None
+        if first.is_operator:
+            operand = self._next()
+            return None if operand is None else self._unary(first.text, operand.text)
+        following = self.tokens[self.at : self.at + 2]
+        if len(following) == 2 and following[0].text in _BINARY:
+            self.at += 2
+            return self._binary(first, following[0].text, following[1])
+        return None if undefined_variables(first.text) else bool(first.text)
+
+    def _next(self) -> _Token | None:
         if self.at >= len(self.tokens):
             return None
-        first = self.tokens[self.at]
         self.at += 1
-        if first.is_operator:
-            if self.at >= len(self.tokens):
-                return None
-            self.at += 1
-            return self._unary(first.text, self.tokens[self.at - 1].text)
-        if self.at + 1 < len(self.tokens) and self.tokens[self.at].text in _BINARY:
-            self.at += 2
-            return self._binary(first, self.tokens[self.at - 2].text, self.tokens[self.at - 1])
-        return None if undefined_variables(first.text) else bool(first.text)
+        return self.tokens[self.at - 1]
 
     def _unary(self, operator: str, text: str) -> Truth:
         if undefined_variables(text):

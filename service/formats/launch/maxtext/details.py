@@ -18,7 +18,7 @@ LLaMARotaryEmbedding)."""
 
 
 def detail_settings(details: ModelDetails) -> dict[str, Any]:
-    """The settings of the details that are known."""
+    """Returns the settings of the details that are known."""
     settings: dict[str, Any] = {}
     if details.norm_epsilon is not None:
         settings["normalization_layer_epsilon"] = details.norm_epsilon

@@ -59,7 +59,7 @@ def common_attention(format_: str, model: Architecture) -> Attention:
 
 
 def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
-    """Raise UnknownLayers for attention that Megatron-Core does not have."""
+    """Raises UnknownLayers for attention that Megatron-Core does not have."""
     if attention.values_are_keys or attention.o_lora_rank is not None:
         supported = "values have a projection of their own, and outputs one without a latent"
         raise UnknownLayers(format_, "model", model.name, supported)
@@ -109,7 +109,7 @@ def _heads(attention: Attention) -> dict[str, Any]:
 
 
 def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[str, Any]:
-    """The arguments of sparse attention, which has no fused rotary positions
+    """Returns the arguments of sparse attention, which has no fused rotary positions
     (megatron/core/transformer/experimental_attention_variant/dsa.py)."""
     indexer = attention.indexer
     if indexer is None or not attention.is_mla or not indexer.weighs_heads:

@@ -95,7 +95,7 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
 
 
 def _require_plain_layers(format_: str, model: Architecture) -> None:
-    """Raise UnknownLayers for layers that Megatron's arguments do not make."""
+    """Raises UnknownLayers for layers that Megatron's arguments do not make."""
     for layer in model.kinds:
         if len(layer.mixers) > 1:
             supported = (
@@ -118,7 +118,7 @@ def _require_plain_layers(format_: str, model: Architecture) -> None:
 
 
 def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | None]:
-    """The MLP of dense layers and the experts of sparse ones."""
+    """Returns the MLP of dense layers and the experts of sparse ones."""
     networks = {layer.feed_forward for layer in model.kinds}
     dense = [network for network in networks if isinstance(network, Mlp)]
     sparse = [network for network in networks if isinstance(network, Moe)]

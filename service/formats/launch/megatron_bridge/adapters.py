@@ -34,8 +34,8 @@ _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
 
 
 def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, Any]:
-    """The fields that make adapters, of each expert by itself. Raises Inexpressible where the model
-    has no layer that they would adapt."""
+    """Returns the fields that make adapters, of each expert by itself. Raises Inexpressible where
+    the model has no layer that they would adapt."""
     modules = _adapted(model, lora)
     if not modules:
         cure = f"{model.name} has none of these layers; ask with attention, mlp or both"

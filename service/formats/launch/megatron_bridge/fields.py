@@ -22,7 +22,7 @@ def table() -> FieldTable:
 
 
 def precisions() -> Mapping[str, Mapping[str, str]]:
-    """The mixed precisions that have a name, by the fields that they set."""
+    """Returns the mixed precisions that have a name, by the fields that they set."""
     by_name: Mapping[str, Mapping[str, str]] = table().facts["precisions"]
     return by_name
 
