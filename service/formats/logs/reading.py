@@ -183,15 +183,15 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
     return best, findings
 
 
-def _find(log: Log, asked: str | None) -> _Found:
-    """Returns the findings by framework. The frameworks of `_BENEATH` have findings only where no
-    other has steps, or where they were asked for."""
+def _find(log: Log, requested: str | None) -> _Found:
+    """Returns the findings by framework. A framework of `_BENEATH` has findings only where it is
+    the requested one, or where no other has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     above = [name for name in with_steps if name not in _BENEATH]
-    read = {asked, *(above or with_steps[:1] or FRAMEWORKS)}
+    counting = {requested, *(above or with_steps[:1] or FRAMEWORKS)}
     return {
-        name: of_framework if name in read or name not in _BENEATH else Findings()
+        name: Findings() if name in _BENEATH and name not in counting else of_framework
         for name, of_framework in findings.items()
     }
 

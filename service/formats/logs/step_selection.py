@@ -58,10 +58,10 @@ class _NormalTimes:
         return "slow" if step.time > self.slowest else None
 
 
-def select(history: StepHistory, asked_batch: int | None = None) -> Selection:
-    """Returns the steps of `asked_batch` sequences; without it, or where no step has as many, those
-    of the most frequent batch size."""
-    batch = _batch(history, asked_batch)
+def select(history: StepHistory, requested_batch: int | None = None) -> Selection:
+    """Returns the steps of `requested_batch` sequences; without it, or where no step has as many,
+    those of the most frequent batch size."""
+    batch = _batch(history, requested_batch)
     verdicts = [
         list(_own_verdicts(attempt, index > 0, batch))
         for index, attempt in enumerate(history.attempts)
@@ -84,11 +84,11 @@ def _with_verdicts(
     return zip(history.steps, chain.from_iterable(verdicts), strict=True)
 
 
-def _batch(history: StepHistory, asked_batch: int | None) -> int | None:
+def _batch(history: StepHistory, requested_batch: int | None) -> int | None:
     """Returns the sequences of the steps to use; None where none are printed."""
     sizes = Counter(step.batch for step in history.steps if step.batch is not None)
-    if asked_batch in sizes:
-        return asked_batch
+    if requested_batch in sizes:
+        return requested_batch
     return sizes.most_common(1)[0][0] if sizes else None
 
 
