@@ -18,7 +18,7 @@ class RopeScaling:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> Self | None:
-        """The scaling in a document; None where positions are not stretched."""
+        """Returns the scaling in a document; None where positions are not stretched."""
         kind = document.get("rope_type", document.get("type"))
         if not isinstance(kind, str) or kind == "default":
             return None
@@ -34,7 +34,7 @@ class RopeScaling:
 
     @property
     def shown(self) -> str:
-        """The scaling in words, such as `yarn, factor 40`."""
+        """Returns the scaling in words, such as `yarn, factor 40`."""
         return f"{self.kind}, factor {self.number('factor', 1.0):g}"
 
     def has(self, **numbers: float) -> bool:

@@ -24,7 +24,7 @@ def unwritten_values(
         "workload": reading.workload,
         "layout": reading.layout,
     }
-    for field, origin in reading.unwritten.items():
+    for field, origin in reading.default_origins.items():
         part, _, name = field.partition(".")
         value = parts.get(part, {}).get(name)
         if value is not None and name not in given.get(part, {}):
@@ -72,7 +72,7 @@ def batch_values(
             f" in micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
         )
     elif steps is not None and (said_micro_batch is None or not says_batch):
-        origin = reading.unwritten.get("num_micro_batches")
+        origin = reading.default_origins.get("num_micro_batches")
         number = f"{steps} micro-batch{'es' * (steps > 1)}{f' ({origin})' if origin else ''}"
         if said_micro_batch is None:
             taken = f"layout.micro_batch is {micro_batch}: a global batch of {global_batch} in"

@@ -354,7 +354,7 @@ class _Joining:
             return self._described({}, said) if name is None else str(name)
         known = _flat(said) if name is None else self._counts(name)
         if isinstance(given, dict):
-            if "model.vocab_size" in self.reading.unwritten:
+            if "model.vocab_size" in self.reading.default_origins:
                 known = {**known, "vocab_size": None}
             self._require_same("model", known, _flat(given))
             return self._described(given, said if name is None else {})
@@ -507,7 +507,9 @@ class _Joining:
         origins = [field]
         if self._counts_batch(field):
             origins += ["num_micro_batches", "layout.micro_batch"]
-        return self.reading.is_open and any(origin in self.reading.unwritten for origin in origins)
+        return self.reading.is_open and any(
+            origin in self.reading.default_origins for origin in origins
+        )
 
     def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:
         """The micro-batch, where only the batch and its number of micro-batches are said."""
@@ -640,10 +642,10 @@ class _Joining:
 
     def _contradiction(self, name: str, ran: object, asked: object) -> Invalid:
         rule = f"contradicts {name} = {asked} of {self.other}"
-        if name in self.reading.counted:
-            rule += f" ({self.reading.counted[name]})"
-        unwritten = self.reading.unwritten
-        origin = unwritten.get(name) or unwritten.get(
+        if name in self.reading.counting_notes:
+            rule += f" ({self.reading.counting_notes[name]})"
+        default_origins = self.reading.default_origins
+        origin = default_origins.get(name) or default_origins.get(
             "num_micro_batches" if self._counts_batch(name) else name
         )
         if origin is None:
@@ -660,8 +662,8 @@ class _Joining:
         """Returns the error for a field that neither the launch nor the request says. It shows
         where to write it."""
         part, *steps = name.split(".")
-        if name in self.reading.asks:
-            return Invalid(name, None, f"is required: {self.reading.asks[name]}")
+        if name in self.reading.unresolved_parts:
+            return Invalid(name, None, f"is required: {self.reading.unresolved_parts[name]}")
         beside = "…"
         for step in reversed(steps):
             beside = f'{{"{step}": {beside}}}'

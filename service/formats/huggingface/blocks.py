@@ -20,41 +20,42 @@ _attention = heads(bias="attention_bias")
 
 
 def listed_layers(cfg: Config) -> list[tuple[Attention | None, Mlp | None]]:
-    """Attention and MLP of each layer in `block_configs`."""
+    """Returns the attention and the MLP of each layer in `block_configs`, such as {"attention":
+    {"n_heads_in_group": 8}, "ffn": {"no_op": true}}."""
     blocks = cfg.inners("block_configs", num_layers(cfg))
     return [(_attention_of(cfg, block), _mlp_of(cfg, block)) for block in blocks]
 
 
 def _attention_of(cfg: Config, block: Config) -> Attention | None:
-    own = _described(block.inner("attention"))
-    if own.flag("no_op", False):
+    part = _described(block.inner("attention"))
+    if part.flag("no_op", False):
         return None
-    group = own.size("n_heads_in_group")
+    group = part.size("n_heads_in_group")
     num_heads = cfg.size("num_attention_heads")
     if num_heads % group:
         rule = f"must divide {cfg.where('num_attention_heads')} = {num_heads}"
-        raise own.invalid("n_heads_in_group", rule)
-    if own.get("window_length") is not None:
-        raise Unsupported(own.where("window_length"), own.get("window_length"), "windows here")
+        raise part.invalid("n_heads_in_group", rule)
+    if part.get("window_length") is not None:
+        raise Unsupported(part.where("window_length"), part.get("window_length"), "windows here")
     return _attention(cfg.with_value("num_key_value_heads", num_heads // group), "")
 
 
 def _mlp_of(cfg: Config, block: Config) -> Mlp | None:
     """The width is two thirds of `ffn_mult` times the hidden size, rounded down to a whole number
     and then up to a multiple of 256 (`modeling_decilm.py` beside the weights)."""
-    own = _described(block.inner("ffn"))
-    if own.flag("no_op", False):
+    part = _described(block.inner("ffn"))
+    if part.flag("no_op", False):
         return None
-    if own.get("intermediate_size") is not None:
-        width = own.size("intermediate_size")
+    if part.get("intermediate_size") is not None:
+        width = part.size("intermediate_size")
     else:
-        width = int(2 * own.number("ffn_mult") * cfg.size("hidden_size") / 3)
+        width = int(2 * part.number("ffn_mult") * cfg.size("hidden_size") / 3)
         width = -(-width // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
     return gated(bias="mlp_bias")(cfg.with_value("intermediate_size", width))
 
 
-def _described(own: Config) -> Config:
+def _described(part: Config) -> Config:
     for key, missing in _UNDESCRIBED.items():
-        if own.get(key):
-            raise Unsupported(own.where(key), shown(own.get(key)), missing)
-    return own
+        if part.get(key):
+            raise Unsupported(part.where(key), shown(part.get(key)), missing)
+    return part

@@ -28,8 +28,8 @@ def class_defaults(model_type: str) -> Mapping[str, object]:
 
 
 def defaults_without_sizes(model_type: str) -> Mapping[str, object]:
-    """The defaults of switches, and the nulls: a size that its author forgot is not that of the
-    model for which the class was written."""
+    """Returns the defaults of switches, and the nulls: a size that its author forgot is not that of
+    the model for which the class was written."""
     return {
         key: value
         for key, value in class_defaults(model_type).items()
@@ -38,7 +38,7 @@ def defaults_without_sizes(model_type: str) -> Mapping[str, object]:
 
 
 def text_towers() -> Mapping[str, str]:
-    """The model_type of the text tower of each multimodal family, where the tower itself does not
-    say."""
+    """Returns the model_type of the text tower of each multimodal family, where the tower itself
+    does not say."""
     towers: Mapping[str, str] = data("classes")["text_towers"]
     return towers

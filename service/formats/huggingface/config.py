@@ -40,11 +40,11 @@ class Config:
     """From a common key to the one that this family uses."""
 
     def key(self, key: str) -> str:
-        """The key as this config spells it."""
+        """Returns the key as this config spells it."""
         return self._name_in(self.values, key) or self.respelled.get(key, key)
 
     def _name_in(self, values: Mapping[str, object], key: str) -> str | None:
-        """The name by which these values have the key."""
+        """Returns the name by which these values have the key."""
         native = self.respelled.get(key, key)
         names = (native, key, *_OTHER_NAMES.get(native, ()))
         return next((name for name in names if name in values), None)
@@ -57,7 +57,7 @@ class Config:
         return self._default(key) if name is None else self.values[name]
 
     def _default(self, key: str) -> object:
-        """The value of the key where it is not written."""
+        """Returns the value of the key where it is not written."""
         name = self._name_in(self.absent, key)
         return None if name is None else self.absent[name]
 
@@ -71,11 +71,12 @@ class Config:
         return replace(self, respelled=keys)
 
     def assuming(self, **absent: object) -> Config:
-        """The config with these values for keys that are not written at all. A null stays."""
+        """Returns the config with these values for keys that are not written at all. A null
+        stays."""
         return replace(self, absent={**self.absent, **absent})
 
     def with_value(self, key: str, value: object) -> Config:
-        """The config with this value, whatever is written."""
+        """Returns the config with this value, whatever is written."""
         return replace(self, values={**self.values, self.key(key): value})
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
@@ -94,11 +95,11 @@ class Config:
         return None if self.null(key) else self.size(key)
 
     def count_or_zero(self, key: str, most: int = MAX_SIZE) -> int:
-        """A count, which null makes zero."""
+        """Returns a count, which null makes zero."""
         return 0 if self.null(key) else self.count(key, most=most)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """A truth value. Null means what the key's absence does."""
+        """Returns a truth value. Null means what the key's absence does."""
         of_class = self._default(key)
         value = self._value(key, default if of_class is None else of_class)
         if not isinstance(value, bool):
@@ -109,11 +110,12 @@ class Config:
         return _word(self.where(key), self._value(key, default))
 
     def words(self, key: str, length: int) -> list[str]:
-        """A list of `length` strings; empty where the key is absent."""
+        """Returns a list of `length` strings; empty where the key is absent."""
         return [_word(where, value) for where, value in self._items(key, length)]
 
     def switches(self, key: str, length: int) -> list[bool]:
-        """A list of `length` zeros and ones as truth values; empty where the key is absent."""
+        """Returns a list of `length` zeros and ones as truth values; empty where the key is
+        absent."""
         return [_whole(where, value, 0, 1) == 1 for where, value in self._items(key, length)]
 
     def indices(self, key: str, length: int) -> set[int]:
@@ -127,7 +129,7 @@ class Config:
         return replace(self, values=value, path=f"{self.where(key)}.", absent={}, respelled={})
 
     def inners(self, key: str, length: int) -> list[Config]:
-        """A list of `length` objects."""
+        """Returns a list of `length` objects."""
         inner_configs = []
         for where, value in self._items(key, length):
             if not isinstance(value, Mapping):
@@ -140,7 +142,7 @@ class Config:
         return inner_configs
 
     def number(self, key: str, most: float = MAX_SIZE) -> float:
-        """A positive number."""
+        """Returns a positive number."""
         value = self._value(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.invalid(key, "must be a number")
@@ -183,7 +185,7 @@ class Config:
 
 
 def shown(value: object) -> object:
-    """The value if it is short and plain, else a description of it, so that an error prints
+    """Returns the value if it is short and plain, else a description of it, so that an error prints
     whatever it is about."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_SHOWN_CHARACTERS else value[:_MAX_SHOWN_CHARACTERS] + "…"

@@ -20,17 +20,18 @@ _CONTEXT_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_leng
 
 
 def rope_theta(config: Mapping[str, object]) -> float | None:
-    """The base of rotary positions, where a config has one for all layers."""
+    """Returns the base of rotary positions, where a config has one for all layers."""
     return _rotary_number(config, "rope_theta")
 
 
 def rotary_share(config: Mapping[str, object]) -> float | None:
-    """The share of a head that has rotary positions, where a config has one for all layers."""
+    """Returns the share of a head that has rotary positions, where a config has one for all
+    layers."""
     return _rotary_number(config, "partial_rotary_factor")
 
 
 def rope_scaling(config: Mapping[str, object]) -> RopeScaling | None:
-    """The stretching of rotary positions, where a config says it for all layers."""
+    """Returns the stretching of rotary positions, where a config says it for all layers."""
     values = text_tower(config).values
     for key in ("rope_parameters", "rope_scaling"):
         scaling = values.get(key)
@@ -40,18 +41,18 @@ def rope_scaling(config: Mapping[str, object]) -> RopeScaling | None:
 
 
 def norm_epsilon(config: Mapping[str, object]) -> float | None:
-    """The number that norms add to the variance, where a config says it."""
+    """Returns the number that norms add to the variance, where a config says it."""
     return _first_number(config, _NORM_EPSILONS)
 
 
 def context_length(config: Mapping[str, object]) -> int | None:
-    """The longest sequence that a model is made for, where a config says it."""
+    """Returns the longest sequence that a model is made for, where a config says it."""
     length = _first_number(config, _CONTEXT_LENGTHS)
     return None if length is None or not length.is_integer() else int(length)
 
 
 def _first_number(config: Mapping[str, object], keys: Sequence[str]) -> float | None:
-    """The value of the first of some keys that a config has as a number."""
+    """Returns the value of the first of some keys that a config has as a number."""
     values = text_tower(config).values
     numbers = (values.get(key) for key in keys)
     is_number = (number for number in numbers if isinstance(number, (int, float)))
@@ -60,7 +61,8 @@ def _first_number(config: Mapping[str, object], keys: Sequence[str]) -> float | 
 
 
 def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
-    """A number that since transformers 5 is in `rope_parameters`, and was beside it before."""
+    """Returns a number that since transformers 5 is in `rope_parameters`, and was beside it
+    before."""
     values = text_tower(config).values
     parameters = values.get("rope_parameters")
     inner = parameters if isinstance(parameters, Mapping) else {}
@@ -70,7 +72,7 @@ def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
 
 
 def activation(config: Mapping[str, object]) -> str | None:
-    """The activation function of networks, by the name that transformers has for it."""
+    """Returns the activation function of networks, by the name that transformers has for it."""
     values = text_tower(config).values
     keys = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function")
     name = next((values[key] for key in keys if values.get(key) is not None), None)

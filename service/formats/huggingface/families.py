@@ -39,34 +39,35 @@ _ROWS: Mapping[str, Mapping[str, Any]] = data("families")["families"]
 
 
 def _row(model_type: str) -> dict[str, Any]:
-    """A row with what it takes from the row of another family."""
-    own = dict(_ROWS[model_type])
-    like = own.pop("like", None)
-    return own if like is None else {**_row(like), **own}
+    """Returns a row with the fields that it takes from the row of another family."""
+    row = dict(_ROWS[model_type])
+    like = row.pop("like", None)
+    return row if like is None else {**_row(like), **row}
 
 
-def _value(field: str, written: Any) -> Any:
-    """The value of a field of a family."""
+def _value(field: str, entry: Any) -> Any:
+    """Returns the value of a field of a family, by its entry in the row."""
     if field in _PARTS:
-        return _part(written)
-    if field == "mixers" and isinstance(written, dict):
-        return {kind: _part(mixer) for kind, mixer in written.items()}
-    if field == "norms" and isinstance(written, dict):
-        return Norms(**written)
+        return _part(entry)
+    if field == "mixers" and isinstance(entry, dict):
+        return {kind: _part(mixer) for kind, mixer in entry.items()}
+    if field == "norms" and isinstance(entry, dict):
+        return Norms(**entry)
     if field in ("mixers", "norms"):
-        return _part(written)
+        return _part(entry)
     if field == "refused":
-        return tuple(Refused(*switch) for switch in written)
-    return tuple(written) if isinstance(written, list) else written
+        return tuple(Refused(*switch) for switch in entry)
+    return tuple(entry) if isinstance(entry, list) else entry
 
 
-def _part(written: Any) -> Any:
-    """The part that is written; whatever else stands among arguments as it is."""
-    if isinstance(written, str):
-        return _FUNCTIONS.get(written, written)
-    if not isinstance(written, list):
-        return written
-    name, *arguments = written
+def _part(entry: Any) -> Any:
+    """Returns the function of a name, or what it returns for arguments: `heads(qk_norm=True)` of
+    ["heads", {"qk_norm": true}]. Other entries stand for themselves."""
+    if isinstance(entry, str):
+        return _FUNCTIONS.get(entry, entry)
+    if not isinstance(entry, list):
+        return entry
+    name, *arguments = entry
     keywords = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
     return _FUNCTIONS[name](
         *map(_part, arguments), **{key: _part(value) for key, value in keywords.items()}
@@ -74,7 +75,7 @@ def _part(written: Any) -> Any:
 
 
 def _family(model_type: str) -> Family:
-    fields = {field: _value(field, written) for field, written in _row(model_type).items()}
+    fields = {field: _value(field, entry) for field, entry in _row(model_type).items()}
     return Hybrid(**fields) if "mixers" in fields else Family(**fields)
 
 

@@ -85,7 +85,7 @@ class Family:
     """Keys for which configs of other families are refused, and which this family has."""
 
     def read(self, cfg: Config) -> Architecture:
-        """The architecture of a config. Raises Invalid or Unsupported."""
+        """Returns the architecture of a config. Raises Invalid or Unsupported."""
         cfg = self.prepare(cfg.respell(self.keys))
         for refusal in self.refused:
             cfg.refuse(refusal.key, refusal.missing, refusal.value)
@@ -134,7 +134,7 @@ class Family:
         return own + (self.experts_normed and isinstance(feed_forward, Moe))
 
     def networks(self, cfg: Config) -> list[Mlp | Moe]:
-        """The feed-forward network of each layer."""
+        """Returns the feed-forward network of each layer."""
         if self.experts is not None:
             return feed_forward_layers(cfg, self.mlp, self.experts, self.sparse)
         _require_dense(cfg)
@@ -167,7 +167,7 @@ class Hybrid(Family):
 
 
 def mtp_layers(cfg: Config) -> int:
-    """The number of multi-token-prediction modules, which stand beside the stack."""
+    """Returns the number of multi-token-prediction modules, which stand beside the stack."""
     return cfg.count("num_nextn_predict_layers", 0, most=MAX_LAYERS)
 
 

@@ -109,7 +109,7 @@ def nemotron_h(cfg: Config) -> Config:
 
 
 def _spelled_out(cfg: Config, key: str) -> list[str]:
-    """The kinds of layers that a string has letters for."""
+    """Returns the kinds of layers that a string has letters for."""
     pattern = cfg.word(key)
     if len(pattern) != num_layers(cfg) or not set(pattern) <= set(_LETTERS):
         rule = f"must have one of {' '.join(_LETTERS)} for each of the {num_layers(cfg)} layers"

@@ -55,8 +55,8 @@ def side_by_side(attention: AttentionPart, recurrence: RecurrencePart) -> LayerP
 
 
 def delta_net(cfg: Config) -> DeltaNet:
-    """The gated delta net of Qwen3-Next. Null heads are those of attention, null sizes of a key
-    three quarters of a head's, and null sizes of a value twice those of a key (OLMo Hybrid)."""
+    """Returns the gated delta net of Qwen3-Next. Null heads are those of attention, null sizes of a
+    key three quarters of a head's, and null sizes of a value twice those of a key (OLMo Hybrid)."""
     num_heads = cfg.size_or_none("linear_num_value_heads") or cfg.size("num_attention_heads")
     key_heads = cfg.size_or_none("linear_num_key_heads") or cfg.size("num_attention_heads")
     key_dim = cfg.size_or_none("linear_key_head_dim") or 3 * cfg.size("hidden_size") // (
@@ -137,16 +137,16 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
 
 
 def expanded(cfg: Config) -> int:
-    """The elements of all heads of Mamba-2 where the hidden size says how many."""
+    """Returns the elements of all heads of Mamba-2 where the hidden size says how many."""
     return cfg.size("mamba_expand", most=64) * cfg.size("hidden_size")
 
 
 def _share(cfg: Config, elements: int, num_heads: int) -> int:
-    """The elements of one head, which may be written too."""
+    """Returns the elements of one head. Raises Invalid where `mamba_d_head` says another number."""
     if elements % num_heads:
         raise cfg.invalid("mamba_n_heads", f"must divide the {elements} elements of all heads")
-    written = cfg.get("mamba_d_head")
-    if written not in (None, "auto") and cfg.size("mamba_d_head") * num_heads != elements:
+    head_dim = cfg.get("mamba_d_head")
+    if head_dim not in (None, "auto") and cfg.size("mamba_d_head") * num_heads != elements:
         raise cfg.invalid("mamba_d_head", f"must be {elements} elements / {num_heads} heads")
     return elements // num_heads
 

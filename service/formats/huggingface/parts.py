@@ -57,8 +57,8 @@ def heads(
 
 
 def head_counts(cfg: Config) -> tuple[int, int, int]:
-    """The numbers of heads and of key-value heads, and the elements of a head. Null key-value heads
-    are as many as heads; heads of null elements divide the hidden size."""
+    """Returns the numbers of heads and of key-value heads, and the elements of a head. Null
+    key-value heads are as many as heads; heads of null elements divide the hidden size."""
     num_heads = cfg.size("num_attention_heads")
     kv_heads = cfg.size_or_none("num_key_value_heads") or num_heads
     if num_heads % kv_heads:
@@ -68,7 +68,8 @@ def head_counts(cfg: Config) -> tuple[int, int, int]:
 
 
 def hidden_per_head(cfg: Config, key: str) -> int:
-    num_heads, hidden = cfg.size("num_attention_heads"), cfg.size("hidden_size")
+    num_heads = cfg.size("num_attention_heads")
+    hidden = cfg.size("hidden_size")
     if hidden % num_heads:
         quotient = f"{cfg.where('hidden_size')} / {cfg.where('num_attention_heads')}"
         rule = f"is required: {quotient} = {hidden}/{num_heads} is not whole"
@@ -104,7 +105,7 @@ def gated(*, bias: Switch = False, width: str = "intermediate_size") -> MlpPart:
 def plain(
     *, bias: Switch = False, times_hidden: int | None = None, learned_activation: bool = False
 ) -> MlpPart:
-    """An MLP of two matrices. A null width is `times_hidden` times the hidden size."""
+    """Returns an MLP of two matrices. A null width is `times_hidden` times the hidden size."""
 
     def read(cfg: Config) -> Mlp:
         default = times_hidden and times_hidden * cfg.size("hidden_size")
@@ -142,38 +143,41 @@ def experts(
         per_token = cfg.size(top_k)
         if per_token > num_experts:
             raise cfg.invalid(top_k, f"must be at most {cfg.where(count)} = {num_experts}")
-        num_groups, chosen = _groups(cfg, num_experts, per_token)
+        num_groups, groups_per_token = _groups(cfg, num_experts, per_token)
         size = cfg.size(width)
-        times = shared if isinstance(shared, int) else cfg.count_or_zero(shared, most=MAX_LAYERS)
+        if shared_width:
+            shared_size = cfg.count(shared_width)
+        elif isinstance(shared, str):
+            shared_size = size * cfg.count_or_zero(shared, most=MAX_LAYERS)
+        else:
+            shared_size = size * shared
         return Moe(
             num_experts=num_experts,
             experts_per_token=per_token,
             intermediate_size=size,
-            shared_expert_intermediate_size=cfg.count(shared_width)
-            if shared_width
-            else times * size,
+            shared_expert_intermediate_size=shared_size,
             shared_gate=shared_gate,
             selection_bias=is_on(cfg, selection_bias),
             selection_bias_is_parameter=selection_bias_is_parameter,
             bias=bias,
             router_bias=bias,
             num_groups=num_groups,
-            groups_per_token=chosen,
+            groups_per_token=groups_per_token,
         )
 
     return read
 
 
 def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
-    """The number of groups of experts, and of how many groups a token's experts are."""
+    """Returns the number of groups of experts, and the number of groups that a token's experts are
+    of."""
     if cfg.null("n_group") or cfg.null("topk_group"):
         return 1, 1
     groups = cfg.size("n_group", 1)
-    chosen = cfg.size("topk_group", 1)
+    top_k = cfg.size("topk_group", 1)
     if num_experts % groups:
         raise cfg.invalid("n_group", f"must divide {num_experts} experts")
-    if chosen > groups or per_token > chosen * (num_experts // groups):
-        raise cfg.invalid(
-            "topk_group", f"must be of n_group = {groups} groups that hold {per_token} experts"
-        )
-    return groups, chosen
+    if top_k > groups or per_token > top_k * (num_experts // groups):
+        rule = f"must be of n_group = {groups} groups that hold {per_token} experts"
+        raise cfg.invalid("topk_group", rule)
+    return groups, top_k

@@ -48,8 +48,8 @@ def full_every(period: int, key: str | None = None) -> Kinds:
     in the config, under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        found = cfg.size(key, period, most=MAX_LAYERS) if key else period
-        return lambda index: SLIDING if (index + 1) % found else FULL
+        every = cfg.size(key, period, most=MAX_LAYERS) if key else period
+        return lambda index: SLIDING if (index + 1) % every else FULL
 
     return read
 
@@ -98,13 +98,14 @@ def _has_windows(cfg: Config) -> bool:
 
 
 def stated_or(default: Kinds) -> Kinds:
-    """The kinds of `layer_types` if the config has that key, or else those of the family."""
+    """Returns the kinds of `layer_types` if the config has that key, or else those of the
+    family."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        stated = cfg.words("layer_types", num_layers(cfg))
-        if not stated:
+        layer_types = cfg.words("layer_types", num_layers(cfg))
+        if not layer_types:
             return default(cfg)
-        return [_RENAMED.get(kind, kind) for kind in stated].__getitem__
+        return [_RENAMED.get(kind, kind) for kind in layer_types].__getitem__
 
     return read
 
@@ -118,25 +119,25 @@ def attention_every(period: int, key: str | None = None) -> Kinds:
     config, under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
-        found = cfg.size(key, period) if key else period
-        return lambda index: LINEAR if (index + 1) % found else FULL
+        every = cfg.size(key, period) if key else period
+        return lambda index: LINEAR if (index + 1) % every else FULL
 
     return read
 
 
 def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Attention]:
-    """The attention of every layer. Its kind is that of `layer_types` if the config has that key,
-    or else what the family says.
+    """Returns the attention of every layer. Its kind is that of `layer_types` if the config has
+    that key, or else what the family says.
 
     `use_sliding_window: false` switches all windows off, whatever else is written.
     """
     count = num_layers(cfg)
-    stated = cfg.words("layer_types", count)
-    if not stated:
+    layer_types = cfg.words("layer_types", count)
+    if not layer_types:
         kind_of = kinds(cfg)
-        stated = [kind_of(index) for index in range(count)]
-    blocks = {kind: _attention_of_kind(cfg, part, kind) for kind in dict.fromkeys(stated)}
-    return [blocks[kind] for kind in stated]
+        layer_types = [kind_of(index) for index in range(count)]
+    blocks = {kind: _attention_of_kind(cfg, part, kind) for kind in dict.fromkeys(layer_types)}
+    return [blocks[kind] for kind in layer_types]
 
 
 def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention:
@@ -151,7 +152,7 @@ def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention
 
 
 def undescribed_kind(cfg: Config, kind: str, known: Iterable[str]) -> Unsupported:
-    """The error for a layer of a kind that its family does not have."""
+    """Returns the error for a layer of a kind that its family does not have."""
     missing = f"layers of this kind; those of this family are {', '.join(known)}"
     return Unsupported(cfg.where("layer_types"), shown(kind), missing)
 
@@ -193,16 +194,16 @@ def qwen_sparse(cfg: Config) -> Callable[[int], bool]:
 def feed_forward_layers(
     cfg: Config, dense: MlpPart, sparse: MoePart, is_sparse: Sparse
 ) -> list[Mlp | Moe]:
-    """The feed-forward part of every layer. Which are sparse is in `mlp_layer_types` if the config
-    has that key, or else what the family says. The keys of a kind are read only if a layer is of
-    it."""
+    """Returns the feed-forward part of every layer. Which are sparse is in `mlp_layer_types` if the
+    config has that key, or else what the family says. The keys of a kind are read only if a layer
+    is of it."""
     count = num_layers(cfg)
-    stated = cfg.words("mlp_layer_types", count)
-    if not set(stated) <= {DENSE, SPARSE}:
+    layer_types = cfg.words("mlp_layer_types", count)
+    if not set(layer_types) <= {DENSE, SPARSE}:
         raise cfg.invalid("mlp_layer_types", f"must be made of {DENSE} and {SPARSE}")
-    if not stated:
+    if not layer_types:
         sparse_at = is_sparse(cfg)
-        stated = [SPARSE if sparse_at(index) else DENSE for index in range(count)]
+        layer_types = [SPARSE if sparse_at(index) else DENSE for index in range(count)]
     parts: dict[str, MlpPart | MoePart] = {DENSE: dense, SPARSE: sparse}
-    blocks = {kind: parts[kind](cfg) for kind in dict.fromkeys(stated)}
-    return [blocks[kind] for kind in stated]
+    blocks = {kind: parts[kind](cfg) for kind in dict.fromkeys(layer_types)}
+    return [blocks[kind] for kind in layer_types]

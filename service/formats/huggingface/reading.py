@@ -73,8 +73,9 @@ def is_multimodal(config: Mapping[str, object]) -> bool:
 
 
 def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
-    """The architecture that a config.json describes. Its name is `name`, or else the config's own,
-    or else its model_type. Raises Invalid, UnknownName or Unsupported, each with the key."""
+    """Returns the architecture that a config.json describes. Its name is `name`, or else the
+    config's own, or else its model_type. Raises Invalid, UnknownName or Unsupported, each with the
+    key."""
     text = text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
         if text.get(key) != _ON_IMAGES_ALONE:
@@ -94,13 +95,13 @@ def reads_tower(config: Mapping[str, object]) -> bool:
 
 
 def read_tower(config: Mapping[str, object], text: Architecture) -> Tower:
-    """The encoder of images beside a language model that `read` has read. Raises Unsupported where
-    it is of a family that is not known."""
+    """Returns the encoder of images beside a language model that `read` has read. Raises
+    Unsupported where it is of a family that is not known."""
     return vision.read(config, text.hidden_size)
 
 
 def family(config: Mapping[str, object]) -> str:
-    """The model_type of the language model. Raises as `read` does."""
+    """Returns the model_type of the language model. Raises as `read` does."""
     return text_tower(config).model_type
 
 
@@ -122,20 +123,22 @@ def is_quantized(config: Mapping[str, object]) -> bool:
 
 
 def _tower_key(config: Mapping[str, object]) -> str | None:
-    """The key of the object with the text tower; None where the config is that of a language
-    model."""
+    """Returns the key of the object with the text tower; None where the config is that of a
+    language model."""
     if config.get("model_type") in FAMILIES:
         return None
     return next((key for key in _TEXT_TOWERS if config.get(key) is not None), None)
 
 
 def text_tower(config: Mapping[str, object]) -> Config:
-    """The config of the language model, which is the whole unless the model is multimodal."""
+    """Returns the config of the language model, which is the whole unless the model is
+    multimodal."""
     return _text_tower_at(config, "")
 
 
 def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
-    """The config of the language model in an object, to which `path` leads from the whole."""
+    """Returns the config of the language model in an object, to which `path` leads from the
+    whole."""
     model_type = _model_type(config, path)
     if model_type in FAMILIES:
         absent = class_defaults(model_type) if path else defaults_without_sizes(model_type)

@@ -28,8 +28,8 @@ class Tower:
     def encoder(
         self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
     ) -> Encoder:
-        """The encoder of a workload. Unless said otherwise an image is as large as the model's
-        images always are, or has all of a sequence's tokens of images."""
+        """Returns the encoder of a workload. Unless said otherwise an image is as large as the
+        model's images always are, or has all of a sequence's tokens of images."""
         return Encoder(
             hidden_size=self.hidden_size,
             layers=self.layers,
@@ -44,7 +44,7 @@ class Tower:
 
 
 def side_of(cfg: Config, key: str) -> int:
-    """A length that may be written once, or for height and width."""
+    """Returns a length that may be written once, or for height and width."""
     value = cfg.get(key)
     if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
         return cfg.with_value(key, value[0]).size(key)

@@ -38,7 +38,8 @@ def is_known(config: Mapping[str, object]) -> bool:
 
 
 def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
-    """The tower that a config describes. Raises Unsupported where its family is not read."""
+    """Returns the tower that a config describes. Raises Unsupported where its family is not
+    read."""
     outer = Config(config, str(config.get("model_type")))
     reader = _READERS.get(outer.model_type)
     if reader is not None and config.get("vision_config") is None:
@@ -67,7 +68,8 @@ def _qwen_patch(vision: Config) -> int:
 
 
 def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
-    hidden, merged = vision.size("embed_dim"), vision.size("spatial_merge_size") ** 2
+    hidden = vision.size("embed_dim")
+    merged = vision.size("spatial_merge_size") ** 2
     width = int(hidden * vision.number("mlp_ratio"))
     return Tower(
         hidden_size=hidden,
@@ -83,7 +85,8 @@ def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
 
 def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
     """Attention is within windows of `window_size` pixels, but in a few layers."""
-    hidden, merged = vision.size("hidden_size"), vision.size("spatial_merge_size") ** 2
+    hidden = vision.size("hidden_size")
+    merged = vision.size("spatial_merge_size") ** 2
     full = equal_layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
     window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2
     local = equal_layers(
@@ -109,7 +112,8 @@ def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
-    hidden, merged = vision.size("hidden_size"), vision.size("spatial_merge_size") ** 2
+    hidden = vision.size("hidden_size")
+    merged = vision.size("spatial_merge_size") ** 2
     positions = vision.size("num_position_embeddings") * hidden
     return Tower(
         hidden_size=hidden,
@@ -127,7 +131,8 @@ def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
     """Beside the last layer's output, that of some layers before is merged too (DeepStack)."""
     plain = _qwen3_5(outer, vision, text)
     taps = len(vision.indices("deepstack_visual_indexes", len(plain.layers)))
-    last, merged = plain.projector, plain.patches_per_token * plain.hidden_size
+    last = plain.projector
+    merged = plain.patches_per_token * plain.hidden_size
     vectors = last.vectors - 2 * plain.hidden_size + 2 * merged
     projector = Projector(
         matrices=last.matrices * (1 + taps), vectors=last.vectors + vectors * taps
@@ -136,8 +141,9 @@ def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
-    """A SigLIP whose patches are averaged to so many tokens an image."""
-    hidden, tokens = vision.size("hidden_size"), outer.size("mm_tokens_per_image", 256)
+    """Returns a SigLIP whose patches are averaged to so many tokens an image."""
+    hidden = vision.size("hidden_size")
+    tokens = outer.size("mm_tokens_per_image", 256)
     return _siglip(
         vision,
         patches_of(vision) // tokens,
@@ -147,7 +153,8 @@ def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | None) -> Tower:
-    hidden, width = vision.size("hidden_size"), vision.size("intermediate_size")
+    hidden = vision.size("hidden_size")
+    width = vision.size("intermediate_size")
     channels = vision.size("num_channels")
     other = hidden + patches_of(vision) * hidden + 2 * hidden  # biases, positions, norm
     if vision.flag("vision_use_head"):  # attention of one query, a norm and a network
@@ -165,7 +172,8 @@ def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | Non
 
 
 def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
-    hidden, head_dim = vision.size("hidden_size"), vision.size("head_dim")
+    hidden = vision.size("hidden_size")
+    head_dim = vision.size("head_dim")
     return Tower(
         hidden_size=hidden,
         layers=equal_layers(
@@ -191,8 +199,10 @@ def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
 
 def _llama4(outer: Config, vision: Config, text: int) -> Tower:
     """Attention is within a tile of `image_size`, whose patches are shuffled together."""
-    hidden, merged = vision.size("hidden_size"), round(vision.number("pixel_shuffle_ratio") ** -2)
-    adapted, output = vision.size("projector_input_dim"), vision.size("projector_output_dim")
+    hidden = vision.size("hidden_size")
+    merged = round(vision.number("pixel_shuffle_ratio") ** -2)
+    adapted = vision.size("projector_input_dim")
+    output = vision.size("projector_output_dim")
     adapter = ((vision.size("intermediate_size"), adapted), (output, output))
     positions = (patches_of(vision) + 1) * hidden  # and one for the token of the class
     return Tower(
@@ -207,7 +217,7 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _kimi(outer: Config, vision: Config, text: int) -> Tower:
-    """A MoonViT. Its keys differ in the files beside the weights and in transformers."""
+    """Returns a MoonViT. Its keys differ in the files beside the weights and in transformers."""
     vision = vision.respell(_KIMI_KEYS)
     hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
@@ -242,7 +252,8 @@ def _pair(cfg: Config, key: str) -> tuple[int, int]:
 
 def _internvl(outer: Config, vision: Config, text: int) -> Tower:
     outer = outer.assuming(downsample_ratio=0.5)
-    hidden, merged = vision.size("hidden_size"), round(outer.number("downsample_ratio") ** -2)
+    hidden = vision.size("hidden_size")
+    merged = round(outer.number("downsample_ratio") ** -2)
     rms = vision.word("norm_type") == "rms_norm"
     layers = equal_layers(
         vision,
@@ -270,7 +281,8 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
-    hidden, merged = vision.size("hidden_size"), outer.size("spatial_merge_size", 2) ** 2
+    hidden = vision.size("hidden_size")
+    merged = outer.size("spatial_merge_size", 2) ** 2
     after = projector_of(
         _features(outer) * hidden,
         text,

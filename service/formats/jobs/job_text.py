@@ -22,29 +22,30 @@ class JobText:
     """Texts that the object has beside the command, such as those of a ConfigMap."""
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def whole(value: Any) -> int | None:
+def positive_integer(value: Any) -> int | None:
     """Returns a whole number from 1 up; None for anything else."""
     match = re.fullmatch(r"\d{1,7}", str(value), re.ASCII) if not isinstance(value, bool) else None
     return int(match[0]) or None if match else None
 
 
 def environment_of(value: Any) -> dict[str, str]:
-    """Returns variables that are a mapping, or a list of objects with `name` and `value`."""
+    """Returns variables that are a mapping, {"TP": 8}, or a list of objects, [{"name": "TP",
+    "value": "8"}]."""
     pairs = [
         (variable.get("name"), variable.get("value"))
-        for variable in listed(value)
-        if mapping(variable)
+        for variable in as_list(value)
+        if as_mapping(variable)
     ]
-    pairs += list(mapping(value).items())
-    return {str(name): _text(given) for name, given in pairs if name and given is not None}
+    pairs += list(as_mapping(value).items())
+    return {str(name): _text(content) for name, content in pairs if name and content is not None}
 
 
 def _text(value: Any) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from service.formats.jobs.job_text import (
     JobText,
+    as_list,
+    as_mapping,
     environment_of,
     header,
-    listed,
-    mapping,
-    whole,
+    positive_integer,
 )
 from service.formats.shell.headers import Header
 
@@ -26,6 +26,8 @@ _CHIP_LABELS = (
 )  # fmt: skip
 """Labels by which a pod asks for nodes with a kind of chip."""
 _COUNTS = ("replicas", "parallelism", "completions", "numNodes", "minMember")
+_REPLICATED = ("template", "spec", "jobTemplate")
+"""Fields with an object of which there are as many as the counts beside it say."""
 _LISTS = ("replicatedJobs", "tasks", "workerGroupSpecs")
 _MOST_PODS = 64  # of one training: objects have a template for each role, not one for each pod
 _MOST_DEPTH = 24  # twice the depth at which any kind of object has its pods
@@ -41,7 +43,7 @@ class _Pod:
 
 
 def is_object(document: Any) -> bool:
-    fields = mapping(document)
+    fields = as_mapping(document)
     return "kind" in fields and "apiVersion" in fields
 
 
@@ -51,35 +53,32 @@ def job_of(documents: Sequence[Mapping[str, Any]]) -> JobText | None:
         str(name): str(text)
         for document in documents
         if document.get("kind") == "ConfigMap"
-        for name, text in mapping(document.get("data")).items()
+        for name, text in as_mapping(document.get("data")).items()
     }
     for document in documents:
-        found = _of_object(document)
-        if found is not None:
-            return JobText(
-                text=found.text,
-                environment=found.environment,
-                header=found.header,
-                files=files,
-            )
+        job = _of_object(document)
+        if job is not None:
+            return replace(job, files=files)
     return None
 
 
 def _of_object(document: Mapping[str, Any]) -> JobText | None:
-    spec = mapping(document.get("spec"))
-    trainer = mapping(spec.get("trainer"))
+    """Returns the job that an object starts: the first container with a command, of the pods with
+    accelerators if there are some."""
+    spec = as_mapping(document.get("spec"))
+    trainer = as_mapping(spec.get("trainer"))
     if trainer:
         return _of_trainer(trainer)
     pods = [*_pods(spec, 1, 0)][:_MOST_PODS]
     working = [pod for pod in pods if _gpus(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
     for pod in (*working, *pods):  # mpirun is started by a pod without accelerators
-        for container in listed(pod.spec.get("containers")):
-            text = str(entrypoint) if entrypoint else _command(mapping(container))
+        for container in as_list(pod.spec.get("containers")):
+            text = str(entrypoint) if entrypoint else _command(as_mapping(container))
             if text:
                 return JobText(
                     text=text,
-                    environment=environment_of(mapping(container).get("env")),
+                    environment=environment_of(as_mapping(container).get("env")),
                     header=_header(working),
                 )
     return None
@@ -87,9 +86,9 @@ def _of_object(document: Mapping[str, Any]) -> JobText | None:
 
 def _of_trainer(trainer: Mapping[str, Any]) -> JobText | None:
     """Returns the job of a TrainJob, whose runtime starts torchrun on each node."""
-    gpus = _gpus_of(mapping(trainer.get("resourcesPerNode")))
-    nodes = whole(trainer.get("numNodes")) or 1
-    per_node = whole(trainer.get("numProcPerNode"))
+    gpus = _gpus_of(as_mapping(trainer.get("resourcesPerNode")))
+    nodes = positive_integer(trainer.get("numNodes")) or 1
+    per_node = positive_integer(trainer.get("numProcPerNode"))
     text = _command(trainer)
     if not text:
         return None
@@ -101,31 +100,34 @@ def _of_trainer(trainer: Mapping[str, Any]) -> JobText | None:
 
 
 def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
-    """Yields the pods of an object with how many there are: each level says how often it has what
-    is below."""
+    """Yields the pods of an object with how many there are: each level multiplies the `count` of
+    the levels above by its own, as replicas: 4 does."""
     if depth > _MOST_DEPTH:
         return
-    if listed(node.get("containers")):
+    if as_list(node.get("containers")):
         yield _Pod(node, count)
         return
-    own = next((n for name in _COUNTS if (n := whole(node.get(name)))), 1)
+    counts = filter(None, (positive_integer(node.get(name)) for name in _COUNTS))
+    replicas = next(counts, 1)
     for name, value in node.items():
-        if name in ("template", "spec", "jobTemplate"):
-            yield from _pods(mapping(value), count * own, depth + 1)
-        elif name.endswith("ReplicaSpecs"):  # PyTorchJob and its like: by role
-            for role in mapping(value).values():
-                yield from _pods(mapping(role), count, depth + 1)
-        elif name in _LISTS:
-            for pod in listed(value):
-                yield from _pods(mapping(pod), count, depth + 1)
-        elif name in ("rayClusterSpec", "headGroupSpec"):
-            yield from _pods(mapping(value), count, depth + 1)
+        times = replicas if name in _REPLICATED else 1
+        for child in _children(name, value):
+            yield from _pods(as_mapping(child), count * times, depth + 1)
+
+
+def _children(name: str, value: Any) -> Iterable[Any]:
+    """Returns the objects in a field of an object that may have pods."""
+    if name in _REPLICATED or name in ("rayClusterSpec", "headGroupSpec"):
+        return [value]
+    if name.endswith("ReplicaSpecs"):  # PyTorchJob and its like: by role
+        return as_mapping(value).values()
+    return as_list(value) if name in _LISTS else []
 
 
 def _gpus(spec: Mapping[str, Any]) -> int | None:
     counts = [
-        _gpus_of(mapping(mapping(container).get("resources")))
-        for container in listed(spec.get("containers"))
+        _gpus_of(as_mapping(as_mapping(container).get("resources")))
+        for container in as_list(spec.get("containers"))
     ]
     return sum(filter(None, counts)) or None
 
@@ -133,7 +135,7 @@ def _gpus(spec: Mapping[str, Any]) -> int | None:
 def _gpus_of(resources: Mapping[str, Any]) -> int | None:
     for place in ("limits", "requests"):
         for name in _GPUS:
-            count = whole(mapping(resources.get(place)).get(name))
+            count = positive_integer(as_mapping(resources.get(place)).get(name))
             if count:
                 return count
     return None
@@ -146,7 +148,7 @@ def _header(pods: Sequence[_Pod]) -> Header | None:
         return None
     gpus = per_node.pop()
     nodes = sum(pod.count for pod in pods)
-    labels = [mapping(pod.spec.get("nodeSelector")) for pod in pods]
+    labels = [as_mapping(pod.spec.get("nodeSelector")) for pod in pods]
     chips = [str(label[name]) for label in labels for name in _CHIP_LABELS if name in label]
     chip = re.sub(r"^(?:NVIDIA-|nvidia-)", "", chips[0]) if chips else None
     written = {
@@ -157,15 +159,15 @@ def _header(pods: Sequence[_Pod]) -> Header | None:
 
 
 def _command(container: Mapping[str, Any]) -> str:
-    """Returns the command of a container as a shell would be told it."""
-    words = [
-        *_words(container.get("command")),
-        *_words(container.get("args")),
-    ]
+    """Returns the command of a container as a line of a shell, with its variables $(NAME) put
+    in."""
     environment = environment_of(container.get("env"))
-    put = [_VARIABLE.sub(lambda m: environment.get(m[1], m[0]), word) for word in words]
-    return " ".join(map(shlex.quote, put))
+    words = [*_words(container.get("command")), *_words(container.get("args"))]
+    words = [
+        _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), word) for word in words
+    ]
+    return " ".join(map(shlex.quote, words))
 
 
 def _words(value: Any) -> list[str]:
-    return [str(word) for word in listed(value)] or ([value] if isinstance(value, str) else [])
+    return [str(word) for word in as_list(value)] or ([value] if isinstance(value, str) else [])

@@ -10,7 +10,7 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.jobs import kubernetes, recipes, skypilot
-from service.formats.jobs.job_text import JobText, listed, mapping
+from service.formats.jobs.job_text import JobText, as_list, as_mapping
 from service.formats.launch.documents import read_yaml
 from service.formats.shell.files import LaunchFiles
 
@@ -63,5 +63,5 @@ def _of_json(text: str) -> list[Mapping[str, Any]]:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    items = listed(mapping(document).get("items"))[:_MOST_DOCUMENTS]
-    return [item for item in items if mapping(item)] or [document]
+    items = as_list(as_mapping(document).get("items"))[:_MOST_DOCUMENTS]
+    return [item for item in items if as_mapping(item)] or [document]

@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.formats.jobs.job_text import JobText, environment_of, listed, mapping
+from service.formats.jobs.job_text import JobText, as_list, as_mapping, environment_of
 
 _ARGUMENTS = ("ARGS", "MODEL_ARGS", "TRAINING_ARGS", "MEGATRON_ARGS", "DATA_ARGS", "args")
 _VARIABLES = ("ENV_VARS", "ENV", "ENVIRONMENT", "env_vars")
 
 
 def is_recipe(document: Any) -> bool:
-    fields = mapping(document)
+    fields = as_mapping(document)
     return any(isinstance(fields.get(name), (Mapping, list)) for name in _ARGUMENTS)
 
 
@@ -33,9 +33,11 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 
 def _words(block: Any) -> Iterable[str]:
-    for item in listed(block):
+    """Yields the words of a block of arguments: --num-layers 32 --bf16 of {"num_layers": 32,
+    "bf16": true}."""
+    for item in as_list(block):
         yield str(item)
-    for name, value in mapping(block).items():
+    for name, value in as_mapping(block).items():
         flag = f"--{str(name).lstrip('-').replace('_', '-')}"
         if isinstance(value, Mapping):
             yield from _words(value)
@@ -43,7 +45,7 @@ def _words(block: Any) -> Iterable[str]:
             yield flag
         elif value is not False:
             yield flag
-            yield from map(str, listed(value) or [value])
+            yield from map(str, as_list(value) or [value])
 
 
 def _quoted(word: str) -> str:

@@ -7,14 +7,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.formats.jobs.job_text import JobText, environment_of, header, listed, mapping, whole
+from service.formats.jobs.job_text import (
+    JobText,
+    as_list,
+    as_mapping,
+    environment_of,
+    header,
+    positive_integer,
+)
 
 _ACCELERATORS = re.compile(r"([A-Za-z][\w.-]{0,60}?)(?::(\d{1,4}))?", re.ASCII)
 
 
 def is_task(document: Any) -> bool:
-    fields = mapping(document)
-    if fields.get("type") == "task" and listed(fields.get("commands")):  # of dstack
+    fields = as_mapping(document)
+    if fields.get("type") == "task" and as_list(fields.get("commands")):  # of dstack
         return True
     has_run = isinstance(fields.get("run"), str)
     return has_run and bool({"resources", "num_nodes", "envs", "setup"} & fields.keys())
@@ -25,7 +32,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     devices on each, as variables."""
     if "commands" in document:
         return _of_dstack(document)
-    nodes = whole(document.get("num_nodes")) or 1
+    nodes = positive_integer(document.get("num_nodes")) or 1
     chip, gpus = _accelerators(_resources(document).get("accelerators"))
     set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
     if gpus:
@@ -40,7 +47,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
         header=header("SkyPilot", nodes=nodes, gpus=gpus, chip=chip, written=written),
         files={
             str(name): str(text)
-            for name, text in mapping(document.get("file_mounts")).items()
+            for name, text in as_mapping(document.get("file_mounts")).items()
             if isinstance(text, str) and "\n" in text
         },
     )
@@ -48,15 +55,17 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns what a task asks for; of several that would do, the first."""
-    resources = mapping(document.get("resources"))
-    others = [*listed(resources.get("any_of")), *listed(resources.get("ordered"))]
-    return {**resources, **mapping(others[0])} if others else resources
+    resources = as_mapping(document.get("resources"))
+    others = [*as_list(resources.get("any_of")), *as_list(resources.get("ordered"))]
+    return {**resources, **as_mapping(others[0])} if others else resources
 
 
 def _of_dstack(document: Mapping[str, Any]) -> JobText:
-    nodes = whole(document.get("nodes")) or 1
-    chip, gpus = _accelerators(mapping(document.get("resources")).get("gpu"))
-    pairs = [str(assignment).partition("=") for assignment in listed(document.get("env"))]
+    """Returns the job of a task of dstack: its `commands`, on `nodes` with the GPUs of
+    `resources`."""
+    nodes = positive_integer(document.get("nodes")) or 1
+    chip, gpus = _accelerators(as_mapping(document.get("resources")).get("gpu"))
+    pairs = [str(assignment).partition("=") for assignment in as_list(document.get("env"))]
     written = {name: value for name, equals, value in pairs if equals}
     counts = {"DSTACK_NODES_NUM": str(nodes)}
     if gpus:
@@ -81,7 +90,7 @@ def _accelerators(value: Any) -> tuple[str | None, int | None]:
     if isinstance(value, Mapping):
         chip, count = next(iter(value.items()), (None, None))
         return _accelerators(chip if count is None else f"{chip}:{count}")
-    if listed(value):
+    if as_list(value):
         return _accelerators(value[0])
     match = _ACCELERATORS.fullmatch(str(value or ""))
     return (match[1], int(match[2] or 1)) if match else (None, None)

@@ -37,7 +37,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_document(text: str) -> dict[str, Any]:
-    """The mapping that a text in YAML or JSON holds. Raises Invalid where it holds none."""
+    """Returns the mapping that a text in YAML or JSON holds. Raises Invalid where it holds none."""
     document = _json_value(text) or read_yaml(text)
     if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
         rule = "must be a mapping of names to values, as the text of a JSON or YAML file is"
@@ -46,9 +46,9 @@ def read_document(text: str) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a text in YAML, of the kinds that JSON has too. All YAML that a caller sends is
-    read here. Raises Invalid where it is none, where aliases make it endless, and where it is
-    longer or nests deeper than a document of settings."""
+    """Returns the value of a text in YAML, of the kinds that JSON has too. All YAML that a caller
+    sends is read here. Raises Invalid where it is none, where aliases make it endless, and where it
+    is longer or nests deeper than a document of settings."""
     shown = text[:_MOST_SHOWN]
     if len(text) > _MOST_CHARACTERS:
         rule = f"has {len(text)} characters; a document of settings has {_MOST_CHARACTERS} at most"
@@ -72,8 +72,8 @@ def _problem(error: Exception) -> str:
 
 
 def _json_value(text: str) -> Any:
-    """The value of a JSON text; None where a text is none. Raises Invalid where it nests deeper
-    than a document of settings does."""
+    """Returns the value of a JSON text; None where a text is none. Raises Invalid where it nests
+    deeper than a document of settings does."""
     if len(text) > _MOST_CHARACTERS:
         return None
     try:
@@ -89,7 +89,7 @@ def _json_value(text: str) -> Any:
 
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of some pairs. Raises Invalid where two have the same name and differ."""
+    """Returns the object of some pairs. Raises Invalid where two have the same name and differ."""
     distinct: dict[str, Any] = {}
     for name, value in pairs:
         if name in distinct and distinct[name] != value:
@@ -99,8 +99,8 @@ def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _twice(name: str) -> Invalid:
-    """A name that an object has twice, with values that differ. Frameworks stop at it, or take
-    either."""
+    """Returns a name that an object has twice, with values that differ. Frameworks stop at it, or
+    take either."""
     rule = "stands twice in one object of the document, with values that differ: write it once"
     return Invalid(PATH, name[:_MOST_SHOWN], rule)
 
@@ -112,9 +112,9 @@ def _items(value: Any) -> Collection[Any]:
 
 
 def _yaml_value(text: str) -> Any:
-    """The value of a YAML text. Raises Invalid where a name stands twice with values that differ,
-    where aliases make it larger than a document of settings, and where it nests deeper than one:
-    its events come one by one, so that no text is too deep to find out."""
+    """Returns the value of a YAML text. Raises Invalid where a name stands twice with values that
+    differ, where aliases make it larger than a document of settings, and where it nests deeper than
+    one: its events come one by one, so that no text is too deep to find out."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -164,7 +164,8 @@ class _Measuring:
 
 
 def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
-    """The nodes in one. Raises Invalid where a mapping has a name twice with values that differ."""
+    """Returns the nodes in one. Raises Invalid where a mapping has a name twice with values that
+    differ."""
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)
     if not isinstance(node, yaml.MappingNode):
@@ -202,15 +203,15 @@ def _taken_out(pairs: list[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.
 
 
 def _parts(node: yaml.Node) -> list[yaml.Node]:
-    """The nodes that are directly in a list or a mapping."""
+    """Returns the nodes that are directly in a list or a mapping."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value)
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The settings of a text in TOML, with dotted names. Raises Invalid where it is none, and for a
-    name of more steps than a document nests."""
+    """Returns the settings of a text in TOML, with dotted names. Raises Invalid where it is none,
+    and for a name of more steps than a document nests."""
     if _MANY_STEPS.search(text):
         rule = f"has a name of {_DEEPEST} steps or more, which no setting of a framework has"
         raise Invalid(PATH, text[:_MOST_SHOWN], rule)
@@ -221,8 +222,8 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with dotted names as a document: "bf16.enabled" is `enabled` of the object
-    `bf16`."""
+    """Returns the settings with dotted names as a document: "bf16.enabled" is `enabled` of the
+    object `bf16`."""
     document: dict[str, Any] = {}
     for name, value in settings.items():
         *steps, last = name.split(".")

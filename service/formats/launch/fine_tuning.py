@@ -28,11 +28,12 @@ the experts of transformers drop none."""
 
 
 def with_fine_tuning(name: str, write: Write) -> Write:
-    """The writer of a format, which refuses what its program cannot do, and otherwise adds what a
-    script of the caller's own has to do."""
+    """Returns the writer of a format, which raises Inexpressible for fine-tuning that its program
+    cannot do, and otherwise adds notes on what a script of the caller's own has to do."""
 
-    def written(job: Job) -> LaunchConfiguration:
-        workload, encoder = job.problem.workload, job.problem.architecture.encoder
+    def write_with_notes(job: Job) -> LaunchConfiguration:
+        workload = job.problem.workload
+        encoder = job.problem.architecture.encoder
         if workload.lora:
             _require_adapters(name, job, workload.lora)
         for field, value in _of_script(workload):
@@ -51,11 +52,11 @@ def with_fine_tuning(name: str, write: Write) -> Write:
         notes = [*_notes(name, workload), *_notes_on_images(encoder)]
         return replace(configuration, notes=(*configuration.notes, *notes))
 
-    return written
+    return write_with_notes
 
 
 def _of_script(workload: Workload) -> Iterator[tuple[str, object]]:
-    """The fields of a workload that only a script of the caller's own can see to."""
+    """Yields the fields of a workload that only a script of the caller's own can see to."""
     if workload.trained:
         yield "workload.trained", dataclasses.asdict(workload.trained)
     if workload.reference:
@@ -67,7 +68,7 @@ def _of_script(workload: Workload) -> Iterator[tuple[str, object]]:
 
 
 def _require(name: str, field: str, value: object, able: Collection[str], otherwise: str) -> None:
-    """Raise Inexpressible unless the format is among those that are able to do it."""
+    """Raises Inexpressible unless the format is among those whose programs can do it."""
     if name not in able:
         cure = f"its program does not do that, those of {', '.join(able)} do; ask for one of these"
         raise Inexpressible(name, field, value, f"{cure}, or {otherwise}")
@@ -114,10 +115,10 @@ def _notes(name: str, workload: Workload) -> Iterator[str]:
     if trained := workload.trained:
         yield _trained(trained)
     if reference := workload.reference:
-        kept = "a frozen copy of the model" if reference.own_weights else "no copy of the model"
+        copy = "a frozen copy of the model" if reference.own_weights else "no copy of the model"
         yield (
             f"Run {reference.forwards:g} forward passes of every sequence without gradients, with"
-            f" {kept} for them, as the trainers of TRL for preferences do."
+            f" {copy} for them, as the trainers of TRL for preferences do."
         )
     if workload.head == "score":
         yield "Load the model with AutoModelForSequenceClassification and num_labels=1."

@@ -24,8 +24,8 @@ NO_CHANGES: Changes = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDetails:
-    """The config of a model says of it what changes neither time nor memory, and that a framework
-    must know all the same; None where nothing is said."""
+    """The facts in the config of a model that change neither time nor memory, and that a framework
+    must know all the same; None where they are not known."""
 
     rope_theta: float | None = None
     """The base of rotary positions."""
@@ -68,7 +68,7 @@ class Job:
         details: ModelDetails = ModelDetails(),
         nodes: tuple[str, ...] = (),
     ) -> Self:
-        """The job of a legal layout, its layers split as predictions split them."""
+        """Returns the job of a legal layout, its layers split as predictions split them."""
         chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
         return cls(
             problem=problem,
@@ -81,8 +81,8 @@ class Job:
 
     @property
     def machines(self) -> Machines:
-        """Returns what the job runs on: the nodes that it is given, or those that such clusters
-        have."""
+        """Returns the machines of the job: its nodes where they are named, or those that such
+        clusters have."""
         devices = self.layout.num_devices
         if self.nodes:
             return Machines(len(self.nodes), devices // len(self.nodes), 1, names=self.nodes)
@@ -101,7 +101,8 @@ class Job:
 
 
 class Inexpressible(Invalid):
-    """A framework has no words for something that a layout decides; `cure` says what to do."""
+    """A layout, a workload or a stack has a value that a framework has no setting for; `cure` says
+    what to ask for instead."""
 
     def __init__(self, format_: str, knob: str, value: object, cure: str) -> None:
         super().__init__(knob, value, f"cannot be said in {format_}: {cure}")
@@ -109,16 +110,16 @@ class Inexpressible(Invalid):
 
 
 class UnknownLayers(Inexpressible):
-    """A framework's program makes no such layers; `known` says which it makes."""
+    """A framework's program makes no such layers; `supported` says which it makes."""
 
-    def __init__(self, format_: str, field: str, value: object, known: str) -> None:
-        cure = f"{known}; ask for deepspeed or fsdp, beside which a script makes the model"
+    def __init__(self, format_: str, field: str, value: object, supported: str) -> None:
+        cure = f"{supported}; ask for deepspeed or fsdp, beside which a script makes the model"
         super().__init__(format_, field, value, cure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfiguration:
-    """Everything that a framework must be told so that it runs a layout.
+    """The configuration with which a framework runs a layout.
 
     `settings` are the framework's own names in its own order and nesting: Megatron's with their
     dashes ("--tensor-model-parallel-size": 4, a flag without a value is True), torchtitan's and
@@ -153,13 +154,13 @@ class LaunchConfiguration:
 
 
 def with_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    """Settings with some of them changed."""
+    """Returns settings with some of them changed."""
     kept = {name: value for name, value in settings.items() if name not in changes}
     return kept | {name: value for name, value in changes.items() if value is not None}
 
 
 def in_words(values: Iterable[int]) -> str:
-    """Values of which each is a cure, such as "1, 2 or 4"."""
+    """Returns alternatives in words, such as "1, 2 or 4"."""
     *others, last = map(str, values)
     return f"{', '.join(others)}{' or ' if others else ''}{last}"
 
@@ -207,18 +208,18 @@ class LaunchReading:
     devices."""
     micro_batches_setting: str | None = None
     """The setting that says it."""
-    unwritten: Mapping[str, str] = field(default_factory=dict)
-    """By field, values that are here and that nobody wrote, such as workload.seq_len or
-    num_micro_batches: where they come from, in words."""
+    default_origins: Mapping[str, str] = field(default_factory=dict)
+    """By field, such as workload.seq_len or num_micro_batches, where a value comes from that the
+    launch does not set, in words."""
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary before the framework pads them for its tensor-parallel ranks, where
     it does and they are said."""
-    counted: Mapping[str, str] = field(default_factory=dict)
-    """By field, how values are counted that are not counted as they are written."""
+    counting_notes: Mapping[str, str] = field(default_factory=dict)
+    """By field, how a value is counted that is not counted as the launch has it, in words."""
     assumed: tuple[str, ...] = ()
     """The settings that are counted as something else than they are, in words."""
-    asks: Mapping[str, str] = field(default_factory=dict)
-    """By part: what is named and not known here, and what to send."""
+    unresolved_parts: Mapping[str, str] = field(default_factory=dict)
+    """By part of the request, such as model: why the launch leaves it open, and what to send."""
     stops: tuple[Stop, ...] = ()
     """Settings that were read but that the framework refuses, beyond the rules of layouts."""
     reservations: tuple[Reservation, ...] = ()

@@ -35,8 +35,8 @@ _SCHEDULE_OF_CHUNKS = ("megatron", "megatron-bridge")
 
 
 def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> str | None:
-    """Returns values of a knob, or of the global batch, of which each will do, as settings that can
-    be written: "--tensor-model-parallel-size 1 or 2". None where no single setting says them."""
+    """Returns alternative values of a knob, or of the global batch, as a setting of the format:
+    "--tensor-model-parallel-size 1 or 2". None where no single setting says them."""
     setting = KNOB_SETTINGS[format_].get(knob)
     if setting is None:
         return None

@@ -12,8 +12,9 @@ from service.formats.launch.job import Inexpressible
 def require_values(
     format_: str, layout: Layout, allowed: Mapping[str, tuple[Collection[Any], str]]
 ) -> None:
-    """Raise Inexpressible where a knob has none of the values that the format has words for.
-    `allowed` has these by knob, each with the cure where it is something else."""
+    """Raises Inexpressible where a knob of a layout has a value that the format cannot express.
+    `allowed` has the values of each knob, and the cure for others: {"pp": ((1,), "ask with pp
+    1")}."""
     for knob, (values, cure) in allowed.items():
         value = getattr(layout, knob)
         if value not in values:
@@ -21,8 +22,8 @@ def require_values(
 
 
 def require_order(format_: str, layout: Layout, axes: tuple[str, ...]) -> None:
-    """Raise Inexpressible where ranks are not placed in the one order that the framework has,
-    innermost axis first. Axes of one rank stand nowhere."""
+    """Raises Inexpressible where ranks are not placed in the one order that the framework has,
+    innermost axis first. Axes of degree 1 have no place."""
     active = [axis for axis in layout.placement if getattr(layout, axis) > 1]
     if active != [axis for axis in axes if getattr(layout, axis) > 1]:
         cure = f"its ranks are always in the order {', '.join(axes)}, innermost first"

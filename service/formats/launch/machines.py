@@ -26,24 +26,31 @@ class Machines:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machines:
-        """The machines of a job that holds as many devices of each."""
+        """Returns the machines of a job that has all chips of a cluster, as many of each
+        machine."""
         domain = cluster.scale_up_domain_chips
-        innermost = cluster.fabric.levels[0].size if cluster.fabric.levels else None
-        chips = domain if cluster.is_torus else min(innermost or domain, domain)
-        if chips > MOST_IN_MACHINE or cluster.is_torus:
-            chips = _CHIPS_PER_TRAY
-        held = math.gcd(chips, cluster.num_chips)
-        machine = innermost or domain
-        if machine > MOST_IN_MACHINE or cluster.is_torus:
-            machine = _CHIPS_PER_TRAY
-        devices = held * cluster.chip.devices_per_chip
-        joined, remainder = divmod(cluster.scale_up_domain, devices)
-        segment = joined if held == chips and not remainder else 1
-        return cls(cluster.num_devices // devices, devices, segment, is_whole=held == machine)
+        machine_chips = cluster.fabric.levels[0].size if cluster.fabric.levels else None
+        machine_chips = machine_chips or domain
+        domain_chips = min(machine_chips, domain)
+        if cluster.is_torus or machine_chips > MOST_IN_MACHINE:
+            machine_chips = _CHIPS_PER_TRAY
+        if cluster.is_torus or domain_chips > MOST_IN_MACHINE:
+            domain_chips = _CHIPS_PER_TRAY
+        chips = math.gcd(domain_chips, cluster.num_chips)
+        devices = chips * cluster.chip.devices_per_chip
+        machines_per_domain, remainder = divmod(cluster.scale_up_domain, devices)
+        has_domains = chips == domain_chips and not remainder
+        return cls(
+            nodes=cluster.num_devices // devices,
+            devices_per_node=devices,
+            segment=machines_per_domain if has_domains else 1,
+            is_whole=chips == machine_chips,
+        )
 
 
 def slurm_options(machines: Machines) -> dict[str, bool | int | str]:
-    """Options of sbatch, without dashes, for one task a node, which starts a process a device.
+    """Returns the options of sbatch, without dashes, for one task a node, which starts a process a
+    device.
 
     `exclusive` leaves the task all cores of a node: without it sites give one task one core.
     `segment` keeps as many nodes together as share scale-up links (Slurm topology/block).

@@ -8,8 +8,8 @@ from models.spec import catalogue
 
 
 def named_model(name: str, mtp_layers: int) -> dict[str, Any]:
-    """A model of the catalogue in the form of LaunchReading, with so many modules of multi-token
-    prediction: the name alone, or where it has others all of its fields."""
+    """Returns a model of the catalogue in the wire form, with so many modules of multi-token
+    prediction: its name alone, or all of its fields where the catalogue has another number."""
     if catalogue.architecture(name).mtp_layers == mtp_layers:
         return {"name": name}
     return {**catalogue.architecture_shape(name), "mtp_layers": mtp_layers}

@@ -92,8 +92,8 @@ _FEWEST = 2
 
 
 def other_format(format_: str, text: str) -> str | None:
-    """The format whose settings a text has where they are not those of `format_`: more than twice
-    as many. None where the text may be of that format, or is of none."""
+    """Returns the format whose settings a text has where they are not those of `format_`: more than
+    twice as many. None where the text may be of that format, or is of none."""
     names = _names(text)
     matches = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
     if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
@@ -118,8 +118,8 @@ class Recognized:
 
 
 def recognized(text: str, files: LaunchFiles) -> Recognized | None:
-    """The format of a launch, told by the program and the launcher that it starts, else by the
-    names of its settings; None where neither tells."""
+    """Returns the format of a launch, told by the program and the launcher that it starts, else by
+    the names of its settings; None where neither tells."""
     names = _names(text)
     with suppress(Invalid):
         command = split_command(text, files)
@@ -140,8 +140,8 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
 
 
 def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | None:
-    """The program of a command that does not look as if it trained, and why; None for a launch. A
-    script of the shell without arguments says nothing where its text was not sent."""
+    """Returns the program of a command that does not look as if it trained, and why; None for a
+    launch. A script of the shell without arguments says nothing where its text was not sent."""
     try:
         command = split_command(text, files)
     except Invalid:
@@ -165,8 +165,9 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
 
 
 def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | None:
-    """The command of a job script, or of a launcher of a scheduler, that starts no program which is
-    known to train and has no settings of one, and why it is none; None for arguments alone."""
+    """Returns the command of a job script, or of a launcher of a scheduler, that starts no program
+    which is known to train and has no settings of one, and why it is none; None for arguments
+    alone."""
     try:
         command = split_command(text, files)
     except Invalid:
@@ -184,8 +185,8 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
 
 
 def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
-    """The program of a command that trains with a framework whose settings are not read, and that
-    framework; None for any other."""
+    """Returns the program of a command that trains with a framework whose settings are not read,
+    and that framework; None for any other."""
     with suppress(Invalid):
         command = split_command(text, files)
         program = command.program or ""
@@ -196,7 +197,7 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
 
 
 def _names(text: str) -> set[str]:
-    """The names of settings in a text of any format, with underscores."""
+    """Returns the names of settings in a text of any format, with underscores."""
     text = _COMMENT.sub(r"\1", text)
     with suppress(Invalid):
         return {*read_toml(text)}
@@ -213,10 +214,10 @@ def known_settings() -> frozenset[str]:
 
 @cache
 def _known(format_: str) -> frozenset[str]:
-    """The names that the settings of a format have."""
+    """Returns the names that the settings of a format have."""
     if format_ == "megatron":
-        spelt = (name.removeprefix("--").replace("-", "_") for name in megatron_table().fields)
-        return frozenset((*spelt, *flag_of_argument()))
+        flags = (flag.removeprefix("--").replace("-", "_") for flag in megatron_table().fields)
+        return frozenset((*flags, *flag_of_argument()))
     if format_ == "megatron-bridge":
         return frozenset(bridge_table().fields)
     if format_ == "torchtitan":
@@ -229,7 +230,7 @@ def _known(format_: str) -> frozenset[str]:
 
 
 def _of_document(format_: str) -> Iterable[str]:
-    """The keys of a document, at any level, and the settings of tools beside it."""
+    """Yields the keys of a document, at any level, and the settings of tools beside it."""
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
     tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
     switches = (argument for switch in switches_of(stack) for argument in switch.arguments)

@@ -59,7 +59,7 @@ def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_yaml(configuration: LaunchConfiguration) -> str:
-    """The settings as YAML, behind comments that say what else there is to know."""
+    """Returns the settings as YAML, behind comments that say what else there is to know."""
     settings = yaml.safe_dump(
         dict(configuration.settings), sort_keys=False, allow_unicode=True, width=_WIDTH
     )
@@ -92,7 +92,7 @@ def _comment(line: str) -> list[str]:
 
 
 def as_python(configuration: LaunchConfiguration) -> str:
-    """A module with the settings as CONFIG, or as the words ARGUMENTS of a command line."""
+    """Returns a module with the settings as CONFIG, or as the words ARGUMENTS of a command line."""
     names: dict[str, Any] = {"ENVIRONMENT": dict(configuration.environment)}
     if FORMATS[configuration.format].words is None:
         names["CONFIG"] = dict(configuration.settings)
@@ -106,7 +106,8 @@ def as_python(configuration: LaunchConfiguration) -> str:
 
 
 def _configure(configuration: LaunchConfiguration) -> str:
-    """A function that assigns the settings, where they are attributes of a configuration."""
+    """Returns a function that assigns the settings, where they are attributes of a
+    configuration."""
     owner = FORMATS[configuration.format].configures
     if owner is None:
         return ""
@@ -118,7 +119,7 @@ def _configure(configuration: LaunchConfiguration) -> str:
 
 
 def as_shell(configuration: LaunchConfiguration) -> str:
-    """A script for sbatch, or for bash on one node, that starts the job.
+    """Returns a script for sbatch, or for bash on one node, that starts the job.
 
     What is to be filled in are variables, whose absence stops the script with what to put there.
     """
@@ -147,8 +148,8 @@ def _sbatch_lines(slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
 
 
 def _variables(settings: Sequence[str]) -> dict[str, str]:
-    """The shell variable for the value of each setting: LR of "--lr", and of "optimizer.lr" unless
-    another setting ends so too."""
+    """Returns the shell variable for the value of each setting: LR of "--lr", and of "optimizer.lr"
+    unless another setting ends so too."""
     short = {name: _variable(name.rpartition(".")[2]) for name in settings}
     times = Counter(short.values())
     return {name: _variable(name) if times[short[name]] > 1 else short[name] for name in settings}
@@ -198,7 +199,7 @@ def _requirement(variable: str, unset: str, what: str) -> str:
 def _document(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> list[str]:
-    """The lines that write the document into a file, where the settings are one."""
+    """Returns the lines that write the document into a file, where the settings are one."""
     if format_.words is not None:
         return []
     document = _merged(configuration.settings, nested(_tokens(variables)))
@@ -225,7 +226,7 @@ def _tokens(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with further values put in, object by object."""
+    """Returns a document with further values put in, object by object."""
     merged = dict(document)
     for name, value in more.items():
         if isinstance(value, Mapping) and isinstance(merged.get(name), Mapping):
@@ -238,7 +239,7 @@ def _merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
 def _command(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> str:
-    """The command that starts the job, an argument a line."""
+    """Returns the command that starts the job, an argument a line."""
     lines = [" ".join(_started(format_, configuration)), " ".join(_program(format_, configuration))]
     settings = dict(configuration.settings)
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
@@ -263,7 +264,7 @@ def _placeholders(
     *,
     are_options: bool,
 ) -> Iterator[str]:
-    """The arguments that are to be filled in, each of which an empty variable leaves out."""
+    """Yields the arguments that are to be filled in, each of which an empty variable leaves out."""
     for name, variable in variables.items():
         if (name in format_.options) != are_options or format_.words is None:
             continue
@@ -275,13 +276,13 @@ def _placeholders(
 
 
 def _with_variable(word: str, *, is_list: bool) -> str:
-    """A word for the shell, in which a token is the value of its variable, in as many words as it
-    has where it is a list. Inside of ${...} it is written without brackets."""
+    """Returns a word for the shell, in which a token is the value of its variable, in as many words
+    as it has where it is a list. Inside of ${...} it is written without brackets."""
     return _TOKEN.sub(r"$\1" if is_list else r'"$\1"', word)
 
 
 def _grouped(words: Sequence[str]) -> Iterator[str]:
-    """Each flag with its values, and each pair."""
+    """Yields each flag with its values, and each pair."""
     group: list[str] = []
     for word in words:
         if group and _BEGINS_ARGUMENT.match(word):
@@ -304,8 +305,8 @@ def _is_script_named(format_: LaunchFormat, configuration: LaunchConfiguration) 
 
 
 def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
-    """The lines that say where the ranks of several nodes meet and, where nodes are named, that
-    these have ranks in the order of their names."""
+    """Yields the lines that say where the ranks of several nodes meet and, where nodes are named,
+    that these have ranks in the order of their names."""
     if int(slurm.get("nodes", 1)) == 1:
         return
     if "nodelist" in slurm:
@@ -324,8 +325,8 @@ def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> It
 
 
 def _started(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
-    """The words in front of the program. On several nodes each is told its rank: that of Slurm's
-    task there, which only the shell of that task knows."""
+    """Returns the words in front of the program. On several nodes each is told its rank: that of
+    Slurm's task there, which only the shell of that task knows."""
     nodes = int(configuration.slurm.get("nodes", 1))
     devices = configuration.slurm.get("gpus-per-node", 1)
     config = f'--config_file "{_CONFIG}"' if format_.starter == "accelerate" else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -18,8 +19,8 @@ def switch_fields(
     release: str | None,
     may_hold: Callable[[Condition], bool] = lambda condition: True,
 ) -> dict[str, Any]:
-    """Fields of the stack as some arguments set its switches, or as the release does. Raises
-    Invalid where a value is none that the switch has."""
+    """Returns the fields of a stack as arguments set its switches, or as the release does. Raises
+    Invalid where a switch has no such value."""
     try:
         return read_switches(stack_id, arguments, release, may_hold)
     except Invalid as error:
@@ -27,42 +28,51 @@ def switch_fields(
 
 
 def set_switches(
-    given: Mapping[str, Any], stack_id: str, release: str, layout: Mapping[str, Any]
+    settings: Mapping[str, Any], stack_id: str, release: str, layout: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Fields of the stack as some settings have its switches, or as the release does. Raises
-    Invalid where a value is none that the switch has."""
-    named = {
-        name: _unspoiled(given[name], name, stack_id)
-        for switch in switches_of(catalogue.stack(stack_id))
-        for name in switch.arguments
-        if given.get(name) is not None
+    """Returns the fields of a stack as those of the settings that are its switches set them, or as
+    the release does. Raises Invalid where a switch has no such value."""
+    names = [name for switch in switches_of(catalogue.stack(stack_id)) for name in switch.arguments]
+    switches = {
+        name: _with_word_no(settings[name], name, stack_id)
+        for name in names
+        if settings.get(name) is not None
     }
-    dated = release if release in releases(stack_id) else None
-    return switch_fields(stack_id, named, dated, lambda condition: _holds(condition, layout))
+    known_release = release if release in releases(stack_id) else None
+    return switch_fields(
+        stack_id, switches, known_release, lambda condition: _may_hold(condition, layout)
+    )
 
 
 @cache
 def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
-    """The values, in lower case, that the arguments of a stack's switches have, by argument."""
-    values_of: dict[str, set[str]] = {}
-    for switch in switches_of(catalogue.stack(stack_id)):
-        for setting in switch.settings:
-            for name, value in setting.arguments.items():
-                values_of.setdefault(name, set()).add(str(value).lower())
+    """Returns the values that the arguments of a stack's switches have, in lower case: {"compile":
+    {"true", "false"}}."""
+    values_of: dict[str, set[str]] = defaultdict(set)
+    for arguments in _arguments_of_switches(stack_id):
+        for name, value in arguments.items():
+            values_of[name].add(str(value).lower())
     return {name: frozenset(values) for name, values in values_of.items()}
 
 
-def _unspoiled(value: Any, name: str, stack_id: str) -> Any:
-    """A value as it was meant: YAML reads `NO` as false, where a switch has words for values."""
-    is_word = any(
-        isinstance(setting.arguments.get(name), str)
-        for switch in switches_of(catalogue.stack(stack_id))
-        for setting in switch.settings
-    )
-    return "no" if value is False and is_word else value
+def _arguments_of_switches(stack_id: str) -> Iterator[Mapping[str, Any]]:
+    """Yields the arguments of each setting of each switch of a stack."""
+    for switch in switches_of(catalogue.stack(stack_id)):
+        for setting in switch.settings:
+            yield setting.arguments
 
 
-def _holds(condition: Condition, layout: Mapping[str, Any]) -> bool:
+def _with_word_no(value: Any, name: str, stack_id: str) -> Any:
+    """Returns the value of a switch, "no" for false where its values are words: YAML reads `NO` as
+    false."""
+    if value is not False:
+        return value
+    arguments = _arguments_of_switches(stack_id)
+    has_words = any(isinstance(values.get(name), str) for values in arguments)
+    return "no" if has_words else value
+
+
+def _may_hold(condition: Condition, layout: Mapping[str, Any]) -> bool:
     """Returns True where the condition of a switch may hold in a layout as requests write it."""
     if condition in ("tp", "cp", "ep", "pp"):
         return layout.get(condition, 1) > 1

@@ -41,7 +41,7 @@ class AllocatorMessage:
 
 
 def allocator_message(text: str) -> AllocatorMessage | None:
-    """The last such message of a log; None where there is none."""
+    """Returns the last such message of a log; None where there is none."""
     text = Log(text).text
     starts = [match.start() for match in _MESSAGE.finditer(text)]
     if not starts:

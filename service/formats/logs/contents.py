@@ -74,6 +74,8 @@ class LogContents:
 
 
 def contents(text: str, framework: str | None, global_batch: int | None) -> LogContents:
+    """Reads a log in all ways. `framework` and `global_batch` are those of the request, if it has
+    them."""
     text, cut = cut_lines(text)
     reading = refusal = printed = None
     try:

@@ -42,19 +42,21 @@ def find(log: Log) -> Findings:
 
 
 def _pipeline(log: Log) -> Findings:
+    """Reads "steps: 10 loss: 2.3 iter time (s): 1.5 samples/sec: 42.7"."""
     findings = Findings()
-    for line in log.lines(_PIPELINE_MARK):
-        for before, after in line.around(_PIPELINE_MARK):
-            number, seconds = _STEP_OF_PIPELINE.search(before), _SECONDS.match(after)
-            if number and seconds:
-                findings.history.add(_step(line, int(number[1]), float(seconds[1]), before))
-            elif number:
-                findings.add_unread(line, "its time is no number, or cut off")
+    for line, before, after in log.around(_PIPELINE_MARK):
+        number = _STEP_OF_PIPELINE.search(before)
+        seconds = _SECONDS.match(after)
+        if number and seconds:
+            findings.history.add(_step(line, int(number[1]), float(seconds[1]), before))
+        elif number:
+            findings.add_unread(line, "its time is no number, or cut off")
     return findings
 
 
 def _throughput(log: Log) -> Findings:
-    """Steps by samples per second; as seconds, where the log says the samples of a step."""
+    """Reads "global_step=10, …, CurrSamplesPerSec=61.2", as seconds where the log says the samples
+    of a step."""
     findings = Findings()
     batches = {
         statement.value for statement in stated_facts(log.text) if statement.fact == "global_batch"
@@ -62,31 +64,28 @@ def _throughput(log: Log) -> Findings:
     batch = int(batches.pop()) if len(batches) == 1 else None
     findings.in_samples = batch is None
     mark = next((mark for mark in _RATE_MARKS if mark in log.text), _RATE_MARKS[0])
-    for line in log.lines(mark):
-        for before, after in line.around(mark):
-            number, rate = _STEP_OF_RATE.search(before), _RATE.match(after)
-            if number is None or rate is None or not float(rate[1]) > 0:
-                findings.add_unread(
-                    line, "it has no step and samples per second, or they are cut off"
-                )
-                continue
-            seconds = (batch or 1) / float(rate[1])
-            step = _step(line, int(number[1]), seconds, before, batch)
-            findings.history.add(step)
-            if peak := _MAX_ALLOCATED.search(after):
-                findings.update_peak("allocated", float(peak[1]))
+    for line, before, after in log.around(mark):
+        number = _STEP_OF_RATE.search(before)
+        rate = _RATE.match(after)
+        if number is None or rate is None or not float(rate[1]) > 0:
+            findings.add_unread(line, "it has no step and samples per second, or they are cut off")
+            continue
+        seconds = (batch or 1) / float(rate[1])
+        findings.history.add(_step(line, int(number[1]), seconds, before, batch))
+        if peak := _MAX_ALLOCATED.search(after):
+            findings.update_peak("allocated", float(peak[1]))
     return findings
 
 
 def _breakdown(log: Log) -> Findings:
+    """Reads "time (ms) | fwd: 120.1 | bwd: 250.2 | step: 12.3", a step each, in their order."""
     findings = Findings()
     number = 0
-    for line in log.lines(_BREAKDOWN_MARK):
-        for before, after in line.around(_BREAKDOWN_MARK):
-            parts = {name: float(ms) for name, ms in _OF_A_STEP.findall(after)}
-            if parts.keys() == _WHOLE_STEP:
-                number += 1
-                findings.history.add(_step(line, number, sum(parts.values()) / 1000, before))
+    for line, before, after in log.around(_BREAKDOWN_MARK):
+        parts = {name: float(ms) for name, ms in _OF_A_STEP.findall(after)}
+        if parts.keys() == _WHOLE_STEP:
+            number += 1
+            findings.history.add(_step(line, number, sum(parts.values()) / 1000, before))
     return findings
 
 

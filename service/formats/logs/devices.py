@@ -72,8 +72,8 @@ class PrintedDevice:
     """`sxm`, `pcie` or `nvl`, where the name says it."""
 
     def matching(self, chips: Iterable[Chip]) -> list[Chip]:
-        """The chips that print this name: those of which the catalogue's name says the same family.
-        A memory size or form that no chip of the family has narrows nothing."""
+        """Returns the chips that print this name: those of which the catalogue's name says the same
+        family. A memory size or form that no chip of the family has narrows nothing."""
         candidates = [chip for chip in chips if self.family in _families_of(chip.name)]
         with_memory = [chip for chip in candidates if f"{self.memory_gb}gb" in chip.id.split("-")]
         candidates = with_memory or candidates
@@ -82,7 +82,8 @@ class PrintedDevice:
 
 
 def printed_devices(text: str) -> list[PrintedDevice]:
-    """The different devices that a log names, in order of first appearance within each vendor."""
+    """Returns the different devices that a log names, in order of first appearance within each
+    vendor."""
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
     devices: dict[str, PrintedDevice] = {}
@@ -94,7 +95,8 @@ def printed_devices(text: str) -> list[PrintedDevice]:
 
 
 def _segments(text: str) -> Iterable[str]:
-    """The different pieces of a text that have a word of the vendors, in the order of the words."""
+    """Yields the different pieces of a text that have a word of the vendors, in the order of the
+    words."""
     lower = text.lower()
     pieces: dict[str, None] = {}
     for word in _VENDOR_WORDS:

@@ -84,8 +84,8 @@ _PATTERNS = tuple((re.compile(pattern), ForeignLog(*said)) for pattern, *said in
 
 
 def recognise(text: str) -> ForeignLog | None:
-    """The trainer whose lines the text has, the first of those known. Of a long text only the
-    beginning and the end are looked at: a trainer prints the same lines all along."""
+    """Returns the trainer whose lines the text has, the first of those known. Of a long text only
+    the beginning and the end are looked at: a trainer prints the same lines all along."""
     if len(text) > 2 * _LOOKED_AT:
         text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
     return next((known for pattern, known in _PATTERNS if pattern.search(text)), None)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 
 from service.formats.logs.lines import NUMBER, Line, Log, is_finite, parse_timestamp
 from service.formats.logs.progress import Bar, bars_in, span_s
@@ -52,31 +51,32 @@ def find(log: Log) -> Findings:
     for step in _journal(log) or _bars(log) or _whole_run(log):
         findings.history.add(step)
     for mark, kind in _PEAKS.items():
-        for line in log.lines(mark):
-            for _, after in line.around(mark):
-                if peak := _VALUE.match(after):
-                    findings.update_peak(kind, float(peak[1]))
+        findings.find_peaks(log, mark, _VALUE, kind)
     return findings
 
 
 def _journal(log: Log) -> list[Step]:
-    """The means of the steps between two lines of a `trainer_log.jsonl`."""
-    seen: list[tuple[int, float, Line, str]] = []
-    for line in log.lines(_JSON_MARK):
-        for before, after in line.around(_JSON_MARK):
-            match = _JSON.match(after)
-            elapsed = span_s(match[2]) if match else None
-            if match and elapsed is not None:
-                seen.append((int(match[1]), elapsed, line, before + after))
+    """Returns the means of the steps between two lines of a `trainer_log.jsonl`:
+    {"current_steps": 10, "total_steps": 500, "loss": 2.3, "elapsed_time": "0:00:35"}."""
     steps = list[Step]()
-    for (earlier, start, _, _), (number, end, line, text) in pairwise(seen):
-        if number > earlier and end >= start:
-            steps.append(_step(line, number, (end - start) / (number - earlier), text))
+    last_number: int | None = None
+    last_elapsed_s = 0.0
+    for line, before, after in log.around(_JSON_MARK):
+        match = _JSON.match(after)
+        elapsed_s = span_s(match[2]) if match else None
+        if match is None or elapsed_s is None:
+            continue
+        number = int(match[1])
+        if last_number is not None and number > last_number and elapsed_s >= last_elapsed_s:
+            seconds = (elapsed_s - last_elapsed_s) / (number - last_number)
+            steps.append(_step(line, number, seconds, before + after))
+        last_number = number
+        last_elapsed_s = elapsed_s
     return steps
 
 
 def _bars(log: Log) -> list[Step]:
-    """A step for each bar of the training that says how long an iteration takes."""
+    """Returns a step for each bar of the training that says how long an iteration takes."""
     drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
         for bar in bars_in(line.text):
@@ -95,18 +95,16 @@ def _longest_s(drawn: Sequence[tuple[Bar, Line]]) -> tuple[float, int]:
 
 
 def _whole_run(log: Log) -> list[Step]:
-    """The mean of a run that has ended."""
+    """Returns the mean of a run that has ended, as one step."""
     steps = _total_steps(log)
-    for line in log.lines(_RUNTIME):
-        for before, after in line.around(_RUNTIME):
-            runtime = _runtime_s(after)
-            if steps and runtime:
-                return [_step(line, steps, runtime / steps, before, starts=False)]
-    for line in log.lines(_STEPS_PER_SECOND):
-        for before, after in line.around(_STEPS_PER_SECOND):
-            rate = _VALUE.match(after)
-            if rate and float(rate[1]) > 0:
-                return [_step(line, steps or 1, 1 / float(rate[1]), before, starts=False)]
+    for line, before, after in log.around(_RUNTIME):
+        runtime = _runtime_s(after)
+        if steps and runtime:
+            return [_step(line, steps, runtime / steps, before, starts=False)]
+    for line, before, after in log.around(_STEPS_PER_SECOND):
+        rate = _VALUE.match(after)
+        if rate and float(rate[1]) > 0:
+            return [_step(line, steps or 1, 1 / float(rate[1]), before, starts=False)]
     return []
 
 
@@ -128,8 +126,7 @@ def _total_steps(log: Log) -> int | None:
     """Returns the number of steps that the Trainer announces for the last run of the log."""
     totals = [
         int(match[1].replace(",", ""))
-        for line in log.lines(_TOTAL)
-        for _, after in line.around(_TOTAL)
+        for _, _, after in log.around(_TOTAL)
         if (match := _INTEGER.match(after))
     ]
     return totals[-1] if totals else None

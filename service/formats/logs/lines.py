@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
+from itertools import count, pairwise
 
 from shardwright.secrets import mask_secrets
 
@@ -76,30 +76,21 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The rank or pod that is named at the start, if any."""
+        """Returns the rank or pod that is named at the start, if any."""
         match = _RANK.search(self.text[:_LABEL_REACH])
         return match.group() if match else ""
 
     def around(self, mark: str) -> Iterator[tuple[str, str]]:
-        """For each `mark` the text before it, back to the previous one, and the text after it, up
-        to the next one."""
-        last = 0
-        at = self.text.find(mark)
-        while at >= 0:
-            start = at + len(mark)
-            following = self.text.find(mark, start)
-            end = len(self.text) if following < 0 else following
-            yield (
-                self.text[max(last, at - _REACH) : at],
-                self.text[start : min(end, start + _REACH)],
-            )
-            last = start
-            at = following
+        """Yields, for each `mark`, the text before it, back to the previous mark, and the text
+        after it, up to the next one."""
+        parts = self.text.split(mark)
+        for before, after in pairwise(parts):
+            yield before[-_REACH:], after[:_REACH]
 
 
 def cut_lines(text: str) -> tuple[str, int]:
-    """The text with its lines cut to MAX_LINE_CHARACTERS, and how many were longer. The updates of
-    a progress bar, which a carriage return divides, are lines of their own."""
+    """Returns the text with its lines cut to MAX_LINE_CHARACTERS, and how many were longer. The
+    updates of a progress bar, which a carriage return divides, are lines of their own."""
     if len(text) <= MAX_LINE_CHARACTERS:
         return text, 0
     cut = 0
@@ -119,8 +110,8 @@ class Log:
         self._first_pieces: list[int] | None = None
 
     def unwrapped(self, *, every_full_line: bool = False) -> Log | None:
-        """The log with the lines joined that a terminal wrapped at its width, or None where none
-        looks like it.
+        """Returns the log with the lines joined that a terminal wrapped at its width; None where no
+        line looks wrapped.
 
         The longest line of a log that was copied from a terminal is as long as the terminal is
         wide. A line of that length is joined to the next, unless that begins like a line of its
@@ -153,11 +144,11 @@ class Log:
         return log
 
     def _numbered_lines(self) -> Iterator[tuple[int, str]]:
-        """The lines, each with the number of its first piece in the log as it came."""
+        """Yields the lines, each with the number of its first piece in the log as it came."""
         return zip(self._first_pieces or count(1), self._lines, strict=False)
 
     def lines(self, *marks: str) -> Iterator[Line]:
-        """The lines with one of the marks."""
+        """Yields the lines that have one of the marks in them."""
         if not any(mark in self._text for mark in marks):
             return
         for number, line in self._numbered_lines():
@@ -168,8 +159,16 @@ class Log:
                     if any(mark in part for mark in marks)
                 )
 
+    def around(self, mark: str) -> Iterator[tuple[Line, str, str]]:
+        """Yields each `mark` of the log: its line, the text before it and the text after it, as
+        `Line.around` has them."""
+        for line in self.lines(mark):
+            for before, after in line.around(mark):
+                yield line, before, after
+
     def section(self, first: str, last: str) -> Iterator[Line]:
-        """The lines between each line with `first` and the next one with `last`, or the end."""
+        """Yields the lines between each line with `first` and the next one with `last`, or the
+        end."""
         if first not in self._text:
             return
         inside = False
@@ -181,12 +180,13 @@ class Log:
 
     @property
     def text(self) -> str:
-        """The whole log, without colours."""
+        """Returns the whole log, without colours."""
         return self._text
 
     @property
     def timestamp(self) -> datetime | None:
-        """The last timestamp at the start of a line, behind at most what a logger puts there."""
+        """Returns the last timestamp that stands at the start of a line, or behind the level and
+        the name of a logger there."""
         for line in reversed(self._lines):
             if timestamp := parse_timestamp(line[:_TIMESTAMP_REACH]):
                 return timestamp
@@ -203,8 +203,8 @@ class Log:
 
 
 def parse_timestamp(text: str) -> datetime | None:
-    """The last date with a time of day in the text, to the second, in the zone that it names, if
-    any."""
+    """Returns the last date with a time of day in the text, to the second, in the zone that it
+    names, if any: "[2024-05-01 12:34:56,789] step 7" has 12:34:56 of that day."""
     timestamps = [
         f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
         for match in _YEAR_FIRST.finditer(text)
@@ -229,7 +229,7 @@ def is_finite(text: str | None) -> bool:
 
 
 def positive_number(match: re.Match[str] | None) -> float | None:
-    """The number of the first group; None where it is zero, negative or not finite."""
+    """Returns the number of the first group; None where it is zero, negative or not finite."""
     value = float(match.group(1)) if match else 0.0
     return value if 0 < value < math.inf else None
 

@@ -38,39 +38,37 @@ _TOTAL = re.compile(r"\s{0,20}(\d{1,9}(?:\.\d{1,9})?) GB")
 
 
 def find(log: Log) -> Findings:
-    """The steps, and as memory what the compiler planned. It prints GiB as GB."""
+    """Returns the steps, and as memory what the compiler planned. It prints GiB as GB."""
     findings = Findings()
-    for line in log.lines(_MARK):
-        for before, after in line.around(_MARK):
-            _read(line, before, after, findings)
-    for line in log.lines(_PLAN):
-        for _, after in line.around(_PLAN):
-            if total := _TOTAL.match(after):
-                findings.update_peak("allocated", float(total.group(1)))
+    for line, before, after in log.around(_MARK):
+        _read(line, before, after, findings)
+    findings.find_peaks(log, _PLAN, _TOTAL, "allocated")
     return findings
 
 
 def _read(line: Line, before: str, after: str, findings: Findings) -> None:
+    """Reads "completed step: 7, seconds: 5.321, TFLOP/s/device: 210.5, Tokens/s/device: 3079.4,
+    total_weights: 65536, loss: 9.8"."""
     step = _STEP.match(after)
+    if step is None or not is_printed_in_full(step.group(2), after[step.end() :]):
+        findings.add_unread(line, "it has no step and seconds, or they are cut off")
+        return
+    index = int(step.group(1))
+    seconds = float(step.group(2))
     loss = _LOSS.search(after)
     rate = positive_number(_RATE.search(after))
     tflops = positive_number(_TFLOPS.search(after))
-    if step and is_printed_in_full(step.group(2), after[step.end() :]):
-        index = int(step.group(1))
-        seconds = float(step.group(2))
-        findings.history.add(
-            Step(
-                number=index,
-                value=seconds,
-                time=seconds,
-                finite=is_finite(loss and loss.group(1)),
-                is_start=index == 0,
-                is_ramp_up=_RAMP_UP.search(before[-_RAMP_UP_REACH:]) is not None,
-                tokens=seconds * rate if rate else None,
-                flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
-                label=line.label,
-                timestamp=parse_timestamp(before),
-            )
+    findings.history.add(
+        Step(
+            number=index,
+            value=seconds,
+            time=seconds,
+            finite=is_finite(loss and loss.group(1)),
+            is_start=index == 0,
+            is_ramp_up=_RAMP_UP.search(before[-_RAMP_UP_REACH:]) is not None,
+            tokens=seconds * rate if rate else None,
+            flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
+            label=line.label,
+            timestamp=parse_timestamp(before),
         )
-    else:
-        findings.add_unread(line, "it has no step and seconds, or they are cut off")
+    )

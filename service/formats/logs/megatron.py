@@ -55,17 +55,17 @@ _PADDED = re.compile(r"new size:\s{0,20}(\d{1,12})")
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps and the peaks of memory."""
     findings = Findings()
     for line in log.lines(_MARK, "iteration "):
         _read(line, findings)
     if findings.history.attempts:
         _mark_start(findings.history.attempts[0])
-    for line in log.lines(_MEMORY):
-        for _, after in line.around(_MEMORY):
-            if reserved := _RESERVED.search(after):
-                findings.update_peak("reserved", float(reserved.group(1)) / _MIB_IN_GIB)
-            if allocated := _ALLOCATED.search(after):
-                findings.update_peak("allocated", float(allocated.group(1)) / _MIB_IN_GIB)
+    for _, _, after in log.around(_MEMORY):
+        if reserved := _RESERVED.search(after):
+            findings.update_peak("reserved", float(reserved.group(1)) / _MIB_IN_GIB)
+        if allocated := _ALLOCATED.search(after):
+            findings.update_peak("allocated", float(allocated.group(1)) / _MIB_IN_GIB)
     _find_memory_in_steps(log, findings)
     return findings
 
@@ -74,21 +74,17 @@ def _find_memory_in_steps(log: Log, findings: Findings) -> None:
     """Adds the memory that forks print in the lines of steps: Megatron-SWIFT what PyTorch reserved,
     in GiB; Primus what the device has in use, with the runtime's context (2**30 bytes as a GB);
     ROCm's Megatron-LM which share of the device that is."""
-    for mark, pattern in ((_SWIFT_MEMORY, _PLAIN_NUMBER), (_DEVICE_MEMORY, _GIB_USED)):
-        for line in log.lines(mark):
-            for _, after in line.around(mark):
-                if used := pattern.match(after):
-                    findings.update_peak("reserved", float(used.group(1)))
-    for line in log.lines(_SHARE):
-        for _, after in line.around(_SHARE):
-            if share := _PLAIN_NUMBER.match(after):
-                percent = 100 if share.group(2) else 1
-                findings.update_used_share(float(share.group(1)) / percent)
+    findings.find_peaks(log, _SWIFT_MEMORY, _PLAIN_NUMBER, "reserved")
+    findings.find_peaks(log, _DEVICE_MEMORY, _GIB_USED, "reserved")
+    for _, _, after in log.around(_SHARE):
+        if share := _PLAIN_NUMBER.match(after):
+            whole = 100 if share.group(2) else 1  # of a percentage, or of a fraction
+            findings.update_used_share(float(share.group(1)) / whole)
 
 
 def arguments(log: Log) -> Mapping[str, str]:
-    """The arguments that Megatron dumps between two rulers, as they are printed. A later dump
-    overrides an earlier one.
+    """Returns the arguments that Megatron dumps between two rulers, "micro_batch_size ........ 2",
+    as they are printed. A later dump overrides an earlier one.
 
     The padded vocabulary is printed only after the dump; it is added where the dump does not have
     it.
@@ -107,6 +103,8 @@ def arguments(log: Log) -> Mapping[str, str]:
 
 
 def _read(line: Line, findings: Findings) -> None:
+    """Reads "iteration 10/ 500 | elapsed time per iteration (ms): 5321.0 | lm loss: 2.3E+00 |", or
+    notes that the line is cut off."""
     if _MARK not in line.text:
         if _CUT_OFF.search(line.text[:5000]):
             findings.add_unread(line, "it has no elapsed time")

@@ -66,16 +66,13 @@ class _Prints:
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps in the most exact form that is printed, and the peaks of memory."""
     findings = Findings()
     prints = _Prints()
-    for line in log.lines(_MARK):
-        for before, after in line.around(_MARK):
-            _read(line, before, after, prints, findings)
+    for line, before, after in log.around(_MARK):
+        _read(line, before, after, prints, findings)
     for mark, kind in _PEAKS.items():
-        for line in log.lines(mark):
-            for _, after in line.around(mark):
-                if peak := _VALUE.match(after):
-                    findings.update_peak(kind, float(peak.group(1)) / 2**30)
+        findings.find_peaks(log, mark, _VALUE, kind, per_gib=2**30)
     for step in prints.dll or prints.line or prints.bar or prints.summary:
         findings.history.add(step)
     adjust = _with_own_times if prints.dll else _with_marked_warm_up
@@ -85,6 +82,8 @@ def find(log: Log) -> Findings:
 
 
 def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findings) -> None:
+    """Adds a printed timing to the form that it is printed in, such as the bar of "Epoch 0: 3/50
+    [00:12<03:10, reduced_train_loss=9.8, train_step_timing in s=4.68]"."""
     if values := _LIST.match(after):
         prints.summary = prints.summary or _listed_steps(values)
         return
@@ -121,8 +120,8 @@ def _numbered(step: Step, index: int) -> Step:
 
 
 def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    findings = list(pattern.finditer(text))
-    return findings[-1] if findings else None
+    matches = list(pattern.finditer(text))
+    return matches[-1] if matches else None
 
 
 def _add_bar_step(bar: list[Step], step: Step) -> None:
@@ -134,8 +133,8 @@ def _add_bar_step(bar: list[Step], step: Step) -> None:
 
 
 def _listed_steps(values: re.Match[str]) -> list[Step]:
-    """The steps of the list that closes a run. Where the list is cut off, its last value may be so
-    too, and is dropped."""
+    """Returns the steps of the list that closes a run, "train_step_timing in s: [44.9, 4.7, 4.7]".
+    Where the list is cut off its last value may be cut too, and is dropped."""
     printed = values.group(1).split(",")[: None if values.group(2) else -1]
     if not all(re.fullmatch(rf"\s*(?:{NUMBER})\s*", value, re.IGNORECASE) for value in printed):
         return []
@@ -164,20 +163,21 @@ def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
 
 
 def _window(attempt: Sequence[Step]) -> int:
-    """The number of steps that a printed value is the mean of; 1 where that is not sure."""
+    """Returns the number of steps that a printed value is the mean of; 1 where that is not sure."""
     means = [step.time for step in attempt]
     clocks = [step.clock for step in attempt]
     consecutive = all(later.number == step.number + 1 for step, later in pairwise(attempt))
     if not consecutive or not all(step.is_believable for step in attempt):
         return 1
-    falls = (k - 1 for k in range(2, len(means) + 1) if k * means[k - 1] <= (k - 1) * means[k - 2])
+    sums = [count * mean for count, mean in enumerate(means, 1)]
+    falls = (count for count, (total, later) in enumerate(pairwise(sums), 1) if later <= total)
     window = next(falls, len(means))
     error = _error(_own_times(means, window), clocks)
     return window if error < _error(means, clocks) / 2 else 1
 
 
 def _own_times(means: Sequence[float], window: int) -> list[float]:
-    """The step times whose means over the last `window` steps these are."""
+    """Returns the step times whose means over the last `window` steps are `means`."""
     if window == 1:
         return list(means)
     own: list[float] = []
@@ -191,15 +191,16 @@ def _own_times(means: Sequence[float], window: int) -> list[float]:
 
 
 def _error(times: Sequence[float], clocks: Sequence[float | None]) -> float:
-    """The mean distance of the times after the first from the clock, or from their median where
-    there is no clock."""
-    between = [
-        later - clock
-        for clock, later in pairwise(clocks)
-        if clock is not None and later is not None
+    """Returns the mean distance of the times after the first from the clock, or from their median
+    where the clock is not known of every step; infinite where neither tells."""
+    intervals = [
+        later - earlier
+        for earlier, later in pairwise(clocks)
+        if earlier is not None and later is not None
     ]
-    rest = times[1:]
-    if not rest or len(between) < len(rest) < 2:
+    later_times = times[1:]
+    has_clock = len(intervals) == len(later_times)
+    if not later_times or (len(later_times) == 1 and not has_clock):
         return math.inf
-    expected = between if len(between) == len(rest) else [median(rest)] * len(rest)
-    return fmean(abs(time - reference) for time, reference in zip(rest, expected, strict=True))
+    expected = intervals if has_clock else [median(later_times)] * len(later_times)
+    return fmean(abs(time - other) for time, other in zip(later_times, expected, strict=True))

@@ -15,8 +15,10 @@ from service.formats.logs.lines import Log, printable
 from service.formats.megatron.versions import VERSIONS
 
 _LINE_MARK, _SEPARATOR = " - PARAMETER cfg/", "  cfg/"
-_VOCABULARY, _PADDED = "Padded vocab_size:", re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
-_GROUP, _MEMBER = "MEMBER: ", re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
+_VOCABULARY = "Padded vocab_size:"
+_PADDED = re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
+_GROUP = "MEMBER: "
+_MEMBER = re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
 _MAX_PARAMETERS = 4000  # several times as many as a configuration of NeMo has
 
 _GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
@@ -26,21 +28,17 @@ _HALF_PRECISION_FLAGS = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16
 
 
 def arguments(log: Log) -> Mapping[str, str]:
-    """The parameters that say what runs, in Megatron's names. Empty where there is no such line; of
-    several the last counts."""
+    """Returns the parameters that say what runs, in Megatron's names. Empty where no line has them;
+    of several lines the last counts."""
     parameters = _read_parameters(log)
     if not parameters:
         return {}
     table = facts(VERSIONS)["nemo"]
-    values = {
-        **table["absent"],
-        **{name: parameters[name] for name in table["same"] if name in parameters},
-    }
-    values |= {
-        name: parameters[nemo_name]
-        for nemo_name, name in table["renamed"].items()
-        if nemo_name in parameters
-    }
+    values: dict[str, str] = dict(table["absent"])
+    megatron_names = {**{name: name for name in table["same"]}, **table["renamed"]}
+    for name, megatron_name in megatron_names.items():
+        if name in parameters:
+            values[megatron_name] = parameters[name]
     if "activations_checkpoint_granularity" not in parameters:
         method = parameters.get("activations_checkpoint_method", "None")
         values["recompute_granularity"] = "None" if method in ("", "None") else "full"
@@ -56,18 +54,20 @@ def arguments(log: Log) -> Mapping[str, str]:
 
 
 def _read_parameters(log: Log) -> dict[str, str]:
-    parameters: dict[str, str] = {}
+    """Returns the parameters of the last line such as " - PARAMETER cfg/micro_batch_size : 1
+    cfg/precision : bf16", by name."""
+    last = None
     for line in log.lines(_LINE_MARK):
-        pairs = line.text.partition(_LINE_MARK)[2].split(_SEPARATOR)[:_MAX_PARAMETERS]
-        parameters = {
-            name: printable(value.strip())
-            for name, _, value in (pair.partition(" : ") for pair in pairs)
-        }
-    return parameters
+        last = line
+    if last is None:
+        return {}
+    pairs = last.text.partition(_LINE_MARK)[2].split(_SEPARATOR)[:_MAX_PARAMETERS]
+    names_and_values = (pair.partition(" : ") for pair in pairs)
+    return {name: printable(value.strip()) for name, _, value in names_and_values}
 
 
 def _derived_arguments(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Returns what Megatron has arguments of its own for."""
+    """Returns the arguments that Megatron has, and NeMo says by others."""
     optimizer = parameters.get("optim/name", "")
     half = _HALF_PRECISION_FLAGS.get(parameters.get("precision", ""))
     grouped = parameters.get("num_query_groups", "None") not in (

@@ -35,9 +35,11 @@ class Bar:
 
 
 def bars_in(text: str) -> Iterator[Bar]:
-    """The bars of a text that say how long an iteration takes, whole or cut off at their start."""
+    """Yields the bars of a text that say how long an iteration takes, whole or cut off at their
+    start."""
     for times in _TIMES.finditer(text):
-        start, rate = times.start(), float(times["rate"])
+        start = times.start()
+        rate = float(times["rate"])
         count = _COUNT.search(text[max(0, start - _COUNT_REACH) : start])
         if count is None or not rate > 0:
             continue
@@ -54,7 +56,8 @@ def bars_in(text: str) -> Iterator[Bar]:
 
 
 def span_s(text: str) -> float | None:
-    """The seconds of a span such as `1:02:03`, `35.25`, or `1h 2m 3s`; None where it is none."""
+    """Returns the seconds of a span such as `1:02:03`, `35.25`, or `1h 2m 3s`; None where it is
+    none."""
     if clock := _CLOCK.fullmatch(text):
         days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

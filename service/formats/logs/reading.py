@@ -150,8 +150,8 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
 
 
 def read_arguments(text: str, framework: str | None = None) -> RunArguments | None:
-    """The arguments that a log prints, whether or not steps follow. Without `framework`, of the
-    first one that has any."""
+    """Returns the arguments that a log prints, whether or not steps follow. Without `framework`, of
+    the first one that has any."""
     log = Log(text)
     for name, read_from in _ARGUMENTS.items():
         if framework in (None, name) and (values := read_from(log)):
@@ -160,9 +160,9 @@ def read_arguments(text: str, framework: str | None = None) -> RunArguments | No
 
 
 def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
-    """The steps of each framework, and the log that they are in: with its lines joined, if a
-    terminal seems to have wrapped them and they can be read so. (Where every piece can be read, one
-    may still end within a number.)"""
+    """Returns the steps of each framework, and the log that they are in: with its lines joined, if
+    a terminal seems to have wrapped them and they can be read so. (Where every piece can be read,
+    one may still end within a number.)"""
     best = log
     findings = _find(log, framework)
     for every_full_line in (False, True):
@@ -170,26 +170,28 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
         if unwrapped is None:
             continue
         joined = _find(unwrapped, framework)
-        before, after = _legibility(findings), _legibility(joined)
+        before = _legibility(findings)
+        after = _legibility(joined)
         has_more_steps = after[0] > before[0]
         reads_as_well = after > before or (after == before and _is_legible(findings))
         # what joins every full line also joins whole lines, and hides those that are cut off
         if has_more_steps or (reads_as_well and not every_full_line):
-            best, findings = unwrapped, joined
+            best = unwrapped
+            findings = joined
         if _is_legible(findings):
             break
     return best, findings
 
 
-def _find(log: Log, asked: str | None) -> _Found:
-    """Returns the findings by framework. The frameworks of `_BENEATH` have findings only where no
-    other has steps, or where they were asked for."""
+def _find(log: Log, requested: str | None) -> _Found:
+    """Returns the findings by framework. A framework of `_BENEATH` has findings only where it is
+    the requested one, or where no other has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     above = [name for name in with_steps if name not in _BENEATH]
-    read = {asked, *(above or with_steps[:1] or FRAMEWORKS)}
+    counting = {requested, *(above or with_steps[:1] or FRAMEWORKS)}
     return {
-        name: of_framework if name in read or name not in _BENEATH else Findings()
+        name: Findings() if name in _BENEATH and name not in counting else of_framework
         for name, of_framework in findings.items()
     }
 
@@ -274,6 +276,7 @@ def _step_count(name: Framework, findings: Findings) -> str:
 def _reading(
     name: Framework, findings: Findings, selection: Selection, arguments: Mapping[str, str]
 ) -> Reading:
+    """Returns the reading of the selected steps. Raises Invalid where none can be used."""
     if findings.history.is_reversed:
         rule = f"has {_step_count(name, findings)}, the newest first; turn its lines round"
         raise Invalid("log", None, rule)
@@ -315,14 +318,14 @@ def _reading(
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are known and positive; None where none is."""
+    """Returns the median of the values that are known and positive; None where none is."""
     known = [value for value in values if value is not None and 0 < value < math.inf]
     return median(known) if known else None
 
 
 def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> float:
-    """The median of the steps, or of the regime of the middle step where there are several: between
-    two regimes lie values that no step had."""
+    """Returns the median of the steps, or of the regime of the middle step where there are several:
+    between two regimes lie values that no step had."""
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)

@@ -20,15 +20,16 @@ from models.calibration.drift import level_changes
 from models.columns import Array
 
 _MAX_POINTS = 2000  # place a change to a thousandth of the log, within a second
-_MIN_LOG_CHANGE, _MAX_LOG_CHANGE = np.log1p(0.03), np.log(10)
+_MIN_LOG_CHANGE = np.log1p(0.03)
+_MAX_LOG_CHANGE = np.log(10)
 _MIN_STEPS, _MIN_SHARE = 10, 0.1  # whichever is less; the share is of all points
 _STEADY_PERCENT, _STEADY_DISTANCE = 75, 0.2  # so many percent lie so near to the median
 _MAX_LOG_DRIFT = 0.05  # between the medians of a segment's halves
 
 
 def speed_regimes(values: Sequence[float]) -> list[slice]:
-    """The slice of each regime, in order, of positive step times or rates. Of a long log only the
-    medians of a few steps at a time are looked at."""
+    """Returns the slice of each regime, in order, of positive step times or rates. Of a long log
+    only the medians of a few steps at a time are looked at."""
     steps_per_point = max(1, -(-len(values) // _MAX_POINTS))
     logs = np.log(np.array(values))
     starts = range(0, len(logs), steps_per_point)
@@ -54,9 +55,9 @@ def _later_regime_starts(points: Array) -> Iterator[int]:
 
 
 def _segment_bounds(points: Array) -> list[int]:
-    """The change points, between 0 and the number of points. Each is moved to where the points on
-    either side are nearest to their medians: the test for changes uses ranks, and places them only
-    roughly."""
+    """Returns the change points, between 0 and the number of points. Each is moved to where the
+    points on either side are nearest to their medians: the test for changes uses ranks, and places
+    them only roughly."""
     bounds = [0, *(change.index for change in level_changes(points)), len(points)]
     for at in range(1, len(bounds) - 1):
         start, cut, end = bounds[at - 1 : at + 2]
@@ -69,6 +70,8 @@ def _segment_bounds(points: Array) -> list[int]:
 
 
 def _is_steady(segment: Array, num_points: int) -> bool:
+    """Returns True where a segment is long, keeps one speed, and most of its steps are near its
+    median."""
     first_half = segment[: -(-len(segment) // 2)]
     second_half = segment[len(segment) // 2 :]
     log_drift = abs(float(np.median(second_half)) - float(np.median(first_half)))

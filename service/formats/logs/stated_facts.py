@@ -168,8 +168,8 @@ _ACCUMULATION = (
 
 
 def stated_facts(text: str) -> list[Statement]:
-    """The facts that the log states, one with several values once for each of them. The text has no
-    colours."""
+    """Returns the facts that the log states, one with several values once for each of them. The
+    text has no colours."""
     statements: dict[tuple[Fact, float], Statement] = {}
     for statement in chain(
         _plain_facts(text),
@@ -190,7 +190,7 @@ def _plain_facts(text: str) -> Iterator[Statement]:
 
 
 def _meshes(text: str) -> Iterator[Statement]:
-    """The number of devices that the degrees of a mesh make."""
+    """Yields the number of devices that the degrees of a mesh make."""
     for mark, pattern in _MESHES:
         for start, segment in _segments(text, mark):
             if match := pattern.search(segment):
@@ -200,7 +200,7 @@ def _meshes(text: str) -> Iterator[Statement]:
 
 
 def _models_under_adapters(text: str) -> Iterator[Statement]:
-    """The parameters of a model without the adapters that are trained beside it."""
+    """Yields the parameters of a model without the adapters that are trained beside it."""
     for start, segment in _segments(text, "trainable params:"):
         if match := _ALL_PARAMETERS.search(segment):
             trained, total = (int(number.replace(",", "")) for number in match.groups())
@@ -226,7 +226,7 @@ def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
 
 
 def _ranks_by_batch(text: str) -> Iterator[Statement]:
-    """The data-parallel ranks by which the Trainer's batch is that of one rank and step."""
+    """Yields the data-parallel ranks by which the Trainer's batch is that of one rank and step."""
     of_rank, accumulation = (
         _only_value(text, mark, pattern) for mark, pattern in (_BATCH_OF_A_RANK, _ACCUMULATION)
     )
@@ -240,7 +240,7 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
 
 
 def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
-    """The value beside a mark; None where there is none, or several."""
+    """Returns the value beside a mark; None where there is none, or several."""
     values = {
         int(match[1].replace(",", ""))
         for _, segment in _segments(text, mark)
@@ -250,7 +250,7 @@ def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
 
 
 def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
-    """The text around each mark, within its line, and where it begins."""
+    """Yields the text around each mark, within its line, and where it begins."""
     at = text.find(mark)
     for _ in range(_MOST_OF_A_MARK):
         if at < 0:

@@ -58,10 +58,10 @@ class _NormalTimes:
         return "slow" if step.time > self.slowest else None
 
 
-def select(history: StepHistory, asked_batch: int | None = None) -> Selection:
-    """The steps of `asked_batch` sequences; without it, or where no step has as many, those of the
-    most frequent batch size."""
-    batch = _batch(history, asked_batch)
+def select(history: StepHistory, requested_batch: int | None = None) -> Selection:
+    """Returns the steps of `requested_batch` sequences; without it, or where no step has as many,
+    those of the most frequent batch size."""
+    batch = _batch(history, requested_batch)
     verdicts = [
         list(_own_verdicts(attempt, index > 0, batch))
         for index, attempt in enumerate(history.attempts)
@@ -84,11 +84,11 @@ def _with_verdicts(
     return zip(history.steps, chain.from_iterable(verdicts), strict=True)
 
 
-def _batch(history: StepHistory, asked_batch: int | None) -> int | None:
-    """Sequences of the steps to use; None where none are printed."""
+def _batch(history: StepHistory, requested_batch: int | None) -> int | None:
+    """Returns the sequences of the steps to use; None where none are printed."""
     sizes = Counter(step.batch for step in history.steps if step.batch is not None)
-    if asked_batch in sizes:
-        return asked_batch
+    if requested_batch in sizes:
+        return requested_batch
     return sizes.most_common(1)[0][0] if sizes else None
 
 
@@ -118,9 +118,9 @@ def _own_verdicts(
 def _verdicts_in_context(
     attempt: Sequence[Step], own_verdicts: Verdicts, normal: Iterator[_NormalTimes]
 ) -> Verdicts:
-    """The verdicts in the light of the other steps: slow steps that lead are warm-up, and so is all
-    up to the last of the first steps at which the clock ran ahead. `normal` has an item for each
-    step without a verdict of its own."""
+    """Returns the verdicts in the light of the other steps: slow steps that lead are warm-up, and
+    so is all up to the last of the first steps at which the clock ran ahead. `normal` has an item
+    for each step without a verdict of its own."""
     verdicts = [
         verdict or next(normal).verdict(step)
         for step, verdict in zip(attempt, own_verdicts, strict=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from typing import Literal
 
-from service.formats.logs.lines import Line, Unread
+from service.formats.logs.lines import Line, Log, Unread
 
 MemoryKind = Literal["reserved", "allocated"]
 
@@ -63,6 +64,8 @@ class StepHistory:
     _seen: set[int] = field(default_factory=set)
 
     def add(self, step: Step) -> None:
+        """Adds a step: to the last attempt, to a new one where its number goes back, or to the
+        repeated ones."""
         if not self.attempts or step.number < self._last_number.get(step.label, 0):
             self.attempts.append([])
             self._last_number = {}
@@ -87,7 +90,7 @@ class StepHistory:
 
     @property
     def count(self) -> int:
-        """The number of steps found, repeated ones included."""
+        """Returns the number of steps found, repeated ones included."""
         return sum(map(len, self.attempts)) + self.repeated
 
     @property
@@ -117,6 +120,20 @@ class Findings:
     def update_peak(self, kind: MemoryKind, gib: float) -> None:
         if 0 < gib < _MAX_GIB:
             self.peaks[kind] = max(gib, self.peaks.get(kind, 0.0))
+
+    def find_peaks(
+        self,
+        log: Log,
+        mark: str,
+        value: re.Pattern[str],
+        kind: MemoryKind,
+        *,
+        per_gib: float = 1,
+    ) -> None:
+        """Takes in the values that stand behind each `mark`, of which so many are a GiB."""
+        for _, _, after in log.around(mark):
+            if match := value.match(after):
+                self.update_peak(kind, float(match[1]) / per_gib)
 
     def update_used_share(self, share: float) -> None:
         if 0 < share <= 1:

@@ -44,7 +44,7 @@ class _Printed:
 
     @property
     def first(self) -> int:
-        """The step that the run was resumed from."""
+        """Returns the step that the run was resumed from; 0 for one from the start."""
         if not self.elapsed_s or not self.mean_s:
             return 0
         steps = self.elapsed_s / self.mean_s
@@ -52,19 +52,18 @@ class _Printed:
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps between lines, whose means are over all steps so far, and the peaks of
+    memory."""
     findings = Findings()
     printed = list[_Printed]()
-    for line in log.lines(_MARK):
-        for before, after in line.around(_MARK):
-            number, speed = _NUMBER.search(before + after), _SPEED.match(after)
-            if number is None or speed is None:
-                findings.add_unread(line, "it has no step and speed, or they are cut off")
-            elif float(speed[2]) > 0:
-                printed.append(_printed(line, int(number[1]), speed, before))
-    for line in log.lines(_MEMORY_MARK):
-        for _, after in line.around(_MEMORY_MARK):
-            if memory := _MEMORY.match(after):
-                findings.update_peak("reserved", float(memory[1]))
+    for line, before, after in log.around(_MARK):
+        number = _NUMBER.search(before + after)
+        speed = _SPEED.match(after)
+        if number is None or speed is None:
+            findings.add_unread(line, "it has no step and speed, or they are cut off")
+        elif float(speed[2]) > 0:
+            printed.append(_printed(line, int(number[1]), speed, before))
+    findings.find_peaks(log, _MEMORY_MARK, _MEMORY, "reserved")
     if printed:
         findings.history.add(_step(printed[0], printed[0].mean_s, is_start=True))
     for earlier, later in pairwise(printed):
@@ -74,7 +73,8 @@ def find(log: Log) -> Findings:
 
 def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Printed:
     value = float(speed[2])
-    elapsed, loss = _ELAPSED.search(before), _LOSS.search(before)
+    elapsed = _ELAPSED.search(before)
+    loss = _LOSS.search(before)
     return _Printed(
         line=line,
         number=number,
@@ -85,7 +85,8 @@ def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Pri
 
 
 def _own_step(earlier: _Printed, later: _Printed) -> Step:
-    """The mean of the steps between two lines; of those since a restart that lies between them."""
+    """Returns the mean of the steps between two lines. A line whose step number does not grow is
+    the first of a restart."""
     steps = later.number - earlier.number
     if steps <= 0:
         return _step(later, later.mean_s, is_start=True)

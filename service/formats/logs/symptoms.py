@@ -4,7 +4,6 @@ run slow."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,22 +89,24 @@ class Symptom:
 
 
 def symptoms(text: str) -> list[Symptom]:
-    """The symptoms that a log shows, one for each kind."""
-    return [*_found(Log(text).text)]
+    """Returns the symptoms that a log shows, one for each kind."""
+    plain = Log(text).text
+    found = (_symptom(plain, kind, patterns) for kind, patterns in _PATTERNS.items())
+    return [symptom for symptom in found if symptom is not None]
 
 
-def _found(text: str) -> Iterator[Symptom]:
-    for kind, patterns in _PATTERNS.items():
-        starts = sorted(match.start() for pattern in patterns for match in pattern.finditer(text))
-        if not starts:
-            continue
-        lines = {text.rfind("\n", 0, start) for start in starts}
-        begin = text.rfind("\n", 0, starts[0]) + 1
-        whole = text[max(begin, starts[0] - _MAX_QUOTED) : starts[0] + _MAX_QUOTED]
-        line = whole.splitlines()[0].strip()
-        yield Symptom(
-            kind=kind,
-            count=len(lines),
-            line=text.count("\n", 0, starts[0]) + 1,
-            text=printable(mask_secrets(line)[:_MAX_QUOTED]),
-        )
+def _symptom(text: str, kind: SymptomKind, patterns: list[re.Pattern[str]]) -> Symptom | None:
+    starts = sorted(match.start() for pattern in patterns for match in pattern.finditer(text))
+    if not starts:
+        return None
+    line_ends = {text.rfind("\n", 0, start) for start in starts}
+    first = starts[0]
+    line_start = text.rfind("\n", 0, first) + 1
+    around = text[max(line_start, first - _MAX_QUOTED) : first + _MAX_QUOTED]
+    quoted = around.splitlines()[0].strip()
+    return Symptom(
+        kind=kind,
+        count=len(line_ends),
+        line=text.count("\n", 0, first) + 1,
+        text=printable(mask_secrets(quoted)[:_MAX_QUOTED]),
+    )

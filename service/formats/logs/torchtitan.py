@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 
 from service.formats.logs.lines import NUMBER, Line, Log, is_finite, parse_timestamp
 from service.formats.logs.steps import Findings, Step
@@ -26,42 +25,41 @@ _EVALUATION = "validate "
 
 def find(log: Log) -> Findings:
     findings = Findings()
-    for line in log.lines(_MARK):
-        for before, after in line.around(_MARK):
-            if not before.endswith(_EVALUATION):
-                _read(line, before, after, findings)
+    for line, before, after in log.around(_MARK):
+        if not before.endswith(_EVALUATION):
+            _read(line, before, after, findings)
     return findings
 
 
 def _read(line: Line, before: str, after: str, findings: Findings) -> None:
+    """Reads "step: 10 loss: 9.8 memory: 45.2GiB(57.1%) tps: 5,432 tflops: 212.4 mfu: 21.5%"."""
     begin = _BEGIN.match(after)
     rate = _RATE.search(after)
-    memory = _MEMORY.search(after)
-    if begin and rate and _GROUPED_NUMBER.fullmatch(rate.group(1)):
-        tokens_per_s = float(rate.group(1).replace(",", ""))
-        step = _step(line, int(begin.group(1)), begin.group(2), tokens_per_s)
-        tflops = _TFLOPS.search(after)
-        flops = float(tflops.group(1).replace(",", "")) * 1e12 if tflops else 0.0
-        findings.history.add(
-            replace(
-                step,
-                timestamp=parse_timestamp(before),
-                flops_per_token=flops / tokens_per_s if flops and tokens_per_s else None,
-            )
+    if begin is None or rate is None or not _GROUPED_NUMBER.fullmatch(rate.group(1)):
+        if _LOOKS_LIKE_A_STEP.match(after):
+            findings.add_unread(line, "it has no tps or wps, or it is cut off")
+        return
+    index = int(begin.group(1))
+    tokens_per_s = _number(rate)
+    tflops = _TFLOPS.search(after)
+    flops = _number(tflops) * 1e12 if tflops else 0.0
+    findings.history.add(
+        Step(
+            number=index,
+            value=tokens_per_s,
+            time=1 / tokens_per_s if tokens_per_s else math.inf,
+            finite=is_finite(begin.group(2)) and 0 < tokens_per_s < math.inf,
+            is_start=index == 1,
+            flops_per_token=flops / tokens_per_s if flops and tokens_per_s else None,
+            label=line.label,
+            timestamp=parse_timestamp(before),
         )
-        if memory:
-            per_gib = 1024 if memory.group(2) == "M" else 1
-            findings.update_peak("reserved", float(memory.group(1)) / per_gib)
-    elif _LOOKS_LIKE_A_STEP.match(after):
-        findings.add_unread(line, "it has no tps or wps, or it is cut off")
-
-
-def _step(line: Line, index: int, loss: str, rate: float) -> Step:
-    return Step(
-        number=index,
-        value=rate,
-        time=1 / rate if rate else math.inf,
-        finite=is_finite(loss) and 0 < rate < math.inf,
-        is_start=index == 1,
-        label=line.label,
     )
+    if memory := _MEMORY.search(after):
+        per_gib = 1024 if memory.group(2) == "M" else 1
+        findings.update_peak("reserved", float(memory.group(1)) / per_gib)
+
+
+def _number(match: re.Match[str]) -> float:
+    """Returns a number whose digits are grouped: 5432.0 of 5,432."""
+    return float(match.group(1).replace(",", ""))

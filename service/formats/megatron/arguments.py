@@ -71,18 +71,19 @@ _SPLIT_WITH_ENDS_FLAGS = (
 )
 
 
-def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Mapping[str, Any]:
-    """The `model`, `workload`, `layout` and `num_chips` of the run. A part that is `settled`
-    elsewhere is left out where it cannot be read. Raises Invalid or Unsupported for another part of
-    which an argument is missing, cannot be read, or means what the cost model does not describe."""
-    given = Arguments(in_todays_names(arguments))
+def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Mapping[str, Any]:
+    """Returns the `model`, `workload`, `layout` and `num_chips` of the run. A part that is
+    `optional` is left out where it cannot be read. Raises Invalid or Unsupported for another part
+    of which an argument is missing, cannot be read, or means what the cost model does not
+    describe."""
+    args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
         try:
-            require_known_version(given, part)
-            fields[part] = read(given)
+            require_known_version(args, part)
+            fields[part] = read(args)
         except Invalid:
-            if part not in settled:
+            if part not in optional:
                 raise
     if "layout" in fields:
         layout = fields["layout"]
@@ -92,36 +93,38 @@ def question(arguments: Mapping[str, str], settled: Collection[str] = ()) -> Map
 
 
 def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns what the arguments say of the model, the workload and the layout, as far as it can be
-    read, to be compared with what is said elsewhere."""
-    given = Arguments(in_todays_names(arguments))
-    parts = question(arguments, settled=_PLAIN_VALUES)
-    stated: dict[str, Mapping[str, Any]] = {}
+    """Returns the model, the workload and the layout as far as the arguments can be read, to be
+    compared with those of a request: a part that cannot be read has its plain values alone."""
+    args = Arguments(in_todays_names(arguments))
+    parts: dict[str, Mapping[str, Any]] = dict(question(arguments, optional=_PLAIN_VALUES))
     for part, names in _PLAIN_VALUES.items():
+        if part in parts:
+            continue
         values: dict[str, Any] = {}
         for field, name in names.items():
             with suppress(Invalid):
-                values[field] = given.required(name)
-        stated[part] = parts.get(part, values)
-    return stated
+                values[field] = args.required(name)
+        parts[part] = values
+    return {part: parts[part] for part in _PLAIN_VALUES}
 
 
-def require_known_version(given: Arguments, part: str) -> None:
-    """Refuse arguments of a version or of a kind that this part of the question cannot say."""
-    if is_of_gpt_neox(given.given):
+def require_known_version(args: Arguments, part: str) -> None:
+    """Raises Invalid or Unsupported for arguments of a version or of a kind that this part of the
+    question cannot express."""
+    if is_of_gpt_neox(args.given):
         rule = (
             "are those of GPT-NeoX, which are not read: give model, workload and layout in the"
             " request beside the log"
         )
         raise Invalid(DUMP_PATH, None, rule)
     for name, missing in _UNSUPPORTED_LAYOUTS.items() if part == "layout" else ():
-        if given.word(name) not in (None, "False"):
-            raise given.unsupported(name, missing)
+        if args.text(name) not in (None, "False"):
+            raise args.unsupported(name, missing)
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what the arguments say of the stack, in the fields of its wire form. Arguments that
-    the dump does not have, that cannot be read, or that the run has no use for, say nothing."""
+    """Returns the fields of the stack that the arguments set. Arguments that the dump does not
+    have, that cannot be read, or that the run has no use for, set none."""
     fields: dict[str, Any] = {}
     with suppress(Invalid):
         for name, value in _iterate_stack_fields(Arguments(in_todays_names(arguments))):
@@ -129,113 +132,118 @@ def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
     return fields
 
 
-def _iterate_stack_fields(given: Arguments) -> Iterator[tuple[str, Any]]:
-    if (given.whole("tensor_model_parallel_size") or 1) > 1:
-        if not given.truth("sequence_parallel"):
+def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of the stack that arguments set, up to the first that cannot be read."""
+    if (args.integer("tensor_model_parallel_size") or 1) > 1:
+        if not args.boolean("sequence_parallel"):
             yield "sequence_parallel", [True, False]
-        yield from _overlaps(given, "overlap_tensor")
-    if not given.truth("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
-        yield from _overlaps(given, "overlap_data")
-    has_experts = given.word("num_experts") is not None
-    if has_experts and (given.whole("expert_model_parallel_size") or 1) > 1:
-        yield from _overlaps(given, "overlap_expert")
-        if dispatcher := _DISPATCHERS.get(given.word("moe_token_dispatcher_type") or ""):
+        yield from _overlaps(args, "overlap_tensor")
+    if not args.boolean("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
+        yield from _overlaps(args, "overlap_data")
+    has_experts = args.text("num_experts") is not None
+    if has_experts and (args.integer("expert_model_parallel_size") or 1) > 1:
+        yield from _overlaps(args, "overlap_expert")
+        if dispatcher := _DISPATCHERS.get(args.text("moe_token_dispatcher_type") or ""):
             yield "dispatcher", dispatcher
-    if given.word("grad_reduce_in_bf16") is not None:
-        yield "gradient_bytes", 2 if given.truth("grad_reduce_in_bf16") else 4
-    if (given.word("attention_backend") or "").endswith("unfused"):
+    if args.text("grad_reduce_in_bf16") is not None:
+        yield "gradient_bytes", 2 if args.boolean("grad_reduce_in_bf16") else 4
+    if (args.text("attention_backend") or "").endswith("unfused"):
         yield "attention_kernel", "unfused"
-    if given.word("cross_entropy_loss_fusion") is not None:
-        yield "loss", "fused" if given.truth("cross_entropy_loss_fusion") else "stepwise"
+    if args.text("cross_entropy_loss_fusion") is not None:
+        yield "loss", "fused" if args.boolean("cross_entropy_loss_fusion") else "stepwise"
 
 
-def _overlaps(given: Arguments, name: str) -> Iterator[tuple[str, bool]]:
-    """The overlap switch of this name, if the dump has any of the arguments that turn it on."""
-    stated = [argument for argument in _OVERLAPS[name] if given.word(argument) is not None]
-    if stated:
-        yield name, any(map(given.truth, stated))
+def _overlaps(args: Arguments, name: str) -> Iterator[tuple[str, bool]]:
+    """Yields the overlap switch of this name, if the dump has any of the arguments that turn it
+    on."""
+    arguments = [argument for argument in _OVERLAPS[name] if args.text(argument) is not None]
+    if arguments:
+        yield name, any(map(args.boolean, arguments))
 
 
-def read_workload(given: Arguments) -> dict[str, Any]:
+def read_workload(args: Arguments) -> dict[str, Any]:
     workload: dict[str, Any] = {
-        "seq_len": given.required("seq_length"),
-        "global_batch": given.required("global_batch_size"),
-        "precision": _precision(given),
+        "seq_len": args.required("seq_length"),
+        "global_batch": args.required("global_batch_size"),
+        "precision": _precision(args),
     }
-    if given.word("optimizer") is not None:
-        workload["optimizer"] = _optimizer(given)
-    if given.truth("moe_router_force_load_balancing"):
+    if args.text("optimizer") is not None:
+        workload["optimizer"] = _optimizer(args)
+    if args.boolean("moe_router_force_load_balancing"):
         workload["routing"] = "balanced"
-    return workload | _capacity(given)
+    return workload | _capacity(args)
 
 
-def _capacity(given: Arguments) -> dict[str, float]:
-    """The tokens that an expert works on, over its even share of them; nothing where no token is
-    dropped, which a negative factor says too (core/transformer/transformer_config.py)."""
-    factor = given.value("moe_expert_capacity_factor")
-    if factor is None or factor < 0 or given.word("num_experts") is None:
+def _capacity(args: Arguments) -> dict[str, float]:
+    """Returns the tokens that an expert works on, over its even share of them; nothing where no
+    token is dropped, which a negative factor says too (core/transformer/transformer_config.py)."""
+    factor = args.value("moe_expert_capacity_factor")
+    if factor is None or factor < 0 or args.text("num_experts") is None:
         return {}
     if not 0 < factor <= MAX_CAPACITY:
         rule = f"must be above 0 and at most {MAX_CAPACITY:g}, or negative to drop no token"
-        raise given.invalid("moe_expert_capacity_factor", rule)
+        raise args.invalid("moe_expert_capacity_factor", rule)
     return {"capacity_factor": factor}
 
 
-def _precision(given: Arguments) -> str:
-    if given.word("fp4") not in (None, "False"):
+def _precision(args: Arguments) -> str:
+    if args.text("fp4") not in (None, "False"):
         return "nvfp4"
-    if given.word("fp8") not in (None, "False"):
-        return "mxfp8" if given.word("fp8_recipe") == "mxfp8" else "fp8"
-    halves = [name for name in ("bf16", "fp16") if given.truth(name)]
-    for name in () if halves else ("bf16", "fp16"):
-        given.require_any(name, part="workload")
-    return halves[0] if halves else "fp32"
+    if args.text("fp8") not in (None, "False"):
+        return "mxfp8" if args.text("fp8_recipe") == "mxfp8" else "fp8"
+    for name in ("bf16", "fp16"):
+        if args.boolean(name):
+            return name
+    for name in ("bf16", "fp16"):
+        args.require_any(name, part="workload")
+    return "fp32"
 
 
-def _optimizer(given: Arguments) -> str:
-    name = _OPTIMIZERS.get(given.word("optimizer") or "")
+def _optimizer(args: Arguments) -> str:
+    name = _OPTIMIZERS.get(args.text("optimizer") or "")
     if name is None:
-        raise given.unsupported("optimizer", "the state of this optimizer")
-    moments = (given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype"))
-    halved = name == "adamw" and all(dtype in HALF_DTYPES for dtype in moments)
-    return "adamw_bf16_moments" if halved else name
+        raise args.unsupported("optimizer", "the state of this optimizer")
+    moments = (args.text("exp_avg_dtype"), args.text("exp_avg_sq_dtype"))
+    has_half_moments = all(dtype in HALF_DTYPES for dtype in moments)
+    return "adamw_bf16_moments" if name == "adamw" and has_half_moments else name
 
 
-def _layout(given: Arguments) -> dict[str, Any]:
-    layers = num_layers(given)
+def _layout(args: Arguments) -> dict[str, Any]:
+    """Returns the layout of a dump. Raises Invalid where an argument that decides it is missing."""
+    layers = num_layers(args)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
-        given.require_any(name, part="layout")
-    _require_one_kind_of_sequence_parallelism(given)
-    tp = given.whole("tensor_model_parallel_size") or 1
-    pp = given.whole("pipeline_model_parallel_size") or 1
-    cp = given.whole("context_parallel_size") or 1
-    if "world_size" not in given or "data_parallel_size" not in given:
-        given.require_any("context_parallel_size", part="layout")
-    dp = data_parallel(given, tp * pp * cp)
+        args.require_any(name, part="layout")
+    _require_one_kind_of_sequence_parallelism(args)
+    tp = args.integer("tensor_model_parallel_size") or 1
+    pp = args.integer("pipeline_model_parallel_size") or 1
+    cp = args.integer("context_parallel_size") or 1
+    if "world_size" not in args or "data_parallel_size" not in args:
+        args.require_any("context_parallel_size", part="layout")
+    dp = data_parallel(args, tp * pp * cp)
     if tp > 1:
-        given.require_any("sequence_parallel", part="layout")
-    virtual = _virtual_stages(given, layers, pp)
+        args.require_any("sequence_parallel", part="layout")
+    virtual = _virtual_stages(args, layers, pp)
     return {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        **data_parallel_axes(given, dp),
-        **expert_axes(given, tp),
-        "micro_batch": given.required("micro_batch_size"),
+        **data_parallel_axes(args, dp),
+        **expert_axes(args, tp),
+        "micro_batch": args.required("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
-        "balanced": _balanced(given, layers, pp * virtual),
-        **read_recompute(given, layers, pp * virtual),
-        "sequence_parallel": tp > 1 and given.truth("sequence_parallel"),
-        **read_memory_knobs(given),
+        "balanced": _balanced(args, layers, pp * virtual),
+        **read_recompute(args, layers, pp * virtual),
+        "sequence_parallel": tp > 1 and args.boolean("sequence_parallel"),
+        **read_memory_knobs(args),
     }
 
 
-def data_parallel_axes(given: Arguments, dp: int | None) -> dict[str, int]:
-    """The axes of data parallelism and what is sharded over them. One of the axes is left out where
-    the number of data-parallel ranks is not known."""
-    stage = _zero_stage(given)
-    replicas = (given.whole("num_distributed_optimizer_instances") or 1) if stage else dp
+def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
+    """Returns the axes of data parallelism, and what is sharded over them. One of the axes is left
+    out where the number of data-parallel ranks is not known."""
+    stage = _zero_stage(args)
+    replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
     if replicas is None:
         return {"dp_shard": 1, **axes}
@@ -243,123 +251,123 @@ def data_parallel_axes(given: Arguments, dp: int | None) -> dict[str, int]:
         return {"dp_replicate": replicas, **axes}
     if dp % replicas:
         rule = f"must divide the data-parallel size = {dp}"
-        raise given.stopped("num_distributed_optimizer_instances", rule)
+        raise args.stopped("num_distributed_optimizer_instances", rule)
     return {"dp_shard": dp // replicas, "dp_replicate": replicas, **axes}
 
 
-def read_memory_knobs(given: Arguments) -> dict[str, bool]:
+def read_memory_knobs(args: Arguments) -> dict[str, bool]:
     """Returns what is offloaded to the host, and whether FSDP drops parameters after forward."""
     return {
-        "reshard": given.word("torch_fsdp2_reshard_after_forward") != "False",
-        "offload_activations": _offloads_activations(given),
-        "offload_optimizer": given.truth("optimizer_cpu_offload"),
+        "reshard": args.text("torch_fsdp2_reshard_after_forward") != "False",
+        "offload_activations": _offloads_activations(args),
+        "offload_optimizer": args.boolean("optimizer_cpu_offload"),
     }
 
 
-def _require_one_kind_of_sequence_parallelism(given: Arguments) -> None:
+def _require_one_kind_of_sequence_parallelism(args: Arguments) -> None:
     name = "ds_sequence_parallel_size"
-    if (given.whole(name) or 1) > 1:
-        raise given.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
+    if (args.integer(name) or 1) > 1:
+        raise args.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
 
 
-def data_parallel(given: Arguments, others: int) -> int:
-    """The data-parallel size, which is stated or what the other degrees leave of the world."""
-    stated = given.whole("data_parallel_size")
-    world = given.whole("world_size")
+def data_parallel(args: Arguments, others: int) -> int:
+    """Returns the data-parallel size: the argument, or the ranks that the other degrees leave."""
+    dp = args.integer("data_parallel_size")
+    world = args.integer("world_size")
     if world is None:
-        return given.required("data_parallel_size") if stated is None else stated
-    if world % others or stated not in (None, world // others):
-        size = "" if stated is None else f" * data_parallel_size({stated})"
-        raise given.invalid("world_size", f"is not tensor * pipeline * context({others}){size}")
+        return args.required("data_parallel_size") if dp is None else dp
+    if world % others or dp not in (None, world // others):
+        size = "" if dp is None else f" * data_parallel_size({dp})"
+        raise args.invalid("world_size", f"is not tensor * pipeline * context({others}){size}")
     return world // others
 
 
-def _virtual_stages(given: Arguments, layers: int, pp: int) -> int:
+def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
+    """Returns the number of chunks of a stage."""
     if pp == 1:
         return 1
-    given.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
-    if stated := given.whole("virtual_pipeline_model_parallel_size"):
-        return stated
-    if stated := given.whole("num_virtual_stages_per_pipeline_rank"):
-        return stated
-    chunk = given.whole("num_layers_per_virtual_pipeline_stage")
-    if chunk is None:
+    args.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
+    for name in ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"):
+        if virtual_stages := args.integer(name):
+            return virtual_stages
+    name = "num_layers_per_virtual_pipeline_stage"
+    chunk_layers = args.integer(name)
+    if chunk_layers is None:
         return 1
-    if layers % (pp * chunk):
-        raise given.invalid(
-            "num_layers_per_virtual_pipeline_stage",
-            f"times {pp} stages must divide {layers} layers",
-        )
-    return layers // (pp * chunk)
+    if layers % (pp * chunk_layers):
+        raise args.invalid(name, f"times {pp} stages must divide {layers} layers")
+    return layers // (pp * chunk_layers)
 
 
-def _balanced(given: Arguments, layers: int, stages: int) -> bool:
+def _balanced(args: Arguments, layers: int, stages: int) -> bool:
     """Returns True where stages have different numbers of layers, to even out what else they do."""
-    pattern = pattern_of(given)
+    pattern = pattern_of(args)
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
-    names_layers = any(given.word(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
-    counts_ends = names_layers or any(map(given.truth, _SPLIT_WITH_ENDS_FLAGS))
+    names_layers = any(args.text(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
+    counts_ends = names_layers or any(map(args.boolean, _SPLIT_WITH_ENDS_FLAGS))
     return stages > 1 and (counts_ends or layers % stages > 0)
 
 
-def _zero_stage(given: Arguments) -> int:
-    if given.truth("use_torch_fsdp2"):
+def _zero_stage(args: Arguments) -> int:
+    """Returns the ZeRO stage of the distributed optimizer, of Megatron-FSDP, FSDP2 or DeepSpeed."""
+    if args.boolean("use_torch_fsdp2"):
         return 3
-    if given.truth("deepspeed"):
-        return _deepspeed_stage(given)
-    given.require_any("use_distributed_optimizer", part="layout")
-    strategy = given.word("data_parallel_sharding_strategy") or "optim_grads_params"
-    if not (given.truth("use_megatron_fsdp") or given.truth("use_custom_fsdp")):
+    if args.boolean("deepspeed"):
+        return _deepspeed_stage(args)
+    args.require_any("use_distributed_optimizer", part="layout")
+    strategy = args.text("data_parallel_sharding_strategy") or "optim_grads_params"
+    if not (args.boolean("use_megatron_fsdp") or args.boolean("use_custom_fsdp")):
         return int(
-            given.truth("use_distributed_optimizer") or given.word("optimizer") == "dist_muon"
+            args.boolean("use_distributed_optimizer") or args.text("optimizer") == "dist_muon"
         )
     if strategy not in _ZERO_STAGES:
-        raise given.invalid(
+        raise args.invalid(
             "data_parallel_sharding_strategy", f"must be one of {', '.join(_ZERO_STAGES)}"
         )
     return _ZERO_STAGES[strategy]
 
 
-def _deepspeed_stage(given: Arguments) -> int:
-    """The stage of DeepSpeed's ZeRO, which its command line has as 1 or as 1.0."""
-    given.require_any("zero_stage", part="layout")
-    stage = (given.word("zero_stage") or "").removesuffix(".0")
+def _deepspeed_stage(args: Arguments) -> int:
+    """Returns the stage of DeepSpeed's ZeRO, which its command line has as 1 or as 1.0."""
+    args.require_any("zero_stage", part="layout")
+    stage = (args.text("zero_stage") or "").removesuffix(".0")
     if stage not in ("0", "1", "2", "3"):
-        raise given.invalid("zero_stage", "must be 0, 1, 2 or 3")
+        raise args.invalid("zero_stage", "must be 0, 1, 2 or 3")
     return int(stage)
 
 
-def expert_axes(given: Arguments, tp: int) -> dict[str, int]:
-    """The degrees of expert parallelism. Experts are split over tensor parallelism as the rest is,
-    unless an argument says otherwise."""
-    if given.word("num_experts") is None:
+def expert_axes(args: Arguments, tp: int) -> dict[str, int]:
+    """Returns the degrees of expert parallelism. Experts are split over tensor parallelism as the
+    rest is, unless an argument says otherwise."""
+    if args.text("num_experts") is None:
         return {"ep": 1, "etp": 1}
     return {
-        "ep": given.whole("expert_model_parallel_size") or 1,
-        "etp": given.whole("expert_tensor_parallel_size") or tp,
+        "ep": args.integer("expert_model_parallel_size") or 1,
+        "etp": args.integer("expert_tensor_parallel_size") or tp,
     }
 
 
-def _offloads_activations(given: Arguments) -> bool:
-    offloads_layers = bool(given.whole("cpu_offloading_num_layers", least=0))
-    return offloads_layers or given.truth("fine_grained_activation_offloading")
+def _offloads_activations(args: Arguments) -> bool:
+    offloads_layers = bool(args.integer("cpu_offloading_num_layers", least=0))
+    return offloads_layers or args.boolean("fine_grained_activation_offloading")
 
 
-def read_recompute(given: Arguments, layers: int, chunks: int) -> dict[str, Any]:
-    given.require_any("recompute_granularity", part="layout")
-    granularity = given.word("recompute_granularity") or "none"
+def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
+    """Returns recompute in the fields of a layout: {"recompute": "selective", "recompute_modules":
+    ["core_attn"]}."""
+    args.require_any("recompute_granularity", part="layout")
+    granularity = args.text("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):
-        raise given.invalid("recompute_granularity", "must be full or selective")
+        raise args.invalid("recompute_granularity", "must be full or selective")
     fields: dict[str, Any] = {"recompute": granularity}
     if granularity == "selective":
-        modules = re.findall(r"\w{1,40}", given.word("recompute_modules") or "", re.ASCII)
+        modules = re.findall(r"\w{1,40}", args.text("recompute_modules") or "", re.ASCII)
         if not set(modules) <= set(MODULES):
-            raise given.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
+            raise args.stopped("recompute_modules", f"must be among {', '.join(MODULES)}")
         fields["recompute_modules"] = modules
-    elif granularity == "full" and given.word("recompute_method") == "block":
-        first = given.required("recompute_num_layers")
-        fields["recompute_layers"] = (
-            first if layers % chunks == 0 and first * chunks < layers else 0
-        )
+    elif granularity == "full" and args.text("recompute_method") == "block":
+        count = args.required("recompute_num_layers")  # of each chunk; 0 below is all of them
+        is_part = layers % chunks == 0 and count * chunks < layers
+        fields["recompute_layers"] = count if is_part else 0
     return fields

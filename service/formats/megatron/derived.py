@@ -11,7 +11,7 @@ from service.formats.megatron.layers import PATTERNS, chunks_of, prediction_modu
 
 
 def filled_in(values: Mapping[str, str]) -> dict[str, str]:
-    """The arguments with those that follow from others, as a dump would have them."""
+    """Returns the arguments with those that follow from others, as a dump would have them."""
     arguments = {name: value.removeprefix("AttnBackend.") for name, value in values.items()}
 
     def is_unset(name: str) -> bool:
@@ -47,8 +47,7 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
-    """The entries of a vocabulary before they are padded; None where only the padded ones are
-    said."""
+    """Returns the entries of a vocabulary before they are padded; None where they are not known."""
     size = values.get("vocab_size", "None")
     if not size.isdecimal():
         size = vocabulary_of_tokenizer(values) or "None"
@@ -56,16 +55,16 @@ def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
 
 
 def vocabulary_of_tokenizer(values: Mapping[str, str]) -> str | None:
-    """The number of tokens of a public tokenizer that is named. The type of a tokenizer does not
-    say it: its files do, and anyone's may be of that type."""
+    """Returns the number of tokens of a public tokenizer that is named; None for another. The type
+    of a tokenizer does not tell: anyone's may be of that type."""
     model = values.get("tokenizer_model", "")
     sizes: Mapping[str, int] = facts("tokenizers")["sizes"]
     return next((str(size) for name, size in sizes.items() if fnmatchcase(model, name)), None)
 
 
 def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
-    """The numbers of layers and of modules of multi-token prediction that a pattern has, which go
-    before those that are said by themselves."""
+    """Returns the numbers of layers and of modules of multi-token prediction that a pattern has.
+    They go before arguments of their own."""
     pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)
     if pattern is None:
         return {}
@@ -76,14 +75,14 @@ def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _usual_width(hidden: int, gated: bool) -> int:
-    """The width of the MLP where nobody says: four times the hidden size, or two thirds of that in
-    multiples of 64 for each of the two halves of a gated one."""
+    """Returns the default width of the MLP: four times the hidden size, or two thirds of that in
+    multiples of 64 for each half of a gated one."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
 
 
 def _padded_vocabulary(values: Mapping[str, str]) -> str:
-    """The vocabulary in multiples of --make-vocab-size-divisible-by times the tensor-parallel
-    ranks (megatron/training/vocab_utils.py)."""
+    """Returns the vocabulary in multiples of --make-vocab-size-divisible-by times the
+    tensor-parallel ranks (megatron/training/vocab_utils.py)."""
     size = unpadded_vocabulary(values)
     divisor = values.get("make_vocab_size_divisible_by", "128")
     tp = values.get("tensor_model_parallel_size", "1")

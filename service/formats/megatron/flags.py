@@ -47,14 +47,14 @@ def table() -> FieldTable:
 
 
 def argument_of(flag: str) -> str:
-    """The argument that a flag sets."""
-    named: str = table().facts["argument"].get(flag, flag[2:].replace("-", "_"))
-    return named
+    """Returns the argument that a flag sets, such as add_bias_linear of --disable-bias-linear."""
+    argument: str = table().facts["argument"].get(flag, flag[2:].replace("-", "_"))
+    return argument
 
 
 @cache
 def flag_of_argument() -> Mapping[str, str]:
-    """The flag that sets each argument; the one spelt like it where there are several."""
+    """Returns the flag that sets each argument: of several, the one that is spelt like it."""
     flags: dict[str, str] = {}
     for flag in table().fields:
         argument = argument_of(flag)
@@ -81,19 +81,22 @@ def switches_off(flag: str) -> bool:
 
 @cache
 def defaults() -> Mapping[str, str]:
-    """The text of every argument that is not given. The auxiliary loss that balances experts by
-    default has a weight of 0 then, which is as good as none."""
-    values = {argument_of(name): text_of(name, f.default) for name, f in table().fields.items()}
+    """Returns the text of every argument by default. The auxiliary loss that balances experts has a
+    weight of 0 then, which is as good as none."""
+    values = {
+        argument_of(flag): text_of(flag, field.default) for flag, field in table().fields.items()
+    }
     return {**values, "moe_router_load_balancing_type": "none"}
 
 
 def text_of(flag: str, value: Any) -> str:
-    """Returns what Megatron dumps of the argument of a flag that has a value."""
+    """Returns what Megatron dumps of the argument of a flag with a value: "False" of
+    --disable-bias-linear with True."""
     return str(not value if switches_off(flag) else value)
 
 
 def value_of(flag: str, text: str) -> Any:
-    """The value of a flag, by what Megatron dumps of its argument."""
+    """Returns the value of a flag, by what Megatron dumps of its argument."""
     field = table().fields[flag]
     if field.kind == "bool":
         return (text == "True") != switches_off(flag)
@@ -108,18 +111,18 @@ def value_of(flag: str, text: str) -> Any:
 
 
 def from_words(words: Sequence[str]) -> Settings:
-    """The settings of an argument list, as Megatron's parser takes it. Raises Invalid where a value
-    has another type than its flag, or is none of its choices."""
+    """Returns the settings of an argument list, as Megatron's parser takes it. Raises Invalid where
+    a value has another type than its flag, or is none of its choices."""
     settings = Settings(table())
-    for name, given in _grouped(words):
-        strays = given
-        if name in table().fields:
-            own, strays = _own_values(name, given)
-            settings.put(name, _value(name, own))
-            settings.written[name] = " ".join([name, *own])
-        elif name:
-            settings.put(name, " ".join(given))
-            settings.written[name] = " ".join([name, *given])
+    for flag, behind in _grouped(words):
+        strays = behind
+        if flag in table().fields:
+            values, strays = _split_values(flag, behind)
+            settings.put(flag, _value(flag, values))
+            settings.written[flag] = " ".join([flag, *values])
+        elif flag:
+            settings.put(flag, " ".join(behind))
+            settings.written[flag] = " ".join([flag, *behind])
             continue
         for word in strays:
             require_arguments_defined(word)
@@ -130,7 +133,8 @@ def from_words(words: Sequence[str]) -> Settings:
 
 
 def from_dump(values: Mapping[str, str]) -> Settings:
-    """The settings of values by the name of the argument, as Megatron dumps them."""
+    """Returns the settings of a dump, {"micro_batch_size": "2"}, by flag; those that no flag sets,
+    by argument."""
     settings = Settings(table())
     for argument, text in values.items():
         flag = flag_of_argument().get(argument)
@@ -143,46 +147,46 @@ def from_dump(values: Mapping[str, str]) -> Settings:
 
 
 def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each flag with the words behind it. Words in front of the first are by themselves."""
-    name = ""
-    given: list[str] = []
+    """Yields each flag with the words behind it. Words in front of the first have no flag."""
+    flag = ""
+    behind: list[str] = []
     for word in words:
         if word.startswith("--") or (word.startswith("-") and not _NUMBER.fullmatch(word)):
-            if name or given:
-                yield name, given
-            name, has_value, value = word.partition("=")
-            given = [value] if has_value else []
+            if flag or behind:
+                yield flag, behind
+            flag, has_value, value = word.partition("=")
+            behind = [value] if has_value else []
         else:
-            given.append(word)
-    if name or given:
-        yield name, given
+            behind.append(word)
+    if flag or behind:
+        yield flag, behind
 
 
-def _own_values(flag: str, given: list[str]) -> tuple[list[str], list[str]]:
-    """The words that belong to a flag, and those behind that do not."""
+def _split_values(flag: str, behind: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the words behind a flag that are its values, and those that are not."""
     field = table().fields[flag]
     if field.kind == "bool":
-        return [], given
+        return [], behind
     if field.kind == "list":
-        if not given and not field.is_optional:
+        if not behind and not field.is_optional:
             raise Invalid(PATH, flag, "needs at least one value")
-        return given, []
-    if not given:
+        return behind, []
+    if not behind:
         raise Invalid(PATH, flag, "needs a value")
-    return given[:1], given[1:]
+    return behind[:1], behind[1:]
 
 
-def _value(flag: str, given: Sequence[str]) -> Any:
-    """The value of a flag. Raises Invalid for one that the parser refuses."""
+def _value(flag: str, words: Sequence[str]) -> Any:
+    """Returns the value of a flag. Raises Invalid for words that the parser refuses."""
     field = table().fields[flag]
     if field.kind == "bool":
         return True
     if field.use == "no_account":
-        return " ".join(given)
+        return " ".join(words)
     if field.kind != "list":
-        return _parsed(field, given[0])
+        return _parsed(field, words[0])
     item = replace(field, kind=table().facts["items"].get(flag, "str"))
-    return [_parsed(item, word) for word in given]
+    return [_parsed(item, word) for word in words]
 
 
 def _parsed(field: Field, word: str) -> Any:

@@ -18,31 +18,33 @@ PATTERN = "hybrid_layer_pattern"
 PATTERNS = (PATTERN, "hybrid_override_pattern")
 _VARIANT = "experimental_attention_variant"
 _LETTERS = "MG*+D-E"
-_WRITTEN = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
-_MAMBA_EXPANDS = 2
-"""Mamba-2 is so many times as wide as the stream where nobody says how many heads it has."""
+_PATTERN_TEXT = re.compile(rf"[{re.escape(_LETTERS)}|]+(/[{re.escape(_LETTERS)}]+)*")
+_MAMBA_EXPANSION = 2
+"""The width of Mamba-2 over that of the stream, where the number of its heads is not given."""
 
 
-def has_layers_of_kinds(given: Arguments) -> bool:
+def has_layers_of_kinds(args: Arguments) -> bool:
     """Returns True where layers are of several kinds, or of one that a shape has no words for."""
     named = (*PATTERNS, _VARIANT, "moe_latent_size")
-    return any(given.word(name) for name in named) or given.truth("attention_output_gate")
+    return any(args.text(name) for name in named) or args.boolean("attention_output_gate")
 
 
-def pattern_of(given: Arguments) -> str | None:
-    """The pattern of a hybrid. Raises Invalid for one that Megatron does not take."""
-    name = next((name for name in PATTERNS if given.word(name)), None)
+def pattern_of(args: Arguments) -> str | None:
+    """Returns the pattern of a hybrid, such as "M-M*-|M-M-"; None for another model. Raises Invalid
+    for one that Megatron does not take."""
+    name = next((name for name in PATTERNS if args.text(name)), None)
     if name is None:
         return None
-    pattern = (given.word(name) or "").strip("'\"")
-    if not _WRITTEN.fullmatch(pattern):
+    pattern = (args.text(name) or "").strip("'\"")
+    if not _PATTERN_TEXT.fullmatch(pattern):
         rule = f"must be made of the letters {' '.join(_LETTERS)}, | between chunks, and / behind"
-        raise given.invalid(name, rule)
+        raise args.invalid(name, rule)
     return pattern
 
 
 def chunks_of(pattern: str) -> list[str]:
-    """The letters of each chunk of the pipeline; one where the pattern does not divide them."""
+    """Returns the letters of each chunk of the pipeline; one chunk where the pattern does not
+    divide them."""
     return pattern.partition("/")[0].split("|")
 
 
@@ -52,26 +54,26 @@ def prediction_modules(pattern: str) -> int:
 
 
 def layer_list(
-    given: Arguments,
+    args: Arguments,
     attention: Mapping[str, Any],
     mlp: Mapping[str, Any],
     moe: Mapping[str, Any] | None,
     switches: Mapping[str, list[bool]],
 ) -> dict[str, Any]:
-    """The `layers` and `layer_kinds` of a model, out of the parts that its layers have.
+    """Returns the `layers` and `layer_kinds` of a model, made of the parts that its layers have.
 
     `switches` say of each layer of a model without a pattern whether it is `sparse`, has a
     `window`, and has a `recurrence`.
     """
-    pattern = pattern_of(given)
+    pattern = pattern_of(args)
     if pattern is not None:
         letters = "".join(chunks_of(pattern))
-        blocks = _blocks(given, attention, mlp, moe)
+        blocks = _blocks(args, attention, mlp, moe)
         return _listed(list(letters), {letter: blocks[letter] for letter in letters})
     kinds: dict[str, Any] = {}
     names = []
     for index, sparse in enumerate(switches["sparse"]):
-        name, mixer = _mixer(given, attention, switches, index)
+        name, mixer = _mixer(args, attention, switches, index)
         network = {"moe": moe} if sparse and moe else {"mlp": mlp}
         names.append(f"{name}_{'moe' if sparse else 'mlp'}")
         kinds[names[-1]] = {**mixer, **network}
@@ -86,38 +88,38 @@ def _listed(names: list[str], kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _blocks(
-    given: Arguments,
+    args: Arguments,
     attention: Mapping[str, Any],
     mlp: Mapping[str, Any],
     moe: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Returns what each letter of the pattern means."""
-    pattern = pattern_of(given) or ""
+    pattern = pattern_of(args) or ""
     blocks: dict[str, Any] = {"-": {"mlp": mlp}}
     if set("*+D") & set(pattern):
         blocks |= {letter: {"attention": attention} for letter in "*+"}
     if "D" in pattern:
-        blocks["D"] = {"attention": {**attention, "indexer": _indexer(given)}}
+        blocks["D"] = {"attention": {**attention, "indexer": _indexer(args)}}
     if "M" in pattern:
-        blocks["M"] = {"recurrence": _mamba(given)}
+        blocks["M"] = {"recurrence": _mamba(args)}
     if "G" in pattern:
-        blocks["G"] = {"recurrence": _delta_net(given)}
+        blocks["G"] = {"recurrence": _delta_net(args)}
     if "E" in pattern:
         if moe is None:
-            raise given.invalid("num_experts", "is required for the letter E of the pattern")
+            raise args.invalid("num_experts", "is required for the letter E of the pattern")
         blocks["E"] = {"moe": moe}
     return blocks
 
 
-def _mamba(given: Arguments) -> dict[str, Any]:
-    head_dim = given.whole("mamba_head_dim") or 64
-    heads = given.whole("mamba_num_heads")
+def _mamba(args: Arguments) -> dict[str, Any]:
+    head_dim = args.integer("mamba_head_dim") or 64
+    heads = args.integer("mamba_num_heads")
     return {
         "kind": "mamba2",
-        "num_heads": heads or _MAMBA_EXPANDS * given.required("hidden_size") // head_dim,
+        "num_heads": heads or _MAMBA_EXPANSION * args.required("hidden_size") // head_dim,
         "head_dim": head_dim,
-        "state_size": given.whole("mamba_state_dim") or 128,
-        "num_groups": given.whole("mamba_num_groups") or 8,
+        "state_size": args.integer("mamba_state_dim") or 128,
+        "num_groups": args.integer("mamba_num_groups") or 8,
     }
 
 
@@ -125,61 +127,62 @@ def _mamba(given: Arguments) -> dict[str, Any]:
 
 
 def _mixer(
-    given: Arguments,
+    args: Arguments,
     attention: Mapping[str, Any],
     switches: Mapping[str, list[bool]],
     index: int,
 ) -> tuple[str, dict[str, Any]]:
-    """A name for what mixes the tokens of a layer, and that."""
+    """Returns the mixer of the layer of this index, attention or a recurrence, with a name for
+    it."""
     if switches["recurrence"][index]:
-        return "linear_attention", {"recurrence": _delta_net(given)}
+        return "linear_attention", {"recurrence": _delta_net(args)}
     mixer = dict(attention)
     name = "attention"
     if not switches["window"][index]:
         mixer.pop("sliding_window", None)
     elif "sliding_window" in mixer:
         name = "local_attention"
-    if given.word(_VARIANT) != "dsa":
+    if args.text(_VARIANT) != "dsa":
         return name, {"attention": mixer}
-    period = given.whole("dsa_indexer_topk_freq") or 1
-    offset = given.whole("dsa_indexer_skip_topk_offset", least=0) or 0
+    period = args.integer("dsa_indexer_topk_freq") or 1
+    offset = args.integer("dsa_indexer_skip_topk_offset", least=0) or 0
     shared = shares_indexer(index, period, offset)
-    indexer = {**_indexer(given), **({"shared": True} if shared else {})}
+    indexer = {**_indexer(args), **({"shared": True} if shared else {})}
     return f"{name}_shared" if shared else name, {"attention": {**mixer, "indexer": indexer}}
 
 
-def variant_of(given: Arguments) -> str | None:
-    """Returns what stands in the place of attention, where it is that. Raises Unsupported for an
-    unknown one."""
-    variant = given.word(_VARIANT)
+def variant_of(args: Arguments) -> str | None:
+    """Returns the attention variant: gated_delta_net, dsa or none. Raises Unsupported for
+    another."""
+    variant = args.text(_VARIANT)
     if variant not in (None, "gated_delta_net", "dsa"):
-        raise given.unsupported(_VARIANT, "attention of this kind")
+        raise args.unsupported(_VARIANT, "attention of this kind")
     return variant
 
 
-def _delta_net(given: Arguments) -> dict[str, Any]:
+def _delta_net(args: Arguments) -> dict[str, Any]:
     return {
         "kind": "gated_delta_net",
-        "num_heads": given.whole("linear_num_value_heads") or 32,
-        "num_key_heads": given.whole("linear_num_key_heads") or 16,
-        "key_head_dim": given.whole("linear_key_head_dim") or 128,
-        "value_head_dim": given.whole("linear_value_head_dim") or 128,
-        "conv_kernel": given.whole("linear_conv_kernel_dim") or 4,
+        "num_heads": args.integer("linear_num_value_heads") or 32,
+        "num_key_heads": args.integer("linear_num_key_heads") or 16,
+        "key_head_dim": args.integer("linear_key_head_dim") or 128,
+        "value_head_dim": args.integer("linear_value_head_dim") or 128,
+        "conv_kernel": args.integer("linear_conv_kernel_dim") or 4,
     }
 
 
-def _indexer(given: Arguments) -> dict[str, Any]:
-    """Its keys have a norm with a bias."""
-    head_dim = given.required("dsa_indexer_head_dim")
+def _indexer(args: Arguments) -> dict[str, Any]:
+    """Returns the indexer of sparse attention, whose keys have a norm with a bias."""
+    head_dim = args.required("dsa_indexer_head_dim")
     return {
-        "num_heads": given.required("dsa_indexer_n_heads"),
+        "num_heads": args.required("dsa_indexer_n_heads"),
         "head_dim": head_dim,
-        "top_k": given.required("dsa_indexer_topk"),
+        "top_k": args.required("dsa_indexer_topk"),
         "norm_parameters": 2 * head_dim,
     }
 
 
 def shares_indexer(index: int, period: int, offset: int) -> bool:
-    """Tells whether the layer of this index, counted from 0, reads the keys that one before it
+    """Returns True where the layer of this index, counted from 0, reads the keys that one before it
     chose (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
     return max(index + 1 - max(offset, 1), 0) % period != 0

@@ -31,263 +31,265 @@ _UNSUPPORTED = {
 """Arguments that switch on what the cost model does not describe, and what that is."""
 
 
-def num_layers(given: Arguments) -> int:
-    layers = given.required("num_layers")
+def num_layers(args: Arguments) -> int:
+    layers = args.required("num_layers")
     if layers > _MAX_LAYERS:
-        raise given.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
+        raise args.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
     return layers
 
 
-def read_model(given: Arguments) -> dict[str, Any]:
-    _require_described(given)
-    layers = num_layers(given)
-    given.require_any("swiglu", "quick_geglu", part="model")
-    given.require_any("untie_embeddings_and_output_weights", part="model")
-    if any(name in given for name in _EXPERT_ARGUMENTS):
-        given.require_any("num_experts", part="model")
-    if given.word("kv_lora_rank") is not None:
-        given.require_any("multi_latent_attention", part="model")
+def read_model(args: Arguments) -> dict[str, Any]:
+    """Returns the model of the arguments, in its wire form."""
+    _require_described(args)
+    layers = num_layers(args)
+    args.require_any("swiglu", "quick_geglu", part="model")
+    args.require_any("untie_embeddings_and_output_weights", part="model")
+    if any(name in args for name in _EXPERT_ARGUMENTS):
+        args.require_any("num_experts", part="model")
+    if args.text("kv_lora_rank") is not None:
+        args.require_any("multi_latent_attention", part="model")
     model: dict[str, Any] = {
-        "hidden_size": given.required("hidden_size"),
-        **_vocabulary(given),
-        "tie_word_embeddings": not given.truth("untie_embeddings_and_output_weights"),
-        "mtp_layers": given.whole("mtp_num_layers", least=0) or 0,
+        "hidden_size": args.required("hidden_size"),
+        **_vocabulary(args),
+        "tie_word_embeddings": not args.boolean("untie_embeddings_and_output_weights"),
+        "mtp_layers": args.integer("mtp_num_layers", least=0) or 0,
     }
-    of_kinds = has_layers_of_kinds(given)
-    return {**model, **(_layers(given, layers) if of_kinds else _shape(given, layers))}
+    of_kinds = has_layers_of_kinds(args)
+    return {**model, **(_layers(args, layers) if of_kinds else _shape(args, layers))}
 
 
-def _require_described(given: Arguments) -> None:
-    """Raise Unsupported for what the wire form of models does not describe."""
+def _require_described(args: Arguments) -> None:
+    """Raises Unsupported for what the wire form of models does not describe."""
     for name, missing in _UNSUPPORTED.items():
-        if given.word(name) not in (None, "False"):
-            raise given.unsupported(name, missing)
-    if given.truth("is_hybrid_model") and pattern_of(given) is None:
-        raise given.unsupported("is_hybrid_model", "layers that no pattern names")
-    variant_of(given)
+        if args.text(name) not in (None, "False"):
+            raise args.unsupported(name, missing)
+    if args.boolean("is_hybrid_model") and pattern_of(args) is None:
+        raise args.unsupported("is_hybrid_model", "layers that no pattern names")
+    variant_of(args)
 
 
-def _shape(given: Arguments, layers: int) -> dict[str, Any]:
-    """The fields of a model whose layers are alike."""
+def _shape(args: Arguments, layers: int) -> dict[str, Any]:
+    """Returns the fields of a model whose layers are alike."""
     model: dict[str, Any] = {
         "num_layers": layers,
-        "intermediate_size": given.required("ffn_hidden_size"),
-        "num_attention_heads": given.required("num_attention_heads"),
-        "gated_mlp": _is_gated(given),
-        "qk_norm": _has_head_norms(given),
-        "attention_bias": given.truth("add_qkv_bias") or given.truth("add_bias_linear"),
-        "attention_output_bias": given.truth("add_bias_linear"),
-        **_window(given, layers),
+        "intermediate_size": args.required("ffn_hidden_size"),
+        "num_attention_heads": args.required("num_attention_heads"),
+        "gated_mlp": _is_gated(args),
+        "qk_norm": _has_head_norms(args),
+        "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
+        "attention_output_bias": args.boolean("add_bias_linear"),
+        **_window(args, layers),
     }
-    if given.truth("multi_latent_attention"):
-        model["mla"] = _mla(given)
+    if args.boolean("multi_latent_attention"):
+        model["mla"] = _mla(args)
     else:
-        model |= _heads(given)
-    if given.word("num_experts") is not None:
-        model["moe"] = _moe(given, layers)
+        model |= _heads(args)
+    if args.text("num_experts") is not None:
+        model["moe"] = _moe(args, layers)
     return model
 
 
-def _is_gated(given: Arguments) -> bool:
-    return given.truth("swiglu") or given.truth("quick_geglu")
+def _is_gated(args: Arguments) -> bool:
+    return args.boolean("swiglu") or args.boolean("quick_geglu")
 
 
-def _has_head_norms(given: Arguments) -> bool:
-    """Returns True where queries and keys are normalised, or in latent attention their latents."""
-    return given.truth("qk_layernorm") and not given.truth("multi_latent_attention")
+def _has_head_norms(args: Arguments) -> bool:
+    """Returns True where queries and keys are normalised by head. In latent attention the argument
+    means norms of the latents, which there always are."""
+    return args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention")
 
 
-def _layers(given: Arguments, layers: int) -> dict[str, Any]:
-    """The layers of a model with several kinds of them."""
-    has_experts = given.word("num_experts") is not None
-    sparse, recurs = [has_experts] * layers, [False] * layers
-    if has_experts and given.word("moe_layer_freq") and pattern_of(given) is None:
-        sparse = _layer_pattern(
-            given, "moe_layer_freq", layers, lambda period, index: index % period == 0
-        )
-    if variant_of(given) == "gated_delta_net":
-        recurs = _layer_pattern(
-            given, "linear_attention_freq", layers, lambda period, index: (index + 1) % period > 0
-        )
+def _layers(args: Arguments, layers: int) -> dict[str, Any]:
+    """Returns the layers of a model with several kinds of them."""
+    has_experts = args.text("num_experts") is not None
+    sparse = [has_experts] * layers
+    if has_experts and args.text("moe_layer_freq") and pattern_of(args) is None:
+        sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
+    recurs = [False] * layers
+    if variant_of(args) == "gated_delta_net":
+        recurs = _layer_pattern(args, "linear_attention_freq", layers, _all_but_last_of_period)
     mlp = {
-        "intermediate_size": given.required("ffn_hidden_size"),
-        "gated": _is_gated(given),
-        "bias": given.truth("add_bias_linear"),
+        "intermediate_size": args.required("ffn_hidden_size"),
+        "gated": _is_gated(args),
+        "bias": args.boolean("add_bias_linear"),
     }
-    switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed(given, layers)}
-    experts = _listed_experts(given) if has_experts else None
-    return layer_list(given, _attention(given), mlp, experts, switches)
+    switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed(args, layers)}
+    experts = _listed_experts(args) if has_experts else None
+    return layer_list(args, _attention(args), mlp, experts, switches)
 
 
-def _attention(given: Arguments) -> dict[str, Any]:
-    """The attention of a layer in a list."""
-    is_latent = given.truth("multi_latent_attention") or bool(
-        set("+D") & set(pattern_of(given) or "")
-    )
+def _attention(args: Arguments) -> dict[str, Any]:
+    """Returns the attention of a layer in a list."""
+    has_latent_letter = bool(set("+D") & set(pattern_of(args) or ""))
+    is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {
-        "num_attention_heads": given.required("num_attention_heads"),
-        **({"mla": _mla(given)} if is_latent else _heads(given)),
-        "qk_norm": given.truth("qk_layernorm") and not is_latent,
-        "attention_bias": given.truth("add_qkv_bias") or given.truth("add_bias_linear"),
-        "attention_output_bias": given.truth("add_bias_linear"),
-        "sinks": given.word("softmax_type") == "learnable",
+        "num_attention_heads": args.required("num_attention_heads"),
+        **({"mla": _mla(args)} if is_latent else _heads(args)),
+        "qk_norm": args.boolean("qk_layernorm") and not is_latent,
+        "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
+        "attention_output_bias": args.boolean("add_bias_linear"),
+        "sinks": args.text("softmax_type") == "learnable",
     }
-    if given.truth("attention_output_gate"):
+    if args.boolean("attention_output_gate"):
         fields["output_gate"] = "element"
-    if (size := _window_size(given)) is not None:
+    if (size := _window_size(args)) is not None:
         fields["sliding_window"] = size
     return fields
 
 
-def _listed_experts(given: Arguments) -> dict[str, Any]:
-    """The experts of a layer in a list."""
+def _listed_experts(args: Arguments) -> dict[str, Any]:
+    """Returns the experts of a layer in a list."""
     return {
-        **_experts(given),
-        "gated": _is_gated(given),
-        "shared_gate": given.truth("moe_shared_expert_gate"),
-        "latent_size": given.whole("moe_latent_size"),
+        **_experts(args),
+        "gated": _is_gated(args),
+        "shared_gate": args.boolean("moe_shared_expert_gate"),
+        "latent_size": args.integer("moe_latent_size"),
     }
 
 
-def _vocabulary(given: Arguments) -> dict[str, int]:
-    """The padded vocabulary. The tokenizer has it where arguments as they are typed do not."""
-    size = given.whole("padded_vocab_size") or given.whole("vocab_size")
-    if size is None and given.flags is not None:
+def _vocabulary(args: Arguments) -> dict[str, int]:
+    """Returns the padded vocabulary; nothing where typed arguments leave it to the tokenizer."""
+    size = args.integer("padded_vocab_size") or args.integer("vocab_size")
+    if size is None and args.flags is not None:
         return {}
-    return {"vocab_size": size or given.required("vocab_size")}
+    return {"vocab_size": size or args.required("vocab_size")}
 
 
-def _heads(given: Arguments) -> dict[str, int]:
-    given.require_any("group_query_attention", part="model")
-    grouped = given.truth("group_query_attention")
-    heads = {
-        "num_key_value_heads": given.required(
-            "num_query_groups" if grouped else "num_attention_heads"
-        )
-    }
-    size = given.whole("kv_channels")
-    return heads if size is None else {**heads, "head_dim": size}
+def _heads(args: Arguments) -> dict[str, int]:
+    args.require_any("group_query_attention", part="model")
+    is_grouped = args.boolean("group_query_attention")
+    kv_heads = args.required("num_query_groups" if is_grouped else "num_attention_heads")
+    head_dim = args.integer("kv_channels")
+    heads = {"num_key_value_heads": kv_heads}
+    return heads if head_dim is None else {**heads, "head_dim": head_dim}
 
 
-def _mla(given: Arguments) -> dict[str, int | None]:
+def _mla(args: Arguments) -> dict[str, int | None]:
     return {
-        "q_lora_rank": given.whole("q_lora_rank"),
-        "kv_lora_rank": given.required("kv_lora_rank"),
-        "qk_nope_head_dim": given.required("qk_head_dim"),
-        "qk_rope_head_dim": given.required("qk_pos_emb_head_dim"),
-        "v_head_dim": given.required("v_head_dim"),
+        "q_lora_rank": args.integer("q_lora_rank"),
+        "kv_lora_rank": args.required("kv_lora_rank"),
+        "qk_nope_head_dim": args.required("qk_head_dim"),
+        "qk_rope_head_dim": args.required("qk_pos_emb_head_dim"),
+        "v_head_dim": args.required("v_head_dim"),
     }
 
 
-def _window(given: Arguments, layers: int) -> dict[str, int]:
-    """The sliding window of a shape. With `window_attn_skip_freq` n every n-th layer sees the whole
-    sequence."""
-    size = _window_size(given)
+def _window(args: Arguments, layers: int) -> dict[str, int]:
+    """Returns the sliding window of a shape. With `window_attn_skip_freq` n every n-th layer sees
+    the whole sequence."""
+    size = _window_size(args)
     if size is None:
         return {}
-    full = [not windowed for windowed in _windowed(given, layers)]
-    if True not in full:
+    has_window = _windowed(args, layers)
+    if all(has_window):
         return {"sliding_window": size}
-    period = full.index(True) + 1
-    if full != [(index + 1) % period == 0 for index in range(layers)]:
-        raise given.unsupported(
+    period = has_window.index(False) + 1
+    if has_window != [_all_but_last_of_period(period, index) for index in range(layers)]:
+        raise args.unsupported(
             "window_attn_skip_freq", "full attention at other than regular distances"
         )
     return {"sliding_window": size, "full_attention_period": period}
 
 
-def _window_size(given: Arguments) -> int | None:
-    """Keys that a query of a local layer sees: `window_size` (left, right) counts those beside its
-    own."""
-    text = given.word("window_size")
+def _window_size(args: Arguments) -> int | None:
+    """Returns the keys that a query of a local layer sees, 128 of (127, 0): `window_size` (left,
+    right) counts those beside its own."""
+    text = args.text("window_size")
     if text is None:
         return None
     match = _WINDOW.fullmatch(text)
     if match is None:
-        raise given.invalid("window_size", "must be two whole numbers")
+        raise args.invalid("window_size", "must be two whole numbers")
     left = int(match.group(1))
     return None if left < 0 else left + 1
 
 
-def _windowed(given: Arguments, layers: int) -> list[bool]:
+def _windowed(args: Arguments, layers: int) -> list[bool]:
     """Returns for each layer whether its attention has the window."""
-    if given.word("window_attn_skip_freq") is None:
+    if args.text("window_attn_skip_freq") is None:
         return [True] * layers
-    return _layer_pattern(
-        given, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0
-    )
+    return _layer_pattern(args, "window_attn_skip_freq", layers, _all_but_last_of_period)
 
 
-def _moe(given: Arguments, layers: int) -> dict[str, int | bool]:
-    first, period = _sparse_layers(given, layers)
-    return {**_experts(given), "first_k_dense": first, "moe_layer_freq": period}
+def _moe(args: Arguments, layers: int) -> dict[str, int | bool]:
+    first, period = _sparse_layers(args, layers)
+    return {**_experts(args), "first_k_dense": first, "moe_layer_freq": period}
 
 
-def _experts(given: Arguments) -> dict[str, int | bool]:
-    width = given.whole("moe_ffn_hidden_size") or given.required("ffn_hidden_size")
+def _experts(args: Arguments) -> dict[str, int | bool]:
+    width = args.integer("moe_ffn_hidden_size") or args.required("ffn_hidden_size")
     return {
-        "num_experts": given.required("num_experts", least=2),
-        "experts_per_token": given.required("moe_router_topk"),
+        "num_experts": args.required("num_experts", least=2),
+        "experts_per_token": args.required("moe_router_topk"),
         "moe_intermediate_size": width,
-        "bias": given.truth("add_bias_linear"),
-        **_groups(given),
-        **_shared_expert(given),
+        "bias": args.boolean("add_bias_linear"),
+        **_groups(args),
+        **_shared_expert(args),
     }
 
 
-def _groups(given: Arguments) -> dict[str, int]:
-    """The groups of experts. Without --moe-router-group-topk they limit nothing."""
-    groups = given.whole("moe_router_num_groups")
-    chosen = given.whole("moe_router_group_topk")
-    return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
+def _groups(args: Arguments) -> dict[str, int]:
+    """Returns the groups of experts. Without --moe-router-group-topk they limit nothing."""
+    groups = args.integer("moe_router_num_groups")
+    top_k = args.integer("moe_router_group_topk")
+    return {"num_groups": groups, "groups_per_token": top_k} if groups and top_k else {}
 
 
-def _shared_expert(given: Arguments) -> dict[str, int]:
-    width = given.whole("moe_shared_expert_intermediate_size", least=0)
+def _shared_expert(args: Arguments) -> dict[str, int]:
+    width = args.integer("moe_shared_expert_intermediate_size", least=0)
     return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
 
 
-def _sparse_layers(given: Arguments, layers: int) -> tuple[int, int]:
-    """The number of dense layers that come first, and the period of sparse layers from there.
+def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
+    """Returns the number of dense layers that come first, and the period of sparse layers from
+    there.
 
     Of the layers of a period Megatron makes the first sparse, and the wire form the last. That is
     as many layers of each kind, in another order.
     """
-    sparse = _layer_pattern(
-        given, "moe_layer_freq", layers, lambda period, index: index % period == 0
-    )
+    sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
     if not any(sparse):
-        raise given.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")
+        raise args.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")
     first = sparse.index(True)
     if all(sparse[first:]):
         return first, 1
     distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
-    dense_first = first if first >= distance else 0
-    shape = [index >= dense_first and (index + 1) % distance == 0 for index in range(layers)]
-    if sparse == shape:
-        return dense_first, distance
+    num_dense_first = first if first >= distance else 0
+    last_of_each_period = [
+        index >= num_dense_first and (index + 1) % distance == 0 for index in range(layers)
+    ]
+    if sparse == last_of_each_period:
+        return num_dense_first, distance
     period = layers // sum(sparse)
-    per_period = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
-    if any(count != 1 for count in per_period) or layers % period:
-        raise given.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
+    counts = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
+    if any(count != 1 for count in counts) or layers % period:
+        raise args.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
     return 0, period
 
 
-def require_layer_pattern(given: Arguments, name: str, layers: int) -> bool:
+def require_layer_pattern(args: Arguments, name: str, layers: int) -> bool:
     """Raises Stopped where an argument that is given has no switch for each layer."""
-    return given.word(name) is None or bool(_layer_pattern(given, name, layers, lambda *_: True))
+    return args.text(name) is None or bool(_layer_pattern(args, name, layers, _first_of_period))
+
+
+def _first_of_period(period: int, index: int) -> bool:
+    return index % period == 0
+
+
+def _all_but_last_of_period(period: int, index: int) -> bool:
+    return (index + 1) % period > 0
 
 
 def _layer_pattern(
-    given: Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
+    args: Arguments, name: str, layers: int, is_on: Callable[[int, int], bool]
 ) -> list[bool]:
-    """A switch for each layer, from an expression of lists, or from a period by `of_period`, which
-    gets the period and the index of a layer."""
-    text = (given.word(name) or "1").replace(" ", "")
+    """Returns a switch for each layer: of an expression of lists, ([0]*3+[1]*58), or of a period,
+    with which `is_on` says for a period and the index of a layer whether that is on."""
+    text = (args.text(name) or "1").replace(" ", "")
     if _PERIOD.fullmatch(text):
-        return [of_period(int(text), index) for index in range(layers)]
+        return [is_on(int(text), index) for index in range(layers)]
     switches = layer_switches(text, layers)
     if len(switches) != layers:
         rule = f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers"
-        raise given.stopped(name, rule)
+        raise args.stopped(name, rule)
     return switches

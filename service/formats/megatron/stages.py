@@ -35,209 +35,215 @@ _STOPS = "Megatron-Core stops"
 _MOST_VALUES = 4  # that a cure names
 
 
-def virtual_stages(given: Arguments, pp: int) -> int:
-    """The number of chunks of a stage. Raises Stopped where Megatron stops."""
-    stated = [name for name in _VIRTUAL if given.word(name) is not None]
-    if (pattern := pattern_of(given)) is not None:
-        return _virtual_stages_of_pattern(given, pattern, pp, stated)
-    if len(stated) > 1:
-        rule = f"does not go with {given.called(stated[0])}: {_STOPS} unless one alone is given"
-        raise given.stopped(stated[1], rule, f"drop it, or drop {given.called(stated[0])}")
-    if dumped := given.whole("virtual_pipeline_model_parallel_size"):
-        return dumped
-    if not stated:
+def virtual_stages(args: Arguments, pp: int) -> int:
+    """Returns the number of chunks of a stage. Raises Stopped where Megatron stops."""
+    given_names = [name for name in _VIRTUAL if args.text(name) is not None]
+    if (pattern := pattern_of(args)) is not None:
+        return _virtual_stages_of_pattern(args, pattern, pp, given_names)
+    if len(given_names) > 1:
+        name, other = given_names[:2]
+        rule = f"does not go with {args.called(name)}: {_STOPS} unless one alone is given"
+        raise args.stopped(other, rule, f"drop it, or drop {args.called(name)}")
+    if in_dump := args.integer("virtual_pipeline_model_parallel_size"):
+        return in_dump
+    if not given_names:
         return 1
-    name = stated[0]
+    name = given_names[0]
     if name == "pipeline_model_parallel_layout":
-        chunks = len(_chunks(given))
+        chunks = len(_chunks(args))
         if chunks % pp:
             rule = f"has {chunks} chunks, which {pp} stages must divide"
-            raise given.stopped(name, rule, f"as many chunks as a multiple of {pp}")
+            raise args.stopped(name, rule, f"as many chunks as a multiple of {pp}")
         return chunks // pp
-    virtual = given.required(name)
+    virtual = args.required(name)
     if name == "num_layers_per_virtual_pipeline_stage":
-        virtual = _by_layers_per_chunk(given, pp, virtual)
+        virtual = _virtual_stages_by_layers(args, pp, virtual)
     else:
-        _require_even_chunks(given, pp, virtual)
+        _require_even_chunks(args, pp, virtual)
     if virtual > 1 and pp == 1:
         rule = f"needs pipeline stages: {_STOPS} without"
-        raise given.stopped(name, rule, f"drop it, or {given.called(_STAGES)} of 2 or more")
+        raise args.stopped(name, rule, f"drop it, or {args.called(_STAGES)} of 2 or more")
     return virtual
 
 
 def _virtual_stages_of_pattern(
-    given: Arguments, pattern: str, pp: int, stated: Sequence[str]
+    args: Arguments, pattern: str, pp: int, given_names: Sequence[str]
 ) -> int:
-    """The number of chunks of a stage of a hybrid, whose pattern has them."""
-    if stated:
-        rule = f"does not go with {given.called(PATTERN)}, which divides chunks by |: {_STOPS}"
-        raise given.stopped(stated[0], rule, "drop it, and write | between chunks")
+    """Returns the number of chunks of a stage of a hybrid, whose pattern divides them. Raises
+    Stopped where one of `given_names` divides them too."""
+    if given_names:
+        rule = f"does not go with {args.called(PATTERN)}, which divides chunks by |: {_STOPS}"
+        raise args.stopped(given_names[0], rule, "drop it, and write | between chunks")
     chunks = len(chunks_of(pattern))
     if chunks > 1 and chunks % pp:
         rule = f"has {chunks} chunks, which {pp} stages must divide: {_STOPS} otherwise"
-        raise given.stopped(PATTERN, rule, f"as many chunks as a multiple of {pp}")
+        raise args.stopped(PATTERN, rule, f"as many chunks as a multiple of {pp}")
     return max(chunks // pp, 1)
 
 
-def _require_even_chunks(given: Arguments, pp: int, virtual: int) -> None:
-    """Raises Stopped where the layers of a stage do not divide over its chunks, unless its first or
-    last stage is said by itself."""
-    if given.whole("num_layers") is None or any(map(given.word, (FIRST, LAST))):
+def _require_even_chunks(args: Arguments, pp: int, virtual: int) -> None:
+    """Raises Stopped where the layers of a stage do not divide over its chunks, unless the first or
+    the last stage has a number of its own."""
+    if args.integer("num_layers") is None or any(map(args.text, (FIRST, LAST))):
         return
-    of_stage, remainder = divmod(_counted_layers(given), pp)
+    of_stage, remainder = divmod(_counted_layers(args), pp)
     if not remainder and of_stage % virtual:
         name = "num_virtual_stages_per_pipeline_rank"
         rule = f"must divide the {of_stage} layers of a stage: {_STOPS} otherwise"
-        raise given.stopped(name, rule, _flag_with(given, name, divisors(of_stage)))
+        raise args.stopped(name, rule, _flag_with(args, name, divisors(of_stage)))
 
 
-def _flag_with(given: Arguments, name: str, values: Iterable[int]) -> str:
-    """A flag with the values that it may have."""
-    return f"{given.called(name)} {in_words(values)}"
+def _flag_with(args: Arguments, name: str, values: Iterable[int]) -> str:
+    """Returns a flag with the values that it may have: "--pipeline-model-parallel-size 2 or 4"."""
+    return f"{args.called(name)} {in_words(values)}"
 
 
-def _by_layers_per_chunk(given: Arguments, pp: int, size: int) -> int:
+def _virtual_stages_by_layers(args: Arguments, pp: int, chunk_layers: int) -> int:
+    """Returns the number of chunks of a stage, by the number of layers of each."""
     name = "num_layers_per_virtual_pipeline_stage"
     for ends in (FIRST, LAST):
-        if given.word(ends) is not None:
-            rule = f"does not go with {given.called(ends)}: {_STOPS}"
-            raise given.stopped(name, rule, given.called("num_virtual_stages_per_pipeline_rank"))
-    layers = _counted_layers(given)
-    if layers % (pp * size):
+        if args.text(ends) is not None:
+            rule = f"does not go with {args.called(ends)}: {_STOPS}"
+            raise args.stopped(name, rule, args.called("num_virtual_stages_per_pipeline_rank"))
+    layers = _counted_layers(args)
+    if layers % (pp * chunk_layers):
         rule = f"times {pp} stages must divide {layers} layers: {_STOPS} otherwise"
         if layers % pp:
-            raise given.stopped(name, rule, _flag_with(given, _STAGES, divisors(layers)))
-        raise given.stopped(name, rule, _flag_with(given, name, divisors(layers // pp)))
-    return layers // (pp * size)
+            raise args.stopped(name, rule, _flag_with(args, _STAGES, divisors(layers)))
+        raise args.stopped(name, rule, _flag_with(args, name, divisors(layers // pp)))
+    return layers // (pp * chunk_layers)
 
 
-def layers_per_chunk(given: Arguments, pp: int, virtual: int) -> list[int]:
-    """Returns how many layers each chunk has; empty where nothing says that they differ, so that
-    all have as many. Raises Stopped where Megatron stops because they do not add up."""
+def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
+    """Returns the number of layers of each chunk; an empty list where all have as many. Raises
+    Stopped where Megatron stops because they do not add up."""
     if pp == 1:
         return []
-    pattern = pattern_of(given)
+    pattern = pattern_of(args)
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return [len(chunk) for chunk in chunks_of(pattern)]
-    if given.word("pipeline_model_parallel_layout") is not None:
-        counts = [chunk.count("t") for chunk in _chunks(given)]
-        layers = given.required("num_layers")
+    if args.text("pipeline_model_parallel_layout") is not None:
+        counts = [chunk.count("t") for chunk in _chunks(args)]
+        layers = args.required("num_layers")
         if sum(counts) != layers:
             name = "pipeline_model_parallel_layout"
             rule = f"has {sum(counts)} layers, and must have the {layers} of the model"
-            raise given.stopped(name, rule, f"as many t as layers, {layers}")
-        return _with_late_prediction(counts, _chunks(given), pp)
-    named = [name for name in (FIRST, LAST) if given.word(name) is not None]
-    if named:
-        return _with_named_ends(given, named, pp, virtual)
-    counted = [name for name in (EMBEDDING, LOSS) if given.truth(name)]
-    if not counted:
+            raise args.stopped(name, rule, f"as many t as layers, {layers}")
+        return _with_late_prediction(counts, _chunks(args), pp)
+    if args.text(FIRST) is not None or args.text(LAST) is not None:
+        return _with_own_ends(args, pp, virtual)
+    counted_ends = [name for name in (EMBEDDING, LOSS) if args.boolean(name)]
+    if not counted_ends:
         return []
-    layers = _counted_layers(given)
-    if layers % (pp * virtual):
-        rule = f"makes {layers} of the layers, which {pp * virtual} chunks must divide: {_STOPS}"
-        raise given.stopped(counted[0], f"{rule} otherwise", "drop it")
-    counts = [layers // (pp * virtual)] * (pp * virtual)
-    counts[0] -= EMBEDDING in counted
-    counts[-1] -= LOSS in counted
+    layers = _counted_layers(args)
+    num_chunks = pp * virtual
+    if layers % num_chunks:
+        rule = f"makes {layers} of the layers, which {num_chunks} chunks must divide: {_STOPS}"
+        raise args.stopped(counted_ends[0], f"{rule} otherwise", "drop it")
+    counts = [layers // num_chunks] * num_chunks
+    counts[0] -= EMBEDDING in counted_ends
+    counts[-1] -= LOSS in counted_ends
     return counts
 
 
 def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> list[int]:
-    """The layers of each chunk if multi-token prediction, which cost models have beside the loss,
-    moves there and a layer of the last stage comes in its place, so that every stage does as much
-    as before. The same where that stage has no chunk with a layer to spare."""
-    moved = list(counts)
-    for at, chunk in enumerate(chunks[:-1]):
+    """Returns the layers of each chunk where every module of multi-token prediction trades places
+    with a layer of the last stage: the cost model has these modules beside the loss, and so every
+    stage does as much as before. Returns the counts as they are where that stage has no layer to
+    spare."""
+    traded = list(counts)
+    for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
-            last_stage = range(pp - 1, len(moved) - 1, pp)
-            fullest = max(last_stage, key=lambda index: moved[index], default=at)
-            if fullest == at or moved[fullest] < 2:
+            last_stage = range(pp - 1, len(traded) - 1, pp)
+            fullest = max(last_stage, key=lambda chunk: traded[chunk], default=index)
+            if fullest == index or traded[fullest] < 2:
                 return counts
-            moved[fullest] -= 1
-            moved[at] += 1
-    return moved
+            traded[fullest] -= 1
+            traded[index] += 1
+    return traded
 
 
-def has_early_prediction(given: Arguments) -> bool:
+def has_early_prediction(args: Arguments) -> bool:
     """Returns True where multi-token prediction stands before the last chunk, which the cost model
     does not describe."""
-    early, _, _ = (given.word("pipeline_model_parallel_layout") or "").rpartition("|")
+    early, _, _ = (args.text("pipeline_model_parallel_layout") or "").rpartition("|")
     return "m" in early
 
 
-def has_empty_chunks(given: Arguments) -> bool:
+def has_empty_chunks(args: Arguments) -> bool:
     """Returns True where chunks other than the first and the last have no layer, which no rule of
     layouts allows."""
     try:
-        return not all("t" in chunk for chunk in _chunks(given)[1:-1])
-    except Invalid:  # of which there is no layout
+        return not all("t" in chunk for chunk in _chunks(args)[1:-1])
+    except Invalid:  # the layout is refused elsewhere
         return False
 
 
-def _counted_layers(given: Arguments) -> int:
-    """The layers, and the embedding and the loss where they are counted as one."""
-    return given.required("num_layers") + given.truth(EMBEDDING) + given.truth(LOSS)
+def _counted_layers(args: Arguments) -> int:
+    """Returns the number of layers, with the embedding and the loss where each counts as one."""
+    return args.required("num_layers") + args.boolean(EMBEDDING) + args.boolean(LOSS)
 
 
-def _with_named_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> list[int]:
+def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
+    """Returns the layers of each chunk where the first or the last stage has a number of its
+    own."""
+    own = [name for name in (FIRST, LAST) if args.text(name) is not None]
     for name in (EMBEDDING, LOSS):
-        if given.truth(name):
-            rule = f"does not go with {given.called(named[0])}: {_STOPS}"
-            raise given.stopped(name, rule, "drop it")
-    left = given.required("num_layers") - sum(given.required(name) for name in named)
-    others = pp - len(named)
-    if left < 0 or bool(left) != bool(others) or (others and left % others):
-        rule = f"leaves {left} layers for {others} other stages, which must have as many each"
-        cure = _even_ends(given, named, pp, virtual)
-        raise given.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
-    stages = [left // others if others else 0] * pp
+        if args.boolean(name):
+            rule = f"does not go with {args.called(own[0])}: {_STOPS}"
+            raise args.stopped(name, rule, "drop it")
+    remaining = args.required("num_layers") - sum(args.required(name) for name in own)
+    others = pp - len(own)
+    is_even = remaining % others == 0 if others else remaining == 0
+    if not is_even or remaining < 0 or bool(remaining) != bool(others):
+        rule = f"leaves {remaining} layers for {others} other stages, which must have as many each"
+        cure = _even_ends(args, own, pp, virtual)
+        raise args.stopped(own[0], f"{rule}: {_STOPS} otherwise", cure)
+    stages = [remaining // others if others else 0] * pp
     for name, stage in ((FIRST, 0), (LAST, -1)):
-        if name in named:
-            stages[stage] = given.required(name)
+        if name in own:
+            stages[stage] = args.required(name)
     for count in stages:
         if count % virtual:
             rule = f"leaves a stage {count} layers, which {virtual} virtual stages must divide"
-            cure = _even_ends(given, named, pp, virtual)
-            raise given.stopped(named[0], f"{rule}: {_STOPS} otherwise", cure)
+            cure = _even_ends(args, own, pp, virtual)
+            raise args.stopped(own[0], f"{rule}: {_STOPS} otherwise", cure)
     return [count // virtual for count in stages] * virtual
 
 
-def _even_ends(given: Arguments, named: list[str], pp: int, virtual: int) -> str:
-    """The numbers of layers of the first of the named stages that leave the others as many each,
-    those near the given one; empty where there are none."""
-    asked = given.required(named[0])
-    layers = given.required("num_layers") - sum(given.required(name) for name in named[1:])
-    others = pp - len(named)
-    even = [
-        count
-        for count in range(virtual, layers + 1, virtual)
-        if (
-            layers > count and (layers - count) % (others * virtual) == 0
-            if others
-            else layers == count
-        )
-    ]
-    near = sorted(sorted(even, key=lambda count: abs(count - asked))[:_MOST_VALUES])
-    return _flag_with(given, named[0], near) if near else ""
+def _even_ends(args: Arguments, own: list[str], pp: int, virtual: int) -> str:
+    """Returns the first of the stages with numbers of their own as a flag, with the numbers nearest
+    to its own that leave the others as many layers each; empty where there are none."""
+    count = args.required(own[0])
+    layers = args.required("num_layers") - sum(args.required(name) for name in own[1:])
+    others = pp - len(own)
+
+    def is_even(candidate: int) -> bool:
+        remaining = layers - candidate
+        return remaining > 0 and remaining % (others * virtual) == 0 if others else remaining == 0
+
+    even = filter(is_even, range(virtual, layers + 1, virtual))
+    nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
+    return _flag_with(args, own[0], sorted(nearest)) if nearest else ""
 
 
-def _chunks(given: Arguments) -> list[str]:
-    """The chunks of a layout string, each with a letter for all it has."""
+def _chunks(args: Arguments) -> list[str]:
+    """Returns the chunks of a layout string, each with a letter for all it has: ["Ett", "tt",
+    "ttmL"] of Et*2|tt|ttmL."""
     name = "pipeline_model_parallel_layout"
-    text = (given.word(name) or "").strip("\"'").replace(",", "")
+    text = (args.text(name) or "").strip("\"'").replace(",", "")
     for pattern in (_REPEATED_GROUP, _REPEATED):
         length = len(text) + sum(
             len(match.group(1)) * int(match.group(2)) for match in pattern.finditer(text)
         )
         if length > _LONGEST_LAYOUT:
-            raise given.stopped(name, "has too many layers")
+            raise args.stopped(name, "has too many layers")
         text = pattern.sub(lambda match: match.group(1) * int(match.group(2)), text)
     chunks = text.split("|")
-    strange = set(text) - set("EtmL|")
-    if strange:
-        rule = f"has {', '.join(sorted(strange))}: letters are E, t, m and L"
-        raise given.stopped(name, rule)
+    unknown = set(text) - set("EtmL|")
+    if unknown:
+        rule = f"has {', '.join(sorted(unknown))}: letters are E, t, m and L"
+        raise args.stopped(name, rule)
     if not chunks[0].startswith("E") or not chunks[-1].endswith("L"):
-        raise given.stopped(name, f"must begin with E and end with L: {_STOPS} otherwise")
+        raise args.stopped(name, f"must begin with E and end with L: {_STOPS} otherwise")
     return chunks

@@ -26,7 +26,7 @@ class Arguments(Settings):
         super().__init__(table(), texts)
         self.flags = flags
 
-    def word(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         """Returns the text of an argument, in its own case."""
         text: str = self.given.get(name, "").strip()
         return text if text not in ("", "None") else None
@@ -34,18 +34,18 @@ class Arguments(Settings):
     def value(self, name: str) -> Any:
         """Returns the value of an argument, by the kind that it has; None where it has none.
         Raises Invalid for a text of another kind."""
-        word = self.word(name)
-        if word is None:
+        text = self.text(name)
+        if text is None:
             return None
         kind = kind_of_argument(name)
         try:
-            return Field(name=name, kind=kind).parse(word)
+            return Field(name=name, kind=kind).parse(text)
         except Invalid:
             raise self.invalid(name, f"must be {KINDS[kind]}") from None
 
     def required(self, name: str, least: int = 1) -> int:
         """Returns a whole number. Raises Invalid where there is none."""
-        value = self.whole(name, least)
+        value = self.integer(name, least)
         if value is None:
             raise self.invalid(name, f"is required{'' if self.flags is None else ': write it too'}")
         return value
@@ -64,7 +64,7 @@ class Arguments(Settings):
             raise Invalid(f"{DUMP_PATH}.{names[0]}", None, rule)
 
     def called(self, name: str) -> str:
-        """Returns what an argument is called where it is given."""
+        """Returns the name of an argument where it is given: its flag, or its name in a dump."""
         return name if self.flags is None else self.flags.get(name, name)
 
     def invalid(self, name: str, rule: str) -> Invalid:
@@ -85,7 +85,7 @@ class Arguments(Settings):
         return self.stopped(name, rule, f"{self.called(name)} {least}")
 
     def shortened(self, name: str) -> str | None:
-        value = self.word(name)
+        value = self.text(name)
         return None if value is None else shortened(value)
 
     def _path(self, name: str) -> str:

@@ -42,12 +42,13 @@ def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
 
 
 def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
-    """The arguments with those of other versions translated. A dump of today's version comes back
-    as it is. Values that cannot be read are passed on, for the reader of the argument to refuse."""
+    """Returns the arguments with those of other versions translated: {"tensor_model_parallel_size":
+    "8"} of {"model_parallel_size": "8"}. A dump of today's version comes back as it is. Values that
+    cannot be read are passed on, for the reader of the argument to refuse."""
     renamed = dict(arguments)
-    for name, todays in facts(VERSIONS)["renamed"].items():
-        if name in arguments and _is_unset(renamed, todays):
-            renamed[todays] = arguments[name]
+    for name, name_today in facts(VERSIONS)["renamed"].items():
+        if name in arguments and _is_unset(renamed, name_today):
+            renamed[name_today] = arguments[name]
     renamed |= _recompute(arguments)
     renamed |= _model(arguments)
     renamed |= _batch(arguments, renamed)
@@ -74,7 +75,8 @@ def _whole(arguments: Mapping[str, str], name: str) -> int | None:
 
 
 def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Activation checkpointing of whole layers, which is today's full recompute."""
+    """Returns today's granularity of recompute: activation checkpointing of whole layers is
+    full."""
     if not _is_unset(arguments, "recompute_granularity"):
         return {}
     if not _is_unset(arguments, "activations_checkpoint_granularity"):
@@ -90,7 +92,8 @@ def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Four times the hidden size, where the version had no argument for it, or printed None."""
+    """Returns four times the hidden size as the width of the MLP, where the version had no argument
+    for it, or printed None."""
     hidden = _whole(arguments, "hidden_size")
     came_later = "micro_batch_size" in arguments
     if not hidden or not _is_unset(arguments, "ffn_hidden_size"):
@@ -101,6 +104,7 @@ def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _model(arguments: Mapping[str, str]) -> dict[str, str]:
+    """Returns today's arguments for the model: gates, ties, groups of heads, fp8."""
     renamed: dict[str, str] = {}
     if "glu_activation" in arguments and _is_unset(arguments, "swiglu"):
         renamed["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)
@@ -125,8 +129,8 @@ def _model(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """`batch_size` of 2019 and 2020 counts the sequences of one data-parallel rank, in one
-    micro-batch."""
+    """Returns today's batch sizes. `batch_size` of 2019 and 2020 counts the sequences of one
+    data-parallel rank, in one micro-batch."""
     per_rank = _whole(arguments, "batch_size")
     if per_rank is None or not _is_unset(arguments, "micro_batch_size"):
         return {}
@@ -144,8 +148,9 @@ def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str
 
 
 def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """The experts of Megatron-DeepSpeed: a list with their number, which is 1 in a dense model, in
-    every layer whose number from 1 is a multiple of `expert_interval`."""
+    """Returns today's arguments for the experts of Megatron-DeepSpeed, which has a list with their
+    number, 1 in a dense model. They are in every layer whose number from 1 is a multiple of
+    `expert_interval`."""
     listed = _LIST_OF_ONE.fullmatch(arguments.get("num_experts", "").strip())
     if listed is None:
         return {}

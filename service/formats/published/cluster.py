@@ -13,8 +13,8 @@ from service.formats.published.software import Row
 
 
 def read_cluster(row: Row) -> Cluster:
-    """The cluster of a run: one of the catalogue where the row names it, or else the chip with the
-    sizes and bandwidths that the row states."""
+    """Returns the cluster of a run: one of the catalogue where the row names it, or else the chip
+    with the sizes and bandwidths that the row states."""
     chip = catalogue.chip(row["chip"])
     num_chips = row.get("num_chips")
     if not num_chips:
@@ -38,7 +38,8 @@ def read_cluster(row: Row) -> Cluster:
 
 
 def _named_fabric(row: Row) -> Fabric | None:
-    """The fabric of the catalogue that the row names, unless it states a bandwidth of its own."""
+    """Returns the fabric of the catalogue that the row names, unless it states a bandwidth of its
+    own."""
     text = row.get("fabric") or ""
     name = text.split(",")[0]
     if not name or row.get("scaleout_gbps_per_chip"):
@@ -52,7 +53,8 @@ def _named_fabric(row: Row) -> Fabric | None:
 
 
 def _torus_shape(row: Row, torus: Torus, num_chips: int) -> tuple[int, ...] | None:
-    """The shape of a slice, where the row prints it or says that there are several slices."""
+    """Returns the shape of a slice, where the row prints it or says that there are several
+    slices."""
     shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
     if shape is not None:
         dims = tuple(int(dim) for dim in shape.groups() if dim)

@@ -24,7 +24,7 @@ from service.formats.published.software import (
     data_parallel_kind,
     is_older_than,
     offloaded_states,
-    zero_stage,
+    stated_zero_stage,
 )
 
 _MAX_MICRO_BATCH = 16  # where a source leaves it open; larger ones are rare, and stated
@@ -38,31 +38,39 @@ all).
 def read_degrees(
     training: Row, cluster: Cluster, architecture: Architecture, stack: Stack, assumed: list[str]
 ) -> dict[str, Any]:
-    """The degrees of the mesh and how parameters are sharded, in the fields of Layout."""
-    n = cluster.num_devices
+    """Returns the degrees of the mesh and how parameters are sharded, in the fields of Layout."""
+    num_devices = cluster.num_devices
     tp = _degree(training, "tp", assumed)
     pp = _degree(training, "pp", assumed)
     cp = _degree(training, "cp", assumed)
-    dp = training.get("dp") or n // (tp * pp * cp)
-    if tp * pp * cp * dp != n and n % (tp * pp * cp) == 0:
-        dp = n // (tp * pp * cp)
+    model_parallel = tp * pp * cp
+    dp = training.get("dp") or num_devices // model_parallel
+    if model_parallel * dp != num_devices and num_devices % model_parallel == 0:
+        dp = num_devices // model_parallel
         assumed.append("dp")
-    stage, reshard, shard = _sharding(training, stack, dp, pp, assumed)
+    zero_stage, reshard, dp_shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor_degree(stack, architecture, tp, ep, dp * cp * tp)
-    is_sharding_stated = data_parallel_kind(training) or training.get("fsdp_size")
+    is_sharding_stated = stated_zero_stage(training) is not None or training.get("fsdp_size")
     if stack.usual_sharding and cluster.fabric.torus and not is_sharding_stated:
-        shard = _shard_within_slice(cluster, shard, tp * cp, ep * etp)
+        dp_shard = _shard_within_slice(cluster, dp_shard, tp * cp, ep * etp)
     sequence_parallel = training.get("sequence_parallel")
     if sequence_parallel is None:
         sequence_parallel = True in stack.sequence_parallel
         if tp > 1:
             assumed.append("sequence_parallel")
     return {
-        "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep,
-        "etp": etp, "zero_stage": stage, "reshard": reshard,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp_shard": dp_shard,
+        "dp_replicate": dp // dp_shard,
+        "ep": ep,
+        "etp": etp,
+        "zero_stage": zero_stage,
+        "reshard": reshard,
         "sequence_parallel": bool(sequence_parallel and tp > 1),
-    }  # fmt: skip
+    }
 
 
 def _degree(training: Row, name: str, assumed: list[str]) -> int:
@@ -74,16 +82,17 @@ def _degree(training: Row, name: str, assumed: list[str]) -> int:
 def _sharding(
     training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]
 ) -> tuple[int, bool, int]:
-    """The ZeRO stage, whether parameters are dropped after forward, and the degree of sharding."""
-    kind = data_parallel_kind(training)
-    stage = zero_stage(training)
-    if not kind:
+    """Returns the ZeRO stage, whether parameters are dropped after forward, and the degree of
+    sharding. Where a row states no kind of sharding, or an unknown one, it is the stack's own."""
+    stage = stated_zero_stage(training)
+    if stage is None:
         assumed.append("data_parallel_kind")
         stage = 1 if 1 in stack.zero_stages and not stack.usual_sharding else 3
     if stage == 0:
         return 0, True, 1
     if stage in (1, 2):
         return stage, True, dp
+    kind = data_parallel_kind(training)
     size_in_kind = re.search(r"fsdp\s*(\d+)", kind)
     size = training.get("fsdp_size") or (int(size_in_kind.group(1)) if size_in_kind else 0) or dp
     shard = size if dp % size == 0 else dp
@@ -93,17 +102,18 @@ def _sharding(
 
 
 def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, experts: int) -> int:
-    """The degree of sharding within a slice, where parameters are replicated over the slices. They
-    are sharded over all slices where the other axes leave no room within one."""
-    within = math.gcd(shard, cluster.scale_up_domain // other_degrees)
-    return within if within > 1 and within * other_degrees % experts == 0 else shard
+    """Returns the degree of sharding within a slice, where parameters are replicated over the
+    slices; over all slices where the other axes leave no room within one."""
+    within_slice = math.gcd(shard, cluster.scale_up_domain // other_degrees)
+    has_room = within_slice > 1 and within_slice * other_degrees % experts == 0
+    return within_slice if has_room else shard
 
 
 def _expert_tensor_degree(
     stack: Stack, architecture: Architecture, tp: int, ep: int, stage_devices: int
 ) -> int:
-    """The tensor parallelism of experts where a row does not state it: that of the dense layers if
-    the stack does so by habit, and if the devices of a stage can be divided so."""
+    """Returns the tensor parallelism of experts where a row does not state it: that of the dense
+    layers if the stack does so by habit, and if the devices of a stage can be divided so."""
     if stage_devices % (ep * tp):
         return 1
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
@@ -115,8 +125,8 @@ def _expert_tensor_degree(
 def read_layouts(
     row: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]
 ) -> tuple[Layout, ...]:
-    """The layouts that a row may mean: one for each schedule, recompute and micro-batch that it
-    leaves open."""
+    """Returns the layouts that a row may mean: one for each schedule, recompute and micro-batch
+    that it leaves open."""
     training = row["training"]
     pp = degrees["pp"]
     num_layers = problem.architecture.num_layers
@@ -153,8 +163,8 @@ _UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
 def _schedules(
     training: Row, problem: Problem, pp: int, assumed: list[str]
 ) -> list[tuple[str, int]]:
-    """Schedules with their virtual stages: the stated one, or where none is stated the plain one
-    and one as interleaved as the layers allow."""
+    """Returns schedules with their virtual stages: the stated one, or where none is stated the
+    plain one and one as interleaved as the layers allow."""
     if pp == 1:
         return [("1f1b", 1)]
     schedules = [_schedule(training, problem, pp, assumed)]
@@ -167,7 +177,7 @@ def _schedules(
 
 
 def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
-    """The stated schedule, or the plain one of the stack, with its virtual stages."""
+    """Returns the stated schedule, or the plain one of the stack, with its virtual stages."""
     text = (training.get("pp_schedule") or "").lower()
     num_layers = problem.architecture.num_layers
     stated_vpp = training.get("vpp")
@@ -192,15 +202,17 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
             return "interleaved", problem.stack.usual_virtual_stages
         # Embedding and head may count as two layers more.
         fitting = [
-            v for v in range(2, 9) if num_layers % (pp * v) == 0 or (num_layers + 2) % (pp * v) == 0
+            stages
+            for stages in range(2, 9)
+            if 0 in (num_layers % (pp * stages), (num_layers + 2) % (pp * stages))
         ]
         return "interleaved", fitting[-1] if fitting else 2
     return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
 
 
 def _max_virtual_stages(num_layers: int, pp: int) -> int:
-    """The virtual stages that leave a layer to each chunk. Embedding and head may be chunks by
-    themselves, which are two more."""
+    """Returns the number of virtual stages with a layer in each chunk. Embedding and head may be
+    chunks by themselves, which are two more."""
     most = -(-num_layers // pp)
     return most if most * pp <= num_layers + 2 else max(num_layers // pp, 1)
 
@@ -208,13 +220,14 @@ def _max_virtual_stages(num_layers: int, pp: int) -> int:
 def _recompute_policies(
     training: Row, problem: Problem, chunk_layers: int, assumed: list[str]
 ) -> list[RecomputePolicy]:
-    """The stated recompute. A stack without recompute of modules means some of the layers by
-    "selective", and which ones a row may leave open."""
+    """Returns the policies that a row may mean: one of "selective:core_attn,mlp" or "full:block,4
+    layers", and those of the stack where it states none. A stack without recompute of modules
+    means some of the layers by "selective", and a row may leave open which."""
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
         return _habitual_policies(problem, chunk_layers)
-    policy, _, rest = text.partition(":")
+    policy, _, details = text.partition(":")
     stack = problem.stack
     selects_layers = stack.recompute_layers and "selective" not in stack.recompute
     if policy.startswith("selective") and selects_layers:
@@ -224,11 +237,11 @@ def _recompute_policies(
         assumed.append("recompute")
         return [("full", (), layers) for layers in (*_eighths(chunk_layers), 0)]
     if policy == "selective":
-        named = rest.split(",")
-        modules = tuple(name for name in MODULES if name in named and problem.has_module(name))
+        stated = details.split(",")
+        modules = tuple(name for name in MODULES if name in stated and problem.has_module(name))
         return [("selective", modules, 0)]
     if policy in RECOMPUTE:
-        blocks = re.fullmatch(r"block,(\d+) layers", rest)
+        blocks = re.fullmatch(r"block,(\d+) layers", details)
         return [(policy, (), int(blocks[1]) if blocks else 0)]
     if policy == "custom" and not _offloads_activations(training):
         # Such a policy keeps what it names, and no row says what that is.
@@ -278,12 +291,12 @@ def _stated_layers(text: str, chunk_layers: int) -> int | None:
 
 
 def _eighths(layers: int) -> list[int]:
-    """One to seven eighths of the layers, rounded down to whole ones."""
+    """Returns one to seven eighths of the layers, rounded down to whole ones."""
     return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
 
 
 def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
-    """The stated micro-batch, or those that the run may have had."""
+    """Returns the stated micro-batch, or those that the run may have had."""
     training = row["training"]
     pp = degrees["pp"]
     stack = problem.stack

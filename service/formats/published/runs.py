@@ -67,7 +67,8 @@ class Run:
 
 
 def read(row: Row, software_year: float) -> Run:
-    """The run of a row. Raises Invalid, naming the field, where the row cannot be expressed.
+    """Returns the run of a row. Raises Invalid, naming the field, where the row cannot be
+    expressed.
 
     `software_year` is the newest software that the profile describes, from which the age of the
     run's software is counted.
@@ -102,8 +103,8 @@ def _read(row: Row, software_year: float) -> Run:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file, one JSON object a line. A model may be the path of a config.json, from
-    the folder that the file's folder is in."""
+    """Returns the rows of a file, one JSON object a line. A model may be the path of a config.json,
+    from the folder that the file's folder is in."""
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
     for row in rows:
         model = row.get("model")
@@ -119,8 +120,8 @@ def _architecture(model: Row) -> Architecture:
 
 
 def _memory_bytes(row: Row) -> float | None:
-    """The printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left out: it
-    holds twice as many activations as the zero-bubble schedules that the models know."""
+    """Returns the printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left
+    out: it holds twice as many activations as the zero-bubble schedules that the models know."""
     schedule = row["training"].get("pp_schedule") or ""
     if row.get("outcome", "ok") != "ok" or "2p" in schedule or "h2" in schedule:
         return None
@@ -128,7 +129,7 @@ def _memory_bytes(row: Row) -> float | None:
 
 
 def shape(model: Row) -> dict[str, Any]:
-    """The model in the fields of Architecture.from_shape, but for its name."""
+    """Returns the model in the fields of Architecture.from_shape, but for its name."""
     if model["vocab_size"] is None:
         raise Invalid("model.vocab_size", None, "not stated")
     extra = model.get("extra") or {}
@@ -166,8 +167,8 @@ def _moe_shape(moe: Row | None) -> MoeShape | None:
 
 
 def _window(extra: Row) -> tuple[int | None, bool, int | None]:
-    """The window of local attention, whether it is chunked, and after how many layers one sees the
-    whole sequence, from the various words of sources."""
+    """Returns the window of local attention, whether it is chunked, and the period of layers that
+    see the whole sequence: (4096, False, 6) of "sliding_window 4096, 5:1"."""
     text = " ".join(
         f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
     )
@@ -190,6 +191,8 @@ def _window(extra: Row) -> tuple[int | None, bool, int | None]:
 def _workload(
     training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]
 ) -> Workload:
+    """Returns the workload. A length or a batch that is not stated is the usual one of the stack,
+    or follows from the micro-batch."""
     seq_len = training.get("seq_len") or stack.usual_seq_len
     if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")
@@ -244,17 +247,17 @@ def _has_master_weights(training: Row) -> bool:
 
 
 def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
-    """The step time in seconds, and whether it was converted from FLOP/s or MFU, in the convention
-    of the row."""
+    """Returns the step time in seconds, and whether it was converted from FLOP/s or MFU, in the
+    convention of the row."""
     num_chips = problem.cluster.num_chips
     workload = problem.workload
     if seconds := measured.get("step_time_s"):
         return float(seconds), False
     if rate := measured.get("tokens_per_s_per_chip"):
         return workload.tokens / (rate * num_chips), False
-    counted = measured.get("flops_counted") or {}
-    attention: AttentionCount = counted.get("attention") or "full"
-    recompute = bool(counted.get("recompute"))
+    convention = measured.get("flops_counted") or {}
+    attention: AttentionCount = convention.get("attention") or "full"
+    recompute = bool(convention.get("recompute"))
     flops = measured.get("tflops_per_chip")
     if flops is None:
         ratio = measured.get("mfu") or measured.get("hfu")

@@ -42,11 +42,13 @@ _DEGREE_OF_LIMIT = {
 }
 """The limits of a stack, and the fields of a row that may show a higher one."""
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
-"""The ZeRO stage of a kind of data parallelism, by how its name starts."""
+"""The ZeRO stage of each kind of data parallelism."""
+_SHARDING = re.compile(rf"\b({'|'.join(_ZERO_STAGES)})")
 
 
 def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[str]) -> Stack:
-    """The software of a run, as old as its date says, with the abilities that the run shows."""
+    """Returns the software of a run, as old as its date says, with the abilities that the run
+    shows."""
     training = row["training"]
     try:
         stack = catalogue.stack(_stack_name(row))
@@ -84,9 +86,9 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
 
 
 def _stack_name(row: Row) -> str:
-    """The name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever runs on
-    top of them; the name of its framework says what that is. A framework that drives PyTorch's FSDP
-    itself is that, whichever stack it is said to be near to."""
+    """Returns the name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever
+    runs on top of them; the name of its framework says what that is. A framework that drives
+    PyTorch's FSDP itself is that, whichever stack it is said to be near to."""
     if (row.get("software") or {}).get("backend") in _FSDP:
         return "fsdp"
     framework = row.get("framework") or ""
@@ -111,7 +113,7 @@ def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]
     if schedule.startswith("zb") or "dualpipe" in schedule:
         split_backward = ("zero_bubble", "zero_bubble_v", "dualpipe")
         shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, *split_backward)))
-    stage = zero_stage(training)
+    stage = stated_zero_stage(training)
     if stage is not None:
         shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
     offloaded = offloaded_states(training)
@@ -138,8 +140,8 @@ def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:
 
 
 def software_date(row: Row) -> str:
-    """The date of a run's software. Of a release of NeMo that is the month of the release, which
-    may be earlier than the publication; of its main branch it is the date of the row."""
+    """Returns the date of a run's software. Of a release of NeMo that is the month of the release,
+    which may be earlier than the publication; of its main branch it is the date of the row."""
     release = _NEMO_RELEASE.search(row.get("framework") or "")
     if release is None:
         return str(row["date"])
@@ -153,7 +155,7 @@ def age_years(date: str, software_year: float) -> float:
 
 
 def _decimal_year(date: str) -> float:
-    """The middle of the month, or of the year where there is no month."""
+    """Returns the middle of the month, or of the year where there is no month."""
     year, _, month = date.partition("-")
     return int(year) + ((int(month[:2]) - 0.5) / 12 if month else 0.5)
 
@@ -167,10 +169,9 @@ def data_parallel_kind(training: Row) -> str:
     return str(training.get("data_parallel_kind") or "").lower()
 
 
-def zero_stage(training: Row) -> int | None:
-    """The ZeRO stage that a row states, if any."""
-    kind = data_parallel_kind(training)
-    for name, stage in _ZERO_STAGES.items():
-        if kind.startswith(name):
-            return stage
-    return None
+def stated_zero_stage(training: Row) -> int | None:
+    """Returns the ZeRO stage that a row states: 3 for "hsdp (fsdp in slice, dp across slices)" and
+    for "dp2 x fsdp256 over jax devices". None where a row states no kind of data parallelism, or
+    one that is not in the table."""
+    kind = _SHARDING.search(data_parallel_kind(training))
+    return None if kind is None else _ZERO_STAGES[kind[1]]

@@ -61,18 +61,20 @@ class Field:
     answered_by: str = ""
     """The member of the request that says it."""
 
-    def parse(self, written: str) -> Any:
-        """The value of a text. Raises Invalid where it is of another type or no choice, and where
-        it is a variable of unknown value, unless the field is of no account."""
-        if self._may_be_undefined(written):
-            return written
-        require_defined(self.name, written)
-        if self.is_optional and written.lower() in _NONE:
+    def parse(self, text: str) -> Any:
+        """Returns the value of a text: 8 of "8" for a field of kind int. Raises Invalid where it is
+        of another type or no choice, and where it is a variable of unknown value, unless the field
+        is of no account."""
+        if self._may_be_undefined(text):
+            return text
+        require_defined(self.name, text)
+        if self.is_optional and text.lower() in _NONE:
             return None
-        return self.checked(self._typed(written))
+        return self.checked(self._typed(text))
 
     def checked(self, value: Any) -> Any:
-        """The value of a document's member. Raises Invalid as `parse` does."""
+        """Returns the value of a document's member, of the type of the field. Raises Invalid as
+        `parse` does."""
         if value is None and (self.is_optional or self.kind == "any"):
             return None
         if self._may_be_undefined(value):
@@ -87,16 +89,16 @@ class Field:
         if is_number and not abs(value) <= _LARGEST:
             raise self.invalid(value, f"must be a number up to {_LARGEST:g}")
         expected = _TYPES.get(self.kind)
-        is_mistaken_truth = isinstance(value, bool) and self.kind != "bool"
-        if expected and (not isinstance(value, expected) or is_mistaken_truth):
+        is_stray_bool = isinstance(value, bool) and self.kind != "bool"
+        if expected and (not isinstance(value, expected) or is_stray_bool):
             raise self.invalid(value, f"must be {KINDS[self.kind]}")
         if self.choices and value not in self.choices:
-            known = ", ".join(str(choice) or '""' for choice in self.choices)
-            raise self.invalid(value, f"must be one of {known}")
+            choices = ", ".join(str(choice) or '""' for choice in self.choices)
+            raise self.invalid(value, f"must be one of {choices}")
         return value
 
     def invalid(self, value: Any, rule: str) -> Invalid:
-        """An error about a value of this field."""
+        """Returns an error about a value of this field."""
         return Invalid(PATH, shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
@@ -104,27 +106,27 @@ class Field:
         is_variable = isinstance(value, str) and bool(undefined_variables(value))
         return self.use == "no_account" and is_variable
 
-    def _typed(self, written: str) -> Any:
+    def _typed(self, text: str) -> Any:
         try:
             if self.kind == "int":
-                return int(written.replace("_", ""))
+                return int(text.replace("_", ""))
             if self.kind == "float":
-                return float(written)
+                return float(text)
         except ValueError:
-            raise self.invalid(written, f"must be {KINDS[self.kind]}") from None
+            raise self.invalid(text, f"must be {KINDS[self.kind]}") from None
         if self.kind == "bool":
-            return self._truth(written)
+            return self._boolean(text)
         if self.kind == "list":
-            return [part.strip(" '\"") for part in written.strip("[]").split(",") if part]
-        return written
+            return [part.strip(" '\"") for part in text.strip("[]").split(",") if part]
+        return text
 
-    def _truth(self, written: str) -> bool:
-        if written.lower() not in (*_TRUE, *_FALSE):
-            raise self.invalid(written, "must be true or false")
-        return written.lower() in _TRUE
+    def _boolean(self, text: str) -> bool:
+        if text.lower() not in (*_TRUE, *_FALSE):
+            raise self.invalid(text, "must be true or false")
+        return text.lower() in _TRUE
 
 
 def shown(name: str, value: object) -> str:
-    """A setting as an answer repeats it, `bf16.enabled = true`, cut where it is long."""
+    """Returns a setting as an answer repeats it, `bf16.enabled = true`, cut where it is long."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return f"{shortened(name)} = {shortened(text)}"

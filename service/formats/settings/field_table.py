@@ -97,7 +97,7 @@ def field_table(file: str) -> FieldTable:
     choices = document.pop("choices", {})
     predicted = document.pop("as_predicted", {})
     otherwise = document.pop("otherwise", ())
-    words = _longest_first(document.pop("not_described", {}))
+    words = longest_first(document.pop("not_described", {}))
     first_words = _first_match(words)
     fields: dict[str, Field] = {}
     for name, row in document.pop("fields", {}).items():
@@ -113,8 +113,8 @@ def field_table(file: str) -> FieldTable:
         name: _field(name, ("any?", None, "no_account")) for name in document.pop("no_account", ())
     }
     patterns |= {
-        name: _field(name, ("any?", None, "not_described"), said)
-        for name, said in words.items()
+        name: _field(name, ("any?", None, "not_described"), reason_and_cure)
+        for name, reason_and_cure in words.items()
         if name not in fields
     }
     package = document.pop("package")
@@ -126,7 +126,7 @@ def field_table(file: str) -> FieldTable:
         open=tuple(document.pop("open", ())),
         prefix=document.pop("prefix", ""),
         fields=fields,
-        patterns=_longest_first(patterns),
+        patterns=longest_first(patterns),
         facts=document,
     )
 
@@ -154,18 +154,18 @@ def _field(
     )
 
 
-def _longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
+def longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
     return dict(sorted(by_pattern.items(), key=lambda item: -len(item[0])))
 
 
 def _first_match(patterns: Iterable[str]) -> FirstMatch:
-    """Returns what tries all patterns in one expression: a launch may have tens of thousands of
-    names, and trying patterns one by one takes a fifth of a millisecond for each."""
-    listed = [*patterns]
-    expression = re.compile("|".join(f"({translate(pattern)})" for pattern in listed) or "(?!)")
+    """Returns a function that tries all patterns in one expression: a launch may have tens of
+    thousands of names, and trying patterns one by one takes a fifth of a millisecond for each."""
+    in_order = [*patterns]
+    expression = re.compile("|".join(f"({translate(pattern)})" for pattern in in_order) or "(?!)")
 
     def first_match(name: str) -> str | None:
         match = expression.match(name)
-        return None if match is None or match.lastindex is None else listed[match.lastindex - 1]
+        return None if match is None or match.lastindex is None else in_order[match.lastindex - 1]
 
     return first_match

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ MOST_HINTS = 8  # unknown names for which a known one is looked up: an answer sh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SortedSettings:
+class UnreadSettings:
     """Settings that were given and not read, by what they mean for an answer."""
 
     reservations: tuple[Reservation, ...]
@@ -29,6 +29,16 @@ class SortedSettings:
     """Names at which the parser of the framework stops, with the nearest that it knows."""
     no_account: tuple[str, ...]
     """Settings that change neither time nor memory."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[UnreadSettings]) -> UnreadSettings:
+        """Returns the unread settings of a launch that has several tables of settings."""
+        return cls(
+            reservations=tuple(entry for part in parts for entry in part.reservations),
+            warnings=tuple(entry for part in parts for entry in part.warnings),
+            stops=tuple(entry for part in parts for entry in part.stops),
+            no_account=tuple(entry for part in parts for entry in part.no_account),
+        )
 
 
 class Settings:
@@ -81,11 +91,7 @@ class Settings:
             return field.default
         return field.checked(self.given[name])
 
-    def stated(self, name: str) -> Any:
-        """Returns the value of a field where it is given; None where it is not."""
-        return self.value(name) if name in self.given and not self.is_auto(name) else None
-
-    def whole(self, name: str, least: int = 1) -> int | None:
+    def integer(self, name: str, least: int = 1) -> int | None:
         """Returns a whole number of at least `least`; None where there is none. Raises Invalid for
         a smaller one."""
         value = self.value(name)
@@ -100,11 +106,11 @@ class Settings:
         value = self.value(name)
         return self.table.fields[name].invalid(value, f"must be a whole number from {least} up")
 
-    def truth(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         """Returns true or false; false where there is no value."""
         return bool(self.value(name))
 
-    def word(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         """Returns a word in lower case. YAML reads `no` as false; here it is the word "no"."""
         value = self.value(name)
         if value is None:
@@ -148,7 +154,7 @@ class Settings:
         *,
         is_open: bool = False,
     ) -> None:
-        """Notes that what stands in a text like this is not taken into account."""
+        """Notes that a part of the launch, as it is written, is not taken into account."""
         self.note(
             Reservation(
                 setting=written, reason=reason, cure=cure, answered_by=answered_by, is_open=is_open
@@ -176,11 +182,13 @@ class Settings:
         return nearest_setting(name, self.table.fields) if self._num_hints <= MOST_HINTS else None
 
     def note(self, reservation: Reservation) -> None:
-        """Notes what a reader cannot take into account; what is noted twice is told once."""
+        """Notes a setting that is not taken into account. Equal reservations are one in the
+        answer."""
         self.reservations.append(reservation)
 
-    def sorted_out(self) -> SortedSettings:
-        """Sorts what was given and is not read, beside what readers noted themselves."""
+    def unread(self) -> UnreadSettings:
+        """Returns the settings that are given and not read, by what they mean for an answer, beside
+        those that readers noted themselves."""
         reservations = [*self.reservations]
         warnings = [*self.warnings]
         stops = [*self.stops]
@@ -202,7 +210,7 @@ class Settings:
                 no_account.append(self.shown(name))
             elif field.use == "not_described":
                 reservations.append(_not_described(field, self.shown(name)))
-        return SortedSettings(
+        return UnreadSettings(
             reservations=tuple(dict.fromkeys(reservations)),
             warnings=tuple(warnings),
             stops=tuple(stops),
@@ -210,13 +218,15 @@ class Settings:
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """Returns what becomes of a name that the release does not have."""
+        """Returns how the framework takes a name that the release does not have."""
         kind = "open" if self.is_other_release else self.table.unknown_as(name)
         if kind == "misspelt":
             return "open" if near is None else "stops"
         return kind
 
     def _stop(self, name: str, value: Any, near: str | None) -> Stop:
+        """Returns the stop at a name that the framework does not have; `near` is the name that is
+        probably meant."""
         meant = f"{self.table.prefix}{near}" if near else ""
         hint = f"did you mean {meant}?" if near else "leave it out"
         return Stop(
@@ -230,7 +240,8 @@ class Settings:
         )
 
     def _of_own_program(self, name: str, near: str | None) -> Reservation:
-        """A name that the framework does not have, and a program of the caller's own may."""
+        """Returns the reservation of a name that the framework does not have, and a program of the
+        caller's own may."""
         reason = f"{self._framework} has no such setting"
         cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
         return Reservation(setting=self.shown(name), reason=reason, cure=cure)

@@ -42,7 +42,7 @@ class Stopped(Invalid):
         self.cure = cure
 
     def stop(self, source: str) -> Stop:
-        """The stop that a file of the framework makes of it."""
+        """Returns the stop that a file of the framework makes of it."""
         return Stop(
             setting=self.setting,
             value=self.setting_value,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from service.formats.shell.clauses import asked_for, case_parts, clause, is_test
+from service.formats.shell.clauses import case_parts, clause, is_test, variable_found_unset
 from service.formats.shell.commands import Finished
 from service.formats.shell.conditions import Truth
 from service.formats.shell.faults import undefined_variables
@@ -31,11 +31,13 @@ _MOST_ARGUMENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """Follows what runs, or runs again, on a condition."""
+    """Follows the statements that run, or run again, on a condition."""
 
     reader: Interpreter
 
     def follow_if(self, node: Node) -> Truth:
+        """Follows the branch whose test is true; all branches that may run, undecided, where the
+        text does not decide the tests."""
         reader = self.reader
         clauses = [clause(node)]
         otherwise: list[Node] | None = None
@@ -45,32 +47,27 @@ class Branches:
             elif child.type == "else_clause":
                 otherwise = child.children[1:]
         branches: list[Variables] = []
-        is_whole = otherwise is not None
+        one_runs = otherwise is not None
         for tests, body in clauses:
-            truth = self._tested(tests)
+            truth = reader.run(tests)
             if truth is True and not branches:
                 return reader.run(body)
             if truth is not False:
                 branches.append(self._branch(body, self._default_of(tests)))
             if truth is True:
-                is_whole = True
+                one_runs = True
                 break
         else:
             if otherwise is not None and not branches:
                 return reader.run(otherwise)
             if otherwise is not None:
                 branches.append(self._branch(otherwise))
-        self._merge(branches, is_whole=is_whole)
+        self._merge(branches, one_runs=one_runs)
         return None
 
-    def _tested(self, tests: Sequence[Node]) -> Truth:
-        """Returns what a condition says. Commands in it succeed or not where the script runs."""
-        reader = self.reader
-        return reader.run(tests) if tests else None
-
     def _branch(self, body: Sequence[Node], default: str | None = None) -> Variables:
-        """Returns the variables behind a branch of which the text does not say whether it runs.
-        `default` is a variable that the branch sets where nothing else does."""
+        """Returns the variables behind a branch of which the text does not decide whether it runs.
+        `default` is a variable that the branch gives a default: [ -z "$TP" ] && TP=4."""
         reader = self.reader
         outside = reader.variables
         reader.variables = outside.copied()
@@ -79,42 +76,44 @@ class Branches:
             reader.run(body)
             inside = reader.variables
         except Finished as finished:
-            # What a branch sets that ends the script is nothing to the lines behind it.
+            # The lines behind a branch that ends the script never see its variables.
             inside = outside.copied() if finished.kind == "exit" else reader.variables
         finally:
             reader.undecided -= 1
             reader.variables = outside
         if default is not None and default in inside.values:
             value = inside.values[default]
-            known = reader.takes_defaults
-            outside.values[default] = Value(
-                value.words if known else (f"${default}",), value.is_array, value.doubts
-            )
+            words = value.words if reader.takes_defaults else (f"${default}",)
+            outside.values[default] = Value(words, value.is_array, value.doubts)
             inside.values[default] = outside.values[default]
         return inside
 
     def _default_of(self, tests: Sequence[Node]) -> str | None:
-        """Returns the variable that a branch behind some tests gives a default."""
-        reader = self.reader
-        name = asked_for(reader.tree.text(tests[0])) if len(tests) == 1 else None
-        return None if name in reader.variables.values else name
+        """Returns the variable that a branch behind [ -z "$X" ] gives a default; None where the
+        test is another, or the variable is set."""
+        if len(tests) != 1:
+            return None
+        name = variable_found_unset(self.reader.tree.text(tests[0]))
+        return None if name in self.reader.variables.values else name
 
-    def _merge(self, branches: Sequence[Variables], *, is_whole: bool) -> None:
+    def _merge(self, branches: Sequence[Variables], *, one_runs: bool) -> None:
         reader = self.reader
         if branches:
-            reader.variables.merge(branches, is_whole=is_whole, is_inside=reader.undecided > 0)
+            reader.variables.merge(branches, one_ran=one_runs, is_inside=reader.undecided > 0)
 
     def follow_list(self, node: Node) -> Truth:
         """Follows a && b, or a || b. A plain command in front is taken to succeed."""
         reader = self.reader
-        left, right = node.children[0], node.children[-1]
+        left = node.children[0]
+        right = node.children[-1]
         truth = reader.follow(left)
-        operator = next((c.type for c in node.children if c.type in ("&&", "||")), "&&")
+        operators = [child.type for child in node.children if child.type in ("&&", "||")]
+        operator = operators[0] if operators else "&&"
         if truth is None and not is_test(reader.tree, left):
             truth = True if operator == "&&" else None
         if truth is None:
             default = self._default_of([left]) if operator == "&&" else None
-            self._merge([self._branch([right], default)], is_whole=False)
+            self._merge([self._branch([right], default)], one_runs=False)
             return None
         return reader.follow(right) if truth == (operator == "&&") else truth
 
@@ -124,42 +123,44 @@ class Branches:
         return None if truth is None else not truth
 
     def follow_case(self, node: Node) -> Truth:
+        """Follows the branch whose pattern matches; all that may match, undecided, where the text
+        does not decide."""
         reader = self.reader
         value = node.child_by_field_name("value")
         expansion = reader.expansion()
         text = "" if value is None else expansion.text(value)
-        is_open = bool(undefined_variables(text) or expansion.doubts)
+        is_known = not undefined_variables(text) and not expansion.doubts
         branches: list[Variables] = []
-        is_whole = False
+        one_runs = False
         for item in (child for child in node.children if child.type == "case_item"):
             patterns, body = case_parts(item)
-            matches = [None if is_open else self._matches(text, pattern) for pattern in patterns]
-            is_rest = any(reader.tree.text(pattern) == "*" for pattern in patterns)
-            if True in matches and not branches:
+            truths = [self._matches(text, pattern) if is_known else None for pattern in patterns]
+            takes_all = any(reader.tree.text(pattern) == "*" for pattern in patterns)
+            if True in truths and not branches:
                 return reader.run(body)
-            if is_rest or True in matches or None in matches:
+            if takes_all or True in truths or None in truths:
                 branches.append(self._branch(body))
-            if is_rest or True in matches:
-                is_whole = True
+            if takes_all or True in truths:
+                one_runs = True
                 break
-        self._merge(branches, is_whole=is_whole)
+        self._merge(branches, one_runs=one_runs)
         return None
 
-    def _matches(self, text: str, pattern: Node) -> Truth:
-        reader = self.reader
-        expansion = reader.expansion()
-        written = expansion.text(pattern)
-        return None if undefined_variables(written) else matches(text, written)
+    def _matches(self, text: str, node: Node) -> Truth:
+        pattern = self.reader.expansion().text(node)
+        return None if undefined_variables(pattern) else matches(text, pattern)
 
     def follow_for(self, node: Node) -> Truth:
+        """Follows the body once for each word; once, undecided, where the words are not known."""
         reader = self.reader
         variable = node.child_by_field_name("variable")
         body = node.child_by_field_name("body")
         if variable is None or body is None:
             return None
         expansion = reader.expansion()
-        listed = node.children_by_field_name("value")
-        words = [word for word_node in listed for word in expansion.words(word_node)]
+        words: list[str] = []
+        for value in node.children_by_field_name("value"):
+            words += expansion.words(value)
         if not any(child.type == "in" for child in node.children):
             words = list(reader.variables.values.get("@", Value(())).words)
         name = reader.tree.text(variable)
@@ -167,46 +168,47 @@ class Branches:
         if expansion.doubts or any(map(undefined_variables, words)):
             reason = f"line {line_of(node)} goes through words that are not known"
             reader.variables.values[name] = Value((f"${name}",), reason=reason)
-            self._merge([self._branch(body.children)], is_whole=False)
+            self._merge([self._branch(body.children)], one_runs=False)
             return None
         for word in words:
             reader.set(name, Value((word,)), doubt, keeps=False)
-            try:
-                reader.run(body.children)
-            except Finished as finished:
-                if finished.kind == "break":
-                    break
-                if finished.kind != "continue":
-                    raise
+            if self._ends_loop(body):
+                break
         return None
 
+    def _ends_loop(self, body: Node) -> bool:
+        """Follows the body of a loop once. Returns True where a `break` ends the loop."""
+        try:
+            self.reader.run(body.children)
+        except Finished as finished:
+            if finished.kind not in ("break", "continue"):
+                raise
+            return finished.kind == "break"
+        return False
+
     def follow_while(self, node: Node) -> Truth:
-        """Follows a loop over the arguments as long as there are some; what another loop sets is in
-        doubt."""
+        """Follows a loop over the arguments, `while [ $# -gt 0 ]`, as long as there are some; the
+        body of another loop once, undecided."""
         body = node.child_by_field_name("body")
         tests = node.children_by_field_name("condition")
         is_until = node.children[0].type == "until"
-        goes_through = any(_ARGUMENTS.search(self.reader.tree.text(test)) for test in tests)
+        reads_arguments = any(_ARGUMENTS.search(self.reader.tree.text(test)) for test in tests)
         if body is None:
             return None
-        for _ in range(_MOST_ARGUMENTS if goes_through else 1):
-            truth = self._tested(tests)
+        for _ in range(_MOST_ARGUMENTS if reads_arguments else 1):
+            truth = self.reader.run(tests)
             if truth is is_until:
                 return None
-            if truth is None or not goes_through:
+            if truth is None or not reads_arguments:
                 break
-            try:
-                self.reader.run(body.children)
-            except Finished as finished:
-                if finished.kind == "break":
-                    return None
-                if finished.kind != "continue":
-                    raise
-        self._merge([self._branch(body.children)], is_whole=False)
+            if self._ends_loop(body):
+                return None
+        self._merge([self._branch(body.children)], one_runs=False)
         return None
 
     def follow_counted(self, node: Node) -> Truth:
+        """Follows the body of `for ((…; …; …))` once, undecided."""
         body = node.child_by_field_name("body")
         if body is not None:
-            self._merge([self._branch(body.children)], is_whole=False)
+            self._merge([self._branch(body.children)], one_runs=False)
         return None

@@ -8,7 +8,7 @@ from tree_sitter import Node
 
 from service.formats.shell.syntax import Tree
 
-_ASKS_WHETHER_SET = re.compile(
+_FINDS_UNSET = re.compile(
     r"(?:\[\[?\s*-z\s+|test\s+-z\s+)\"?\$\{?(\w+)(?::?-)?\}?\"?\s*\]?\]?", re.ASCII
 )
 
@@ -29,22 +29,23 @@ def clause(node: Node) -> tuple[list[Node], list[Node]]:
 
 
 def case_parts(item: Node) -> tuple[list[Node], list[Node]]:
+    """Returns the patterns and the body of one item of a `case`."""
     patterns = item.children_by_field_name("value")
-    opened = next((at for at, c in enumerate(item.children) if c.type == ")"), 0)
-    return patterns, item.children[opened + 1 :]
+    brackets = (index for index, child in enumerate(item.children) if child.type == ")")
+    return patterns, item.children[next(brackets, 0) + 1 :]
 
 
 def is_test(tree: Tree, node: Node) -> bool:
-    """Returns whether a command is there to be true or false."""
-    if node.type in ("negated_command", "list"):
-        return node.type == "negated_command" or any(is_test(tree, c) for c in node.children)
+    """Returns whether a command is there to be true or false, as [ -f x ] or `grep -q` are."""
+    if node.type == "list":
+        return any(is_test(tree, child) for child in node.children)
     if node.type == "command":
         name = node.child_by_field_name("name")
         return name is not None and tree.text(name) in ("test", "command", "which", "grep")
-    return node.type == "test_command"
+    return node.type in ("test_command", "negated_command")
 
 
-def asked_for(test: str) -> str | None:
-    """Returns the variable that a test finds unset, as in [ -z "$X" ] && X=8."""
-    match = _ASKS_WHETHER_SET.fullmatch(test.strip())
+def variable_found_unset(test: str) -> str | None:
+    """Returns the variable that a test finds unset: X of [ -z "$X" ]. None for another test."""
+    match = _FINDS_UNSET.fullmatch(test.strip())
     return match[1] if match else None

@@ -85,7 +85,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     before = training.words[: program_at(training.words) or 0]
     environment = {**training.environment, **_assignments(before)}
     sent = files.with_written(script.written)
-    ranks = ranks_of(header, _said_before(text, files, header, before), environment)
+    ranks = ranks_of(header, _without_defaults(text, files, header, before), environment)
     hosts = hosts_of(before, sent)
     if hosts is not None:
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
@@ -108,8 +108,8 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         slurm=header.options,
         files=sent,
         notes=header.notes,
-        in_branches=_written(training.doubts),
-        replaced_in_branches=_written(doubt for doubt in training.doubts if doubt.replaces),
+        in_branches=_assignments_in(training.doubts),
+        replaced_in_branches=_assignments_in(doubt for doubt in training.doubts if doubt.replaces),
         defaults=training.defaults,
     )
 
@@ -152,16 +152,16 @@ def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
     return script, header
 
 
-def _said_before(
+def _without_defaults(
     text: str, files: LaunchFiles, header: Header, before: Sequence[str]
 ) -> Sequence[str]:
-    """Returns the words in front of the program without numbers that are defaults: a number of
-    nodes that is taken only where nobody sets a variable is not one that is said."""
+    """Returns the words in front of the program without numbers that are defaults: 8 of
+    --nnodes=${NNODES:-8} is the number of nodes only where nothing sets the variable."""
     if "${" not in text and "-z" not in text:
         return before
-    said = read_script(text, scheduler_variables(header), files, takes_defaults=False)
+    script = read_script(text, scheduler_variables(header), files, takes_defaults=False)
     try:
-        words = _training(said).words
+        words = _training(script).words
     except Invalid:  # which program is started is decided by a default
         return before
     return words[: program_at(words) or 0]
@@ -177,7 +177,7 @@ def _program(words: Sequence[str], at: int) -> str:
 
 
 def _json_words(text: str) -> tuple[str, ...] | None:
-    """Returns the words of a JSON list."""
+    """Returns the words of a JSON list, ["torchrun", "train.py"]; None for another text."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -190,8 +190,8 @@ def _json_words(text: str) -> tuple[str, ...] | None:
 
 
 def _overrides(text: str) -> tuple[str, ...] | None:
-    """Returns the words of a text that is a list of key=value, which to a shell would be
-    variables."""
+    """Returns the words of a text that is a list of key=value, which to a shell would be variables;
+    None for another text."""
     if not _BEGINS_OVERRIDES.match(text):
         return None
     try:
@@ -202,29 +202,24 @@ def _overrides(text: str) -> tuple[str, ...] | None:
 
 
 def _training(script: Script) -> Statement:
-    """Returns the statement that trains. Of a list of arguments, all of it."""
-    starting = [
-        statement for statement in script.statements if program_at(statement.words) is not None
-    ]
+    """Returns the statement that trains; of a list of arguments, all of it as one statement."""
+    statements = script.statements
+    starting = [statement for statement in statements if program_at(statement.words) is not None]
     if starting:
-        return _only(starting)
-    listed = [
-        statement for statement in script.statements if _is_list(statement.words)
-    ] or script.statements
-    words = [word for statement in listed for word in statement.words]
-    environment = {
-        key: value for statement in listed for key, value in statement.environment.items()
-    }
-    doubts = tuple(dict.fromkeys(doubt for statement in listed for doubt in statement.doubts))
-    defaults = tuple(dict.fromkeys(taken for statement in listed for taken in statement.defaults))
-    return Statement(tuple(words), environment, doubts, defaults)
+        return _most_likely(starting)
+    flags = [statement for statement in statements if statement.words[0].startswith("-")]
+    joined = Statement(())
+    for statement in flags or statements:
+        joined = Statement(
+            words=(*joined.words, *statement.words),
+            environment={**joined.environment, **statement.environment},
+            doubts=tuple(dict.fromkeys((*joined.doubts, *statement.doubts))),
+            defaults=tuple(dict.fromkeys((*joined.defaults, *statement.defaults))),
+        )
+    return joined
 
 
-def _is_list(words: Sequence[str]) -> bool:
-    return bool(words) and words[0][:1] == "-"
-
-
-def _only(statements: list[Statement]) -> Statement:
+def _most_likely(statements: list[Statement]) -> Statement:
     """Returns the statement that looks most as if it trained; the last one of a text of which none
     does. Raises Invalid where several that differ do so alike."""
     most = max(likelihood(statement.words) for statement in statements)
@@ -247,7 +242,7 @@ def _with_variables(word: str, environment: Mapping[str, str]) -> str:
     return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), word)
 
 
-def _written(doubts: Iterable[Doubt]) -> tuple[str, ...]:
+def _assignments_in(doubts: Iterable[Doubt]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(doubt.written for doubt in doubts))
 
 

@@ -6,12 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from service.formats.shell.conditions import Truth, condition_of_words
-from service.formats.shell.programs import SHELLS, base_name, program_at, shell_file_at, wrapped
+from service.formats.shell.programs import (
+    SHELLS,
+    Wrapped,
+    base_name,
+    program_at,
+    shell_file_at,
+    wrapped,
+)
 from service.formats.shell.script import Statement
 from service.formats.shell.syntax import line_of
 from service.formats.shell.variables import Doubt, Value
@@ -26,6 +34,8 @@ _STDIN = "/dev/stdin"
 _TRANSPARENT = ("exec", "nohup", "time", "builtin")
 """Words in front of a command that change nothing of it."""
 _SHELL_FILE = re.compile(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf|py)$")
+_MOST_WRITTEN = 2**17
+"""Characters of a file that a script writes, with its name: no launch file has as many."""
 PRINTS = ("cat", "echo", "printf")
 """Commands of which it is known what they print."""
 _RESPACES = re.compile(r"tr (?:-[ds] )?(?:\\n|[\\rnt ]{1,9})( .)?|xargs(?: echo)?", re.DOTALL)
@@ -42,10 +52,10 @@ class Finished(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
-    """The input of a command, and where its output goes."""
+class _Streams:
+    """The input of a command, and the files that its output goes to."""
 
-    text: str | None = None
+    input: str | None = None
     outputs: tuple[tuple[str, bool], ...] = ()
     """Names of files, and whether the output is added to them."""
 
@@ -59,12 +69,12 @@ class Commands:
     # -- redirections
 
     def redirected(self, node: Node) -> Truth:
-        """Follows a command with heredocs or files behind it."""
+        """Follows a command with heredocs or files behind it: `cat > run.sh <<EOF`."""
         body = node.child_by_field_name("body")
         text: str | None = None
         outputs: list[tuple[str, bool]] = []
         arguments: list[str] = []
-        behind: list[Node] = []
+        behind: list[Node] = []  # what stands on the line of the heredoc, behind its mark
         for child in node.children:
             if child.type == "file_redirect":
                 outputs += self._output(child)
@@ -78,20 +88,21 @@ class Commands:
                         behind.append(inner)
         if any(node.type == "pipeline" for node in behind):
             outputs.append(("/dev/null", False))  # for all of it is for the next command
-        truth = self._with_input(body, _Input(text, tuple(outputs)), arguments)
+        truth = self._with_input(body, _Streams(text, tuple(outputs)), arguments)
         self._follow_behind(behind, text)
         return truth
 
-    def _with_input(self, body: Node | None, given: _Input, arguments: list[str]) -> Truth:
+    def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
+        """Follows a command, or the last of a pipeline or list, with these streams."""
         if body is None:
             return None
         if body.type == "command":
-            return self.run(body, given, arguments)
+            return self.run(body, streams, arguments)
         if body.type in ("pipeline", "list"):
             *others, last = [child for child in body.children if child.is_named]
             if body.type == "pipeline":
                 self.reader.run(others)
-                self._with_input(last, given, arguments)
+                self._with_input(last, streams, arguments)
                 return None
         return self.reader.follow(body)
 
@@ -101,7 +112,7 @@ class Commands:
             inner = node.children if node.type == "pipeline" else [node]
             for child in (inner_node for inner_node in inner if inner_node.is_named):
                 if child.type == "command" and node.type == "pipeline":
-                    self.run(child, _Input(text))
+                    self.run(child, _Streams(text))
                 else:
                     self.reader.follow(child)
 
@@ -114,12 +125,14 @@ class Commands:
         return [(name, operator.endswith(">>"))]
 
     def _arguments_behind(self, node: Node) -> list[str]:
-        """Returns words behind the name of a file, which are of the command in front of it."""
+        """Returns the words behind the name of a file, which belong to the command in front of it:
+        --bf16 of `python train.py > log --bf16`."""
         expansion = self.reader.expansion()
         behind = node.children_by_field_name("destination")[1:]
         return [word for argument in behind for word in expansion.words(argument)]
 
     def _heredoc(self, node: Node) -> str:
+        """Returns the text of a heredoc, with its variables put in unless its mark is quoted."""
         marks = [child for child in node.children if child.type == "heredoc_start"]
         bodies = [child for child in node.children if child.type == "heredoc_body"]
         if not marks or not bodies:
@@ -130,32 +143,37 @@ class Commands:
             text = re.sub(r"^\t+", "", text, flags=re.MULTILINE)
         return text
 
-    def _write(self, text: str, given: _Input) -> None:
+    def _write(self, text: str, streams: _Streams) -> None:
+        """Puts a text into the files that the output goes to; without any it is printed. A variable
+        in a file that no shell reads is a value there, and is quoted as one."""
         written = self.reader.script.written
-        if not given.outputs:
+        if not streams.outputs:
             self.reader.print_out(text)
-        for name, adds in given.outputs:
-            is_kept = not name.startswith("/dev/") or name == _STDIN
-            if is_kept and len(text) + len(name) <= 2**17:
-                self.reader.budget.count(len(text))
-                shown = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
-                written[name] = (written.get(name, "") if adds else "") + shown
+        for name, adds in streams.outputs:
+            is_device = name.startswith("/dev/") and name != _STDIN
+            if is_device or len(text) + len(name) > _MOST_WRITTEN:
+                continue
+            self.reader.budget.count(len(text))
+            content = text if _SHELL_FILE.search(name) else _BARE_VARIABLE.sub(r'"$\1"', text)
+            written[name] = (written.get(name, "") if adds else "") + content
 
     # -- commands
 
-    def run(self, node: Node, given: _Input | None = None, more: Sequence[str] = ()) -> Truth:
-        """Follows one command. Returns whether it succeeds, where that is known."""
+    def run(self, node: Node, streams: _Streams | None = None, more: Sequence[str] = ()) -> Truth:
+        """Follows one command, with `more` words behind its own. Returns whether it succeeds, where
+        that is known."""
         reader = self.reader
-        given = given or _Input()
+        streams = streams or _Streams()
         expansion = reader.expansion()
         environment: dict[str, str] = {}
         words: list[str] = []
         for child in node.children:
             if child.type == "variable_assignment":
                 name, _, _ = reader.tree.text(child).partition("=")
-                environment[name] = " ".join(expansion.value(child.child_by_field_name("value"))[0])
+                values, _ = expansion.value(child.child_by_field_name("value"))
+                environment[name] = " ".join(values)
             elif child.type == "herestring_redirect":
-                given = _Input("".join(expansion.words(child.children[-1])), given.outputs)
+                streams = _Streams("".join(expansion.words(child.children[-1])), streams.outputs)
             elif child.type == "file_redirect":
                 continue
             elif child.is_named:
@@ -166,68 +184,73 @@ class Commands:
             words = words[1:]
         if not words:
             return None
-        start = Statement(
+        statement = Statement(
             tuple(words), environment, tuple(expansion.doubts), tuple(expansion.defaults)
         )
-        return self._dispatch(start, given, line_of(node))
+        return self._dispatch(statement, streams, line_of(node))
 
-    def _dispatch(self, command: Statement, given: _Input, line: int) -> Truth:
+    def _dispatch(self, command: Statement, streams: _Streams, line: int) -> Truth:
+        """Runs a command of the shell, a function or the text of another shell; notes any other
+        command as one that the script starts."""
         reader = self.reader
-        words, environment = [*command.words], command.environment
+        words = [*command.words]
+        environment = command.environment
         if reader.printed is not None and _RESPACES.fullmatch(" ".join(words)):
             return True
         builtin = _BUILTINS.get(words[0])
         if builtin is not None:
-            return builtin(self, words, given, line)
+            return builtin(self, words, streams, line)
         if words[0] in reader.functions:
             tree, body = reader.functions[words[0]]
             return reader.at_depth(tree, [body], (), words[1:], is_own_shell=False)
-        others = reader.script.statements
-        num_before = len(others)
-        if self._runs_text(words, environment, given):
-            others[num_before:] = [command.with_doubts_of(other) for other in others[num_before:]]
+        statements = reader.script.statements
+        count = len(statements)
+        if self._runs_text(words, environment, streams):
+            statements[count:] = [command.with_doubts_of(inner) for inner in statements[count:]]
             return None
-        if given.text is not None and not given.outputs:
-            self._write(given.text, _Input(outputs=((_STDIN, False),)))
-        started: Mapping[str, str] = {**reader.variables.environment(), **environment}
-        if others and others[-1].environment == started:
-            started = others[-1].environment  # shared, or thousands of commands would have copies
-        others.append(replace(command, words=(*reader.before, *words), environment=started))
+        if streams.input is not None and not streams.outputs:
+            self._write(streams.input, _Streams(outputs=((_STDIN, False),)))
+        exported: Mapping[str, str] = {**reader.variables.environment(), **environment}
+        if statements and statements[-1].environment == exported:
+            exported = statements[-1].environment  # or thousands of commands would have copies
+        statements.append(replace(command, words=(*reader.before, *words), environment=exported))
         return None
 
-    def _runs_text(self, words: list[str], environment: Mapping[str, str], given: _Input) -> bool:
-        """Follows a command that starts another text of the shell, if it is one."""
-        reader = self.reader
+    def _runs_text(
+        self, words: list[str], environment: Mapping[str, str], streams: _Streams
+    ) -> bool:
+        """Follows the text of a shell that a command starts, in one of its words (`sh -c`), a file
+        or its input. Returns whether it starts one."""
         inner = wrapped(words)
-        if inner is not None:
-            reader.inner(
-                inner.text,
-                before=inner.before,
-                arguments=inner.arguments,
-                environment=environment,
-                is_own_shell=True,
-            )
-            return True
-        at = shell_file_at(words)
-        text = None if at is None else self._text_of(words[at])
-        arguments = [] if at is None else words[at + 1 :]
-        if text is None and given.text is not None and at is None and self._reads_shell(words):
-            text, at = given.text, len(words)
-        if text is None or at is None:
-            return False
-        before = [*words[:at]]
-        while before and (base_name(before[-1]) in SHELLS or before[-1] in ("-s", "-", "-l", "-x")):
-            before.pop()
-        if any(base_name(word) in _SUBMITS for word in before):
-            reader.script.batch_texts.append(text)
-        reader.inner(
-            text,
-            before=before,
-            arguments=arguments,
+        if inner is None:
+            inner = self._shell_file(words) or self._shell_input(words, streams)
+            if inner is None:
+                return False
+            if any(base_name(word) in _SUBMITS for word in inner.before):
+                self.reader.script.batch_texts.append(inner.text)
+        self.reader.inner(
+            inner.text,
+            before=inner.before,
+            arguments=inner.arguments,
             environment=environment,
             is_own_shell=True,
         )
         return True
+
+    def _shell_file(self, words: Sequence[str]) -> Wrapped | None:
+        """Returns the text of the script that a command starts, as `sbatch job.sh 8` does."""
+        at = shell_file_at(words)
+        text = None if at is None else self._text_of(words[at])
+        if at is None or text is None:
+            return None
+        return Wrapped(_without_shell(words[:at]), text, tuple(words[at + 1 :]))
+
+    def _shell_input(self, words: Sequence[str], streams: _Streams) -> Wrapped | None:
+        """Returns the text that a command reads as a script, as `sbatch <<EOF` does."""
+        is_input = shell_file_at(words) is None and self._reads_shell(words)
+        if streams.input is None or not is_input:
+            return None
+        return Wrapped(_without_shell(words), streams.input)
 
     def _reads_shell(self, words: Sequence[str]) -> bool:
         """Returns whether a command takes a script from its input."""
@@ -237,17 +260,18 @@ class Commands:
         return base_name(plain[-1]) in _READS_STDIN or base_name(words[0]) in (*_SUBMITS, "ssh")
 
     def _text_of(self, name: str) -> str | None:
+        """Returns the text of a file that the script writes, or that was sent; None for another."""
         written = self.reader.script.written
-        return (
-            written[name] if name in written else self.reader.files.with_written(written).find(name)
-        )
+        if name in written:
+            return written[name]
+        return self.reader.files.with_written(written).find(name)
 
     # -- commands of the shell
 
-    def _test(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _test(self, words: list[str], streams: _Streams, line: int) -> Truth:
         return condition_of_words(words[1:], self.reader.has_file)
 
-    def _finish(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _finish(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Ends the text where that is sure. A script that is sent trains: an `exit` in front of
         what it starts is for callers that give it no arguments."""
         reader = self.reader
@@ -258,46 +282,46 @@ class Commands:
             raise Finished(words[0])
         return None
 
-    def _set(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _set(self, words: list[str], streams: _Streams, line: int) -> Truth:
         if words[1:2] == ["--"]:
             self.reader.set_arguments(words[2:])
         return True
 
-    def _shift(self, words: list[str], given: _Input, line: int) -> Truth:
-        listed = self.reader.variables.values.get("@")
+    def _shift(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        arguments = self.reader.variables.values.get("@")
         count = int(words[1]) if len(words) > 1 and re.fullmatch(r"\d{1,4}", words[1]) else 1
-        if listed is not None and listed.words and not self.reader.undecided:
-            self.reader.set_arguments(listed.words[count:])
+        if arguments is not None and arguments.words and not self.reader.undecided:
+            self.reader.set_arguments(arguments.words[count:])
         return True
 
-    def _getopts(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _getopts(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Fails where the text is started without arguments."""
-        listed = self.reader.variables.values.get("@")
-        return False if listed is not None and not listed.words else None
+        arguments = self.reader.variables.values.get("@")
+        return False if arguments is not None and not arguments.words else None
 
-    def _let(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _let(self, words: list[str], streams: _Streams, line: int) -> Truth:
         for word in words[1:]:
             self.reader.set_by_sum(word, line)
         return None
 
-    def _read(self, words: list[str], given: _Input, line: int) -> Truth:
-        """Sets the variables of `read` to the words of its input, where that is here."""
+    def _read(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Sets the variables of `read` to the words of its input, where that is known."""
         names = [word for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII)]
-        parts = (given.text or "").split(None, max(len(names) - 1, 0))
-        for at, name in enumerate(names):
+        text = streams.input or ""
+        is_known = streams.input is not None and "$" not in text
+        parts = text.split(None, max(len(names) - 1, 0))
+        for name, part in zip_longest(names, parts[: len(names)], fillvalue=""):
             if name in self.reader.variables.fixed:
                 continue
-            is_here = given.text is not None and "$" not in given.text
-            value = Value((parts[at] if at < len(parts) else "",)) if is_here else None
             unknown = Value((f"${name}",), reason=f"line {line} reads it")
             doubt = Doubt(name, " ".join(words)[:200], line, replaces=True)
-            self.reader.set(name, value or unknown, doubt, keeps=False)
+            self.reader.set(name, Value((part,)) if is_known else unknown, doubt, keeps=False)
         return True
 
-    def _eval(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _eval(self, words: list[str], streams: _Streams, line: int) -> Truth:
         return self.reader.inner(" ".join(words[1:]), is_own_shell=False)
 
-    def _source(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _source(self, words: list[str], streams: _Streams, line: int) -> Truth:
         text = self._text_of(words[1]) if len(words) > 1 else None
         if text is None:
             if len(words) > 1:
@@ -305,39 +329,49 @@ class Commands:
             return True
         return self.reader.inner(text, arguments=words[2:] or None, is_own_shell=False)
 
-    def _echo(self, words: list[str], given: _Input, line: int) -> Truth:
-        said = [word for word in words[1:] if word not in ("-n", "-e")]
-        if words[0] == "printf" and said and "%" in said[0]:
+    def _echo(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        printed = [word for word in words[1:] if word not in ("-n", "-e")]
+        if words[0] == "printf" and printed and "%" in printed[0]:
             self.reader.print_out(None)
-            return True
-        self._write(" ".join(said) + "\n", given)
+        else:
+            self._write(" ".join(printed) + "\n", streams)
         return True
 
-    def _cat(self, words: list[str], given: _Input, line: int) -> Truth:
+    def _cat(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Writes the files that it names, or its input."""
         names = [word for word in words[1:] if word != "-"]
-        texts = [self._text_of(name) for name in names] or [given.text]
+        texts = [self._text_of(name) for name in names] or [streams.input]
         known = [text for text in texts if text is not None]
         if len(known) < len(texts):
             self.reader.print_out(None)
-        else:
-            is_passed_on = given.text is not None and self.reader.printed is None
-            nowhere = ((_STDIN, False),) if is_passed_on else ()
-            self._write("".join(known), _Input(outputs=given.outputs or nowhere))
+            return True
+        is_for_next = streams.input is not None and self.reader.printed is None  # of a pipeline
+        to_next = ((_STDIN, False),) if is_for_next else ()
+        self._write("".join(known), _Streams(outputs=streams.outputs or to_next))
         return True
 
-    def _tee(self, words: list[str], given: _Input, line: int) -> Truth:
-        if given.text is not None:
+    def _tee(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        if streams.input is not None:
             adds = "-a" in words
             names = [(word, adds) for word in words[1:] if not word.startswith("-")]
-            self._write(given.text, _Input(outputs=(*names, *given.outputs)))
+            self._write(streams.input, _Streams(outputs=(*names, *streams.outputs)))
         return True
 
 
-_Builtin = Callable[[Commands, list[str], _Input, int], Truth]
+def _without_shell(words: Sequence[str]) -> tuple[str, ...]:
+    """Returns the words in front of a script without the shell that runs it: `srun` of `srun bash
+    -x`."""
+    before = [*words]
+    while before and (base_name(before[-1]) in SHELLS or before[-1] in ("-s", "-", "-l", "-x")):
+        before.pop()
+    return tuple(before)
+
+
+_Builtin = Callable[[Commands, list[str], _Streams, int], Truth]
 _BUILTINS: dict[str, _Builtin] = {
-    ":": lambda commands, words, given, line: True,
-    "true": lambda commands, words, given, line: True,
-    "false": lambda commands, words, given, line: False,
+    ":": lambda commands, words, streams, line: True,
+    "true": lambda commands, words, streams, line: True,
+    "false": lambda commands, words, streams, line: False,
     "test": Commands._test,
     **dict.fromkeys(("exit", "return", "break", "continue"), Commands._finish),
     "set": Commands._set,

@@ -59,6 +59,7 @@ def condition_of_words(words: list[str], has_file: Callable[[str], bool]) -> Tru
 
 
 def _tokens(expansion: Expansion, node: Node) -> list[_Token]:
+    """Returns the operators and the words of a test, with variables put in."""
     if node.type in _INNER:
         return [token for child in node.children for token in _tokens(expansion, child)]
     if node.type in _OPERATOR_NODES:
@@ -114,19 +115,24 @@ class _Parsing:
         return self._single()
 
     def _single(self) -> Truth:
+        """Returns the truth of one test: -f FILE, LEFT = RIGHT, or a word that is not empty."""
+        first = self._next()
+        if first is None:
+            return None
+        if first.is_operator:
+            operand = self._next()
+            return None if operand is None else self._unary(first.text, operand.text)
+        following = self.tokens[self.at : self.at + 2]
+        if len(following) == 2 and following[0].text in _BINARY:
+            self.at += 2
+            return self._binary(first, following[0].text, following[1])
+        return None if undefined_variables(first.text) else bool(first.text)
+
+    def _next(self) -> _Token | None:
         if self.at >= len(self.tokens):
             return None
-        first = self.tokens[self.at]
         self.at += 1
-        if first.is_operator:
-            if self.at >= len(self.tokens):
-                return None
-            self.at += 1
-            return self._unary(first.text, self.tokens[self.at - 1].text)
-        if self.at + 1 < len(self.tokens) and self.tokens[self.at].text in _BINARY:
-            self.at += 2
-            return self._binary(first, self.tokens[self.at - 2].text, self.tokens[self.at - 1])
-        return None if undefined_variables(first.text) else bool(first.text)
+        return self.tokens[self.at - 1]
 
     def _unary(self, operator: str, text: str) -> Truth:
         if undefined_variables(text):
@@ -139,6 +145,7 @@ class _Parsing:
         return None
 
     def _binary(self, left: _Token, operator: str, right: _Token) -> Truth:
+        """Returns the truth of LEFT operator RIGHT."""
         if undefined_variables(left.text) or undefined_variables(right.text):
             return None
         if operator in _NUMBERS:

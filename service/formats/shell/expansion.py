@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from tree_sitter import Node
 
@@ -24,6 +25,10 @@ _MAX_EXPANDED = 200_000
 _NAME = r"[A-Za-z_]\w{0,99}"
 _IN_SUM = re.compile(rf"\$?\{{?({_NAME})\}}?", re.ASCII)
 _SPACES = re.compile(r"(?:\s|\\\n)*")
+_ALL_ELEMENTS = re.compile(
+    rf'"?\$\{{?(?:(?P<array>{_NAME})\[(?P<elements>[@*])\]|(?P<arguments>[@*]))\}}?"?', re.ASCII
+)
+_ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 _SUBSTITUTIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 _DEFAULTS = (":-", "-", ":=", "=")
@@ -79,11 +84,11 @@ class Expansion:
     """The variables that nothing sets and whose defaults were put in: TP=4."""
 
     def words(self, node: Node) -> list[str]:
-        """Returns what a written word becomes: variables without quotes are split at spaces, lists
-        in quotes at their elements."""
-        listed = self._list(node)
-        if listed is not None:
-            return listed
+        """Returns the words that a word of the text becomes: ["-n", "8"] of $OPTIONS, where that is
+        "-n 8". Variables without quotes are split at spaces, arrays in quotes at their elements."""
+        elements = self._elements(node)
+        if elements is not None:
+            return elements
         words = [""]
         is_quoted = node.type in ("string", "raw_string", "ansi_c_string")
         for piece in self._pieces(node):
@@ -104,10 +109,13 @@ class Expansion:
         """Returns the words of a value, and whether it is an array."""
         if node is None:
             return ("",), False
-        if node.type == "array":
-            elements = [c for c in node.children if c.is_named and c.type != "comment"]
-            return tuple(word for child in elements for word in self.words(child)), True
-        return (self.text(node),), False
+        if node.type != "array":
+            return (self.text(node),), False
+        words: list[str] = []
+        for child in node.children:
+            if child.is_named and child.type != "comment":
+                words += self.words(child)
+        return tuple(words), True
 
     def heredoc(self, node: Node, is_quoted: bool) -> str:
         """Returns the text of a heredoc. Variables in it are put in unless its mark is quoted."""
@@ -118,45 +126,46 @@ class Expansion:
 
     # -- pieces
 
-    def _list(self, node: Node) -> list[str] | None:
-        """Returns the words of a node that is all elements of an array or all arguments; None for
-        another."""
+    def _elements(self, node: Node) -> list[str] | None:
+        """Returns the words of ${ARRAY[@]}, "${ARRAY[@]}", $@ or "$*"; None for another node."""
         is_quoted = node.type == "string"
         inner = [child for child in node.children if child.type != '"'] if is_quoted else [node]
         if len(inner) != 1 or inner[0].type not in ("simple_expansion", "expansion"):
             return None
-        whole = re.fullmatch(
-            rf'"?\$\{{?(?:({_NAME})\[([@*])\]|([@*]))\}}?"?', self.tree.text(node), re.ASCII
-        )
-        value = whole and self._looked_up(whole[1] or whole[3])
-        if whole is None or value is None:
+        match = _ALL_ELEMENTS.fullmatch(self.tree.text(node))
+        value = match and self._looked_up(match["array"] or match["arguments"])
+        if match is None or value is None:
             return None
-        if is_quoted and "*" in (whole[2], whole[3]):
-            return [value.text]
-        return list(value.words) if is_quoted else [p for w in value.words for p in w.split()]
+        if not is_quoted:
+            return " ".join(value.words).split()
+        is_joined = "*" in (match["elements"], match["arguments"])
+        return [value.text] if is_joined else list(value.words)
 
     def _pieces(self, node: Node) -> Iterator[_Piece]:
+        """Yields the parts of a word: "lr" and the value of LR of lr$LR."""
         kind = node.type
-        written = self.tree.text(node)
+        text = self.tree.text(node)
         if kind in _SUBSTITUTIONS:
             # The grammar counts spaces in front of a variable in double quotes to the variable, and
             # the ends of lines that go on.
-            spaces = _SPACES.match(written)
+            spaces = _SPACES.match(text)
             if spaces and spaces[0]:
                 yield _Piece(_unescaped(spaces[0]))
-                written = written[spaces.end() :]
-            value = self._substituted(node, written)
-            yield _Piece(value, splits=value != written)
+                text = text[spaces.end() :]
+            value = self._substituted(node, text)
+            yield _Piece(value, splits=value != text)
         elif kind == "raw_string":
-            yield _Piece(written[1:-1])
+            yield _Piece(text[1:-1])
         elif kind == "ansi_c_string":
-            yield _Piece(re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), written[2:-1]))
+            yield _Piece(_ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[0]), text[2:-1]))
         elif kind in ("string", "translated_string"):
             yield from self._string(node)
-        elif kind == "concatenation" or any(c.type in _SUBSTITUTIONS for c in node.children):
+        elif kind == "concatenation" or any(
+            child.type in _SUBSTITUTIONS for child in node.children
+        ):
             yield from self._between(node.children, node.start_byte, node.end_byte)
         else:
-            yield _Piece(_unescaped(written))
+            yield _Piece(_unescaped(text))
 
     def _string(self, node: Node) -> Iterator[_Piece]:
         if node.type == "translated_string":
@@ -196,30 +205,27 @@ class Expansion:
             self.defaults.update(dict.fromkeys(value.defaults))
         return value
 
-    def _substituted(self, node: Node, written: str) -> str:
-        """Returns what stands for a variable, a sum or a command; the same text where that is not
-        known."""
+    def _substituted(self, node: Node, text: str) -> str:
+        """Returns the value of a variable, a sum or a command: 16 of $((8 * 2)). Where that is not
+        known it is the text itself."""
         # Behind the := of ${…} the grammar takes a sum for a command in brackets.
-        is_sum = written.startswith("$((") and written.endswith("))")
+        is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
-            inner = written[3:-2] if is_sum else written[2:-1]
-            return self.sum(inner) or f"$(({self._in_sum(inner)}))"
+            expression = text[3:-2] if is_sum else text[2:-1]
+            return self.sum(expression) or f"$(({self._in_sum(expression)}))"
         if node.type == "command_substitution":
-            inner = written[2:-1] if written[0] == "$" else written[1:-1]
-            said = self.output(inner)
-            return written if said is None else said.rstrip("\n")
+            output = self.output(text[2:-1] if text[0] == "$" else text[1:-1])
+            return text if output is None else output.rstrip("\n")
         if node.type == "simple_expansion":
-            name = written[1:]
+            name = text[1:]
             value = self._looked_up(name)
             return _first(value) if value is not None else f"${name}"
-        return self._expanded(node, written)
+        return self._braced(node, text)
 
-    def _expanded(self, node: Node, written: str) -> str:
-        """Returns what stands for ${…}."""
-        target = next(
-            (c for c in node.children if c.type in _NAMES),
-            None,
-        )
+    def _braced(self, node: Node, written: str) -> str:
+        """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}; the
+        text itself where that is not known."""
+        target = next((child for child in node.children if child.type in _NAMES), None)
         if target is None:
             return written
         index = None
@@ -227,7 +233,9 @@ class Expansion:
             index = self._index(self.tree.text(target).partition("[")[2].rstrip("]"))
             target = target.children[0]
         name = self.tree.text(target)
-        operators = [c for c in node.children if not c.is_named and c.type not in ("${", "}")]
+        operators = [
+            child for child in node.children if not child.is_named and child.type not in ("${", "}")
+        ]
         before = [operator for operator in operators if operator.start_byte < target.start_byte]
         behind = [operator for operator in operators if operator.start_byte > target.start_byte]
         value = self._looked_up(name)
@@ -240,53 +248,46 @@ class Expansion:
             return f"${name}" if text is None else text
         return self._operated(name, text, behind, node, written)
 
-    def _index(self, written: str) -> str:
-        """Returns the place or the key of an element, with variables put in."""
-        if written in ("@", "*"):
-            return written
+    def _index(self, text: str) -> str:
+        """Returns the index or the key of an element, with variables put in: 3 of I+1, where I is
+        2."""
+        if text in ("@", "*"):
+            return text
 
         def put_in(match: re.Match[str]) -> str:
             value = self._looked_up(match[1])
             return f"${match[1]}" if value is None else _first(value)
 
-        number = self.sum(written)
-        plain = re.sub(r"\$\{?(\w+)\}?", put_in, written.strip("'\""), flags=re.ASCII)
-        return plain if number is None else number
+        number = self.sum(text)
+        if number is not None:
+            return number
+        return re.sub(r"\$\{?(\w+)\}?", put_in, text.strip("'\""), flags=re.ASCII)
 
     def _measured(self, operator: str, value: Value | None, index: str | None, written: str) -> str:
-        """Returns a length, ${#X}; of ${!X} the variable that another one names."""
+        """Returns a length, of ${#X}; or the value of the variable that X names, of ${!X}."""
         if value is None or (operator == "!" and index is not None):
             return written
         if operator == "!":
-            named = self._looked_up(value.text)
-            return written if named is None else named.text
+            target = self._looked_up(value.text)
+            return written if target is None else target.text
         return str(len(value.words) if index in ("@", "*") else len(_element(value, index) or ""))
 
     def _operated(
         self, name: str, text: str | None, behind: list[Node], node: Node, written: str
     ) -> str:
+        """Returns the value of ${NAME…} with an operator behind the name. `text` is the value of
+        the variable, None where it has none, and `behind` are the operators."""
         operator = behind[0].type
         end = node.end_byte - 1
-
-        def argument(start: int, stop: int) -> str:
-            parts = self._between(node.children, start, stop)
-            return "".join(piece.text for piece in parts)
-
-        if operator in _DEFAULTS or operator in _ALTERNATIVES:
-            is_set = text is not None and (bool(text) or operator[0] != ":")
-            if operator in _ALTERNATIVES:
-                return argument(behind[0].end_byte, end) if is_set else ""
-            if is_set and text is not None:
+        argument = partial(self._argument, node.children, behind[0].end_byte)
+        if operator in _ALTERNATIVES:
+            return argument(end) if _is_set(text, operator) else ""
+        if operator in _DEFAULTS:
+            if text is not None and _is_set(text, operator):
                 return text
             if not self.takes_defaults and text is None:
                 return f"${name}"
-            default = argument(behind[0].end_byte, end)
-            taken = f"{name}={default}"
-            if name.isidentifier():
-                self.defaults[taken] = None
-            if operator.endswith("=") and name.isidentifier():
-                self.variables.values[name] = Value((default,), defaults=(taken,))
-            return default
+            return self._default(name, argument(end), assigns=operator.endswith("="))
         if text is None and operator in _DEMANDS:
             reason = "the script stops unless it is set where it runs"
             self.variables.values[name] = Value((f"${name}",), reason=reason)
@@ -295,24 +296,41 @@ class Expansion:
         self.budget.count(len(text))
         if operator in _CUTS:
             self.budget.count(patterns.MAX_CHARACTERS)
-            return _or(patterns.cut(text, argument(behind[0].end_byte, end), operator), written)
+            return _or(patterns.cut(text, argument(end), operator), written)
         if operator in _REPLACES:
-            stop = behind[1].start_byte if len(behind) > 1 else end
-            instead = argument(behind[1].end_byte, end) if len(behind) > 1 else ""
-            pattern = argument(behind[0].end_byte, stop)
+            pattern = argument(end)
+            instead = ""
+            if len(behind) > 1:
+                pattern = argument(behind[1].start_byte)
+                instead = self._argument(node.children, behind[1].end_byte, end)
             return _or(patterns.replaced(text, pattern, instead, operator), written)
         if operator == ":":
-            return self._slice(text, argument(behind[0].end_byte, end), written)
+            return self._slice(text, argument(end), written)
         return _CASES[operator](text) if operator in _CASES else written
 
-    def _slice(self, text: str, written: str, otherwise: str) -> str:
-        start, _, length = written.partition(":")
+    def _argument(self, nodes: list[Node], start: int, end: int) -> str:
+        """Returns a stretch of the text behind an operator, with its variables put in."""
+        return "".join(piece.text for piece in self._between(nodes, start, end))
+
+    def _default(self, name: str, default: str, *, assigns: bool) -> str:
+        """Takes a default, such as 4 of ${TP:-4}; that of ${TP:=4} becomes the variable's value."""
+        if name.isidentifier():
+            note = f"{name}={default}"
+            self.defaults[note] = None
+            if assigns:
+                self.variables.values[name] = Value((default,), defaults=(note,))
+        return default
+
+    def _slice(self, text: str, bounds: str, otherwise: str) -> str:
+        """Returns a part of a text, as ${NAME:2:3} has it; `otherwise` where bounds are not
+        known."""
+        start, _, length = bounds.partition(":")
         begin = value_of(start.strip() or "0")
         count = value_of(length.strip() or str(len(text)))
         if begin is None or count is None:
             return otherwise
-        cut = text[begin:]
-        return cut[:count] if count >= 0 else cut[: len(cut) + count]
+        part = text[begin:]
+        return part[:count] if count >= 0 else part[: len(part) + count]
 
     def sum(self, expression: str) -> str | None:
         """Returns the value of a sum of whole numbers; None where something in it is not known."""
@@ -320,21 +338,23 @@ class Expansion:
         return None if number is None else str(number)
 
     def _in_sum(self, expression: str) -> str:
-        """Returns a sum with the numbers that are known in the place of their names."""
+        """Returns a sum with the numbers that are known for their names: 8*GPUS of NODES*GPUS,
+        where NODES is 8."""
 
         def put_in(match: re.Match[str]) -> str:
             value = self._looked_up(match[1])
             text = _first(value) if value is not None else ""
             if re.fullmatch(r"-?\d{1,12}", text):
                 return text
-            # Of a sum that is not known, those of its names that are not: they can be sent.
-            unknown = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
-            return f"({unknown[1]})" if unknown else match[1]
+            # A sum that is not known stands with its unknown names, whose values can be sent.
+            unknown_sum = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
+            return f"({unknown_sum[1]})" if unknown_sum else match[1]
 
-        put = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
-        return _IN_SUM.sub(put_in, put)
+        without_braces = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
+        return _IN_SUM.sub(put_in, without_braces)
 
     def _in_braces(self, match: re.Match[str]) -> str:
+        """Returns the name in ${NAME}, or the default of ${NAME:-8} where nothing sets it."""
         value = self.variables.values.get(match[1])
         if value is None and match[2] is not None and self.takes_defaults:
             return match[2]
@@ -366,8 +386,8 @@ def _unescaped(text: str, escapes: str | None = None) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Returns a text split at its spaces; those of a command whose output is not known are part of
-    the one word that stands for it."""
+    """Returns a text split at its spaces, but for those of a command whose output is not known: the
+    command stands for one word."""
     if "$(" not in text and "`" not in text:
         return re.split(r"\s+", text)
     parts = [""]
@@ -382,22 +402,31 @@ def _split(text: str) -> list[str]:
 
 
 def _first(value: Value) -> str:
-    """Returns what $X is: of an array, its first element, as a shell has it."""
-    return (value.words[0] if value.words else "") if value.is_array else value.text
+    """Returns the value of $X, which of an array is its first element."""
+    if not value.is_array:
+        return value.text
+    return value.words[0] if value.words else ""
 
 
 def _element(value: Value, index: str | None) -> str | None:
+    """Returns the element of an array by its index or its key; None where it has none."""
     if index in ("@", "*"):
         return value.text
     if index is None:
         return _first(value)
-    at = int(index) if re.fullmatch(r"-?\d{1,6}", index) else None
-    key = f"[{index}]="
-    if any(word.startswith(key) for word in value.words):
-        return next(word for word in value.words if word.startswith(key)).removeprefix(key)
-    if at is None or not -len(value.words) <= at < len(value.words):
+    key = f"[{index}]="  # as an associative array is written
+    keyed = next((word for word in value.words if word.startswith(key)), None)
+    if keyed is not None:
+        return keyed.removeprefix(key)
+    if not re.fullmatch(r"-?\d{1,6}", index):
         return None
-    return value.words[at]
+    place = int(index)
+    return value.words[place] if -len(value.words) <= place < len(value.words) else None
+
+
+def _is_set(text: str | None, operator: str) -> bool:
+    """Returns True where a variable has a value, which for :- and :+ must not be empty."""
+    return bool(text) if operator[0] == ":" else text is not None
 
 
 def _or(text: str | None, otherwise: str) -> str:

@@ -30,8 +30,8 @@ class Undefined(Invalid):
 
 
 def shortened(text: str) -> str:
-    """A text that is short and that every database stores: without halves of characters, and with
-    NUL, which PostgreSQL does not take, written out."""
+    """Returns a text that is short and that every database stores: without halves of characters,
+    and with NUL, which PostgreSQL does not take, written out."""
     short = text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
     return short.encode("utf-8", "backslashreplace").decode().replace("\0", "\\u0000")
 

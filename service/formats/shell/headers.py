@@ -18,12 +18,13 @@ _SELECTED = re.compile(r"(?:select|nodes)=(\S{1,400})", re.ASCII)
 _OF_CHUNK = {"ngpus": "gpus-per-node", "gpus": "gpus-per-node", "mpiprocs": "ntasks-per-node"}
 """The option of Slurm for what PBS asks for on a node."""
 _CHIPS_OF_CHUNK = ("gpu_type", "gpu_model", "accelerator_model")
-_SAID_BY_SCHEDULER = {
+_GRANT_VARIABLES = {
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
     "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
 }
-"""Variables in which Slurm says what a job was really given."""
-_SHORT_NAMES = {"nodes": "N"}
+"""The variables in which Slurm says what it gave a job, by option."""
+_OTHER_NAMES = {"nodes": ("N",), "gpus-per-node": ("gres",)}
+"""Options that ask for the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,35 +51,36 @@ class Header:
 
 
 def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
-    """Returns what the batch scripts among some texts ask for. What the scheduler says in the
-    environment of the request goes before what a script asked it for."""
+    """Returns what the batch scripts among some texts ask for: {"nodes": "4"} of #SBATCH --nodes=4.
+    Variables of the scheduler in the request's environment go before that."""
     header = Header()
     for text in texts:
         header = _joined(header, _of_text(text))
-    return _as_given(header, environment)
+    return _with_grants(header, environment)
 
 
 def options(words: Iterable[str]) -> dict[str, str]:
-    """Returns options with their values, by name without dashes in front, such as
-    `ntasks-per-node`."""
+    """Returns options with their values, by name without dashes in front: {"nodes": "4", "N": "8"}
+    of --nodes 4 -N8. An option without a value has an empty one."""
     values: dict[str, str] = {}
-    waiting: str | None = None
+    name: str | None = None  # whose value may be the next word
     for word in words:
-        if word.startswith("-"):
-            name, has_value, value = word.lstrip("-").partition("=")
-            if not word.startswith("--") and not has_value and re.fullmatch(r"[NnG]\S*\d", name):
-                value = name[1:]
-                name = name[0]
-                has_value = "="
-            waiting = None if has_value else name
-            values[name] = value
-        elif waiting is not None:
-            values[waiting] = word
-            waiting = None
+        if not word.startswith("-"):
+            if name is not None:
+                values[name] = word
+            name = None
+            continue
+        option, has_value, value = word.lstrip("-").partition("=")
+        is_short = not word.startswith("--")
+        if is_short and not has_value and re.fullmatch(r"[NnG]\S*\d", option):
+            option, has_value, value = option[0], "=", option[1:]  # as in -N8
+        values[option] = value
+        name = None if has_value else option
     return values
 
 
 def _joined(first: Header, second: Header) -> Header:
+    """Returns the options of two texts as one header; those of the second go first."""
     if not second.options and not second.others:
         return first
     name = second.name
@@ -102,6 +104,7 @@ def _of_text(text: str) -> Header:
 
 
 def _components(text: str) -> Iterator[list[str]]:
+    """Yields the words of the #SBATCH lines of each component of a job."""
     words: list[str] = []
     for line in text.splitlines():
         if not line.lstrip().startswith(SBATCH):
@@ -135,6 +138,8 @@ def _of_pbs(line: str) -> Header | None:
 
 
 def _chunk(text: str) -> dict[str, str]:
+    """Returns the options of one chunk of PBS: {"nodes": "4", "gpus-per-node": "8"} of
+    4:ncpus=64:ngpus=8."""
     count, *parts = text.split(":")
     pairs = dict(part.partition("=")[::2] for part in parts)
     if not count.isdecimal():
@@ -151,35 +156,32 @@ def _chunk(text: str) -> dict[str, str]:
     return values
 
 
-def _as_given(header: Header, environment: Mapping[str, str]) -> Header:
-    """Returns the header with what the scheduler says that it gave in the place of what it was
-    asked for, as `sbatch -N 8 job.sh` goes before #SBATCH -N 16."""
-    changed = dict(header.options)
-    written = dict(header.as_written)
+def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
+    """Returns the header with what the scheduler gave the job, in the place of what its script asks
+    for: `sbatch -N 8 job.sh` goes before #SBATCH -N 16."""
+    options = dict(header.options)
+    as_written = dict(header.as_written)
     notes = []
-    for option, variables in _SAID_BY_SCHEDULER.items():
+    for option, variables in _GRANT_VARIABLES.items():
         variable = next((name for name in variables if environment.get(name, "").isdecimal()), None)
         if variable is None:
             continue
-        given = environment[variable]
-        short = _SHORT_NAMES.get(option, option)
-        asked = changed.pop(short, None) if short != option else None
-        asked = changed.get(option, asked)
-        if option == "gpus-per-node" and asked is None:
-            asked = changed.pop("gres", None)
-        if asked is not None and asked.rpartition(":")[2] != given:
+        granted = environment[variable]
+        requests = [options.pop(name, None) for name in _OTHER_NAMES[option]]
+        requested = options.get(option) or next(filter(None, requests), None)
+        if requested is not None and requested.rpartition(":")[2] != granted:
             notes.append(
-                f"{option} is {given}, as {variable} of launch.environment says:"
-                f" {header.name} asks for {asked}"
+                f"{option} is {granted}, as {variable} of launch.environment says:"
+                f" {header.name} asks for {requested}"
             )
-        changed[option] = given
-        written[option] = f"{variable}={given}"
-    return replace(header, options=changed, as_written=written, notes=tuple(notes))
+        options[option] = granted
+        as_written[option] = f"{variable}={granted}"
+    return replace(header, options=options, as_written=as_written, notes=tuple(notes))
 
 
 def used_components(header: Header, before: Sequence[str]) -> list[int]:
-    """Returns which components of a heterogeneous job a command runs on: those that srun names,
-    else the first; all of them under mpirun."""
+    """Returns the indices of the components of a heterogeneous job that a command runs on: [0, 2]
+    of srun --het-group=0,2; else the first, and all of them under mpirun."""
     everything = [*range(header.num_components)]
     named = options(before).get("het-group")
     if named is None:

@@ -30,42 +30,42 @@ def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
     names = [base_name(word) for word in before]
     if "deepspeed" not in names:
         return None
-    own = options(before[names.index("deepspeed") + 1 :])
-    file = next((own[name] for name in _NAMES if name in own), None)
+    flags = options(before[names.index("deepspeed") + 1 :])
+    file = next((flags[name] for name in _NAMES if name in flags), None)
     text = None if file is None else files.find(file)
     slots = None if text is None else _slots(text)
     if slots is None:
         return None
-    chosen = _chosen(slots, own)
-    return Hosts(count=len(chosen), num_ranks=sum(chosen.values())) if chosen else None
+    ranks = _ranks_by_host(slots, flags)
+    return Hosts(count=len(ranks), num_ranks=sum(ranks.values())) if ranks else None
 
 
 def _slots(text: str) -> dict[str, int] | None:
+    """Returns the slots of each host, 8 of "worker-0 slots=8"; None for another text."""
     lines = [line.strip() for line in text.splitlines()]
     matches = [_LINE.fullmatch(line) for line in lines if line and not line.startswith("#")]
     slots_of_host = {match["host"]: int(match["slots"]) for match in matches if match}
     return slots_of_host if slots_of_host and len(slots_of_host) == len(matches) else None
 
 
-def _chosen(slots: Mapping[str, int], own: Mapping[str, str]) -> dict[str, int]:
-    """Returns the ranks by host that filters and counts leave."""
-    if "include" in own:
-        kept = {host: devices for host, devices in _filtered(own["include"]) if host in slots}
-        return {host: len(devices) or slots[host] for host, devices in kept.items()}
-    chosen = dict(slots)
-    for host, devices in _filtered(own.get("exclude", "")):
-        if host in chosen:
-            chosen[host] = max(chosen[host] - len(devices), 0) if devices else 0
-    chosen = {host: count for host, count in chosen.items() if count}
-    nodes, gpus = (_count(own.get(name, "")) for name in ("num_nodes", "num_gpus"))
-    if nodes is not None:
-        chosen = dict([*chosen.items()][:nodes])
-    return chosen if gpus is None else dict.fromkeys(chosen, gpus)
+def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[str, int]:
+    """Returns the number of ranks of each host that the options of the launcher leave."""
+    if "include" in flags:
+        included = _filtered(flags["include"])
+        return {host: len(devices) or slots[host] for host, devices in included if host in slots}
+    ranks = dict(slots)
+    for host, devices in _filtered(flags.get("exclude", "")):
+        if host in ranks:
+            ranks[host] = max(ranks[host] - len(devices), 0) if devices else 0
+    hosts = [host for host, count in ranks.items() if count]
+    hosts = hosts[: _count(flags.get("num_nodes", ""))]
+    num_gpus = _count(flags.get("num_gpus", ""))
+    return {host: ranks[host] if num_gpus is None else num_gpus for host in hosts}
 
 
 def _filtered(text: str) -> list[tuple[str, set[str]]]:
-    """Returns the hosts of a filter such as worker-0@worker-1:0,2 with their devices; none where
-    all of a host are meant."""
+    """Returns the hosts of a filter with their devices: [("worker-0", set()), ("worker-1", {"0",
+    "2"})] of worker-0@worker-1:0,2, whose first host has all."""
     matches = [_FILTER.fullmatch(part) for part in text.split("@")]
     return [(match[1], {*(match[2] or "").split(",")} - {""}) for match in matches if match]
 

@@ -29,7 +29,7 @@ _MOST_STEPS = 4000
 _MOST_DEPTH = 24
 """Functions, files and texts of `sh -c` in one another."""
 _NO_COMMAND = ("comment", "heredoc_body", "heredoc_end", "file_redirect", "heredoc_start")
-_OWN_NAME = re.compile(r"\$\{?(\w+)", re.ASCII)
+_VARIABLE = re.compile(r"\$\{?(\w+)", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -85,6 +85,7 @@ class Interpreter:
         return True
 
     def _declaration(self, node: Node) -> Truth:
+        """Follows `export X=1`, `local X=1` or `declare X=1`."""
         is_export = node.children[0].type == "export"
         for child in node.children[1:]:
             if child.type == "variable_assignment":
@@ -104,34 +105,35 @@ class Interpreter:
         return True
 
     def assign(self, node: Node) -> None:
-        """Sets a variable, unless the request has a value for it that goes first."""
+        """Sets a variable, unless the request sends a value for it, which goes first. It does not
+        where the assignment builds on the value, as ARGS="$ARGS --bf16" does."""
         target = node.children[0]
-        written = " ".join(self.tree.text(node).split())
+        text = " ".join(self.tree.text(node).split())
         if target.type != "variable_name":
             return
         name = self.tree.text(target)
         adds = any(child.type == "+=" for child in node.children)
-        is_own = adds or name in _OWN_NAME.findall(written)
-        if name in self.variables.fixed and not is_own:
+        builds_on_value = adds or name in _VARIABLE.findall(text)
+        if name in self.variables.fixed and not builds_on_value:
             return
         expansion = self.expansion()
         words, is_array = expansion.value(node.child_by_field_name("value"))
         before = self.variables.values.get(name)
         if adds and before is not None:
-            joined = (*before.words, *words)
-            words = joined if is_array else ("".join(joined),)
+            all_words = (*before.words, *words)
+            words = all_words if is_array else ("".join(all_words),)
             self.budget.count(len(words))
             is_array = is_array or before.is_array
         self.set(
             name,
             Value(words, is_array, tuple(expansion.doubts), defaults=tuple(expansion.defaults)),
-            Doubt(name, written, line_of(node), replaces=not adds and before is not None),
-            keeps=is_own,
+            Doubt(name, text, line_of(node), replaces=not adds and before is not None),
+            keeps=builds_on_value,
         )
 
     def set(self, name: str, value: Value, doubt: Doubt, *, keeps: bool) -> None:
-        """Gives a variable a value. In an undecided branch the assignment is remembered: outside
-        it is a doubt; `keeps` says that the value before is part of it."""
+        """Gives a variable a value. In an undecided branch the assignment is pending, and a doubt
+        outside of it. `keeps` says that the value before is a part of the new one."""
         before = self.variables.values.get(name)
         doubts = value.doubts
         defaults = value.defaults
@@ -226,6 +228,8 @@ class Interpreter:
         return name in self.script.written or name in self.files
 
     def _printed(self, command: str) -> str | None:
+        """Returns what a command in $( ) prints; None where only running it would tell."""
+
         def look_up(name: str) -> str | None:
             value = self.variables.values.get(name)
             return None if value is None else value.text
@@ -239,28 +243,30 @@ class Interpreter:
 
             return re.sub(r"\$(?:\{(\w+)\}|(\w+))", put, text, flags=re.ASCII)
 
-        known = output_of(command, look_up, put_in)
-        return self._followed(command) if known is None else known
+        output = output_of(command, look_up, put_in)
+        return self._output_of_text(command) if output is None else output
 
-    def _followed(self, command: str) -> str | None:
-        """Returns what functions and files that are here print; None where a program is started,
-        and where the text does not decide what is printed."""
+    def _output_of_text(self, command: str) -> str | None:
+        """Returns what a function, or a file of the launch, prints; None where a program is
+        started, and where the text does not decide what is printed."""
         command = re.sub(r"^\s*<(?!<)", "cat ", command)
         first = command.split(None, 1)[0] if command.strip() else ""
         if first not in self.functions and first not in PRINTS:
             return None
         self.budget.count(len(command))
         tree = parse(command)
-        started = len(self.script.statements)
-        outside, undecided = self.printed, self.undecided
+        count = len(self.script.statements)
+        outside = self.printed
+        undecided = self.undecided
         self.printed, self.undecided = [], 0
         try:
             self.at_depth(tree, tree.root.children, (), None, is_own_shell=True)
             known = [text for text in self.printed if text is not None]
-            is_known = len(self.script.statements) == started and len(known) == len(self.printed)
+            starts_program = len(self.script.statements) > count
+            is_known = not starts_program and len(known) == len(self.printed)
             return "".join(known) if is_known and known else None
         finally:
-            del self.script.statements[started:]
+            del self.script.statements[count:]
             self.printed, self.undecided = outside, undecided
 
     def print_out(self, text: str | None) -> None:
@@ -278,13 +284,14 @@ class Interpreter:
         environment: Mapping[str, str] | None = None,
         is_own_shell: bool,
     ) -> Truth:
-        """Reads a text in the place of a command: that of `sh -c`, or of a file. A shell of its own
-        leaves no variables behind. `arguments` are its $1, $2 and so on."""
+        """Follows a text in the place of a command: that of `sh -c`, or of a file. A shell of its
+        own leaves no variables behind. `before` are the words in front of the shell, and
+        `arguments` its $1, $2 and so on."""
         tree = parse(text)
         outside = self.variables
         if environment:
             self.variables = outside.copied()
-            self.variables.values |= {name: Value((v,)) for name, v in environment.items()}
+            self.variables.values |= {name: Value((value,)) for name, value in environment.items()}
             self.variables.exported |= environment.keys()
         try:
             return self.at_depth(
@@ -307,17 +314,15 @@ class Interpreter:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"
             raise Invalid(PATH, None, rule)
         outside = self.variables
-        functions = self.functions
-        own = self.tree
-        prefix = self.before
-        saved = {name: outside.values.get(name) for name in _positions(outside, arguments)}
+        saved = (self.tree, self.before, self.variables, self.functions)
+        saved_arguments = {name: outside.values[name] for name in _positional(outside)}
         if is_own_shell:
-            self.variables, self.functions = outside.copied(), dict(functions)
+            self.variables, self.functions = outside.copied(), dict(self.functions)
         if arguments is not None:
             self.set_arguments(arguments)
         self.tree = tree
-        self.before = (*prefix, *before)
-        self.depth = self.depth + 1
+        self.before = (*self.before, *before)
+        self.depth += 1
         truth: Truth = None
         try:
             truth = self.run(nodes)
@@ -325,28 +330,18 @@ class Interpreter:
             if finished.kind == "exit" and not is_own_shell:
                 raise
         finally:
-            self.tree = own
-            self.before = prefix
-            self.depth = self.depth - 1
-            self.variables, self.functions = outside, functions
-            if not is_own_shell and arguments is not None:
-                _restore(outside, saved)
+            self.depth -= 1
+            self.tree, self.before, self.variables, self.functions = saved
+            if arguments is not None:
+                for name in _positional(outside):
+                    del outside.values[name]
+                outside.values |= saved_arguments
         return truth
 
 
-def _positions(variables: Variables, arguments: Sequence[str] | None) -> list[str]:
-    if arguments is None:
-        return []
-    names = [name for name in variables.values if name.isdecimal() or name in "@*#"]
-    return [*{*names, "@", "*", "#", *map(str, range(1, len(arguments) + 1))}]
-
-
-def _restore(variables: Variables, saved: dict[str, Value | None]) -> None:
-    for name, value in saved.items():
-        if value is None:
-            variables.values.pop(name, None)
-        else:
-            variables.values[name] = value
+def _positional(variables: Variables) -> list[str]:
+    """Returns the names of the arguments that are set: $1 and so on, $@, $* and $#."""
+    return [name for name in variables.values if name.isdecimal() or name in ("@", "*", "#")]
 
 
 _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {

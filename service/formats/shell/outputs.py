@@ -23,9 +23,9 @@ def output_of(
     """
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
         return look_up(command)
-    counted = _count_of_job(command, look_up)
-    if counted is not None:
-        return counted
+    count = _count_of_job(command, look_up)
+    if count is not None:
+        return count
     words = _words(put_in(command))
     if not words or "$" in command and any("$" in word for word in words):
         return None
@@ -43,6 +43,8 @@ def output_of(
 
 
 def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | None:
+    """Returns the number of nodes, ranks or GPUs that a command counts, as `nvidia-smi -L | wc -l`
+    does."""
     if not _COUNTS_LINES.search(command):
         return None
     if any(mark in command for mark in _HOST_LISTS):

@@ -81,28 +81,30 @@ def base_name(path: str) -> str:
 
 
 def program_at(words: Sequence[str]) -> int | None:
-    """Returns the place of the program that a command starts: a file of Python, what follows `-m`,
-    a script of the shell, a trainer with commands of its own, or a variable that stands for one
-    behind what starts it."""
-    starts_module = False
-    is_started = False
+    """Returns the place of the program among the words of a command, as 4 of `torchrun
+    --nproc_per_node 8 -m train`: a file of Python, the module behind `-m`, a script of the shell, a
+    trainer with commands of its own, or a variable named for a program. None where it starts
+    none."""
+    starts_python = False
+    starts_program = False
     if words and base_name(words[0]) in _FILE_TOOLS:
         return None
     for at, word in enumerate(words):
         name = base_name(word)
+        following = words[at + 1] if at + 1 < len(words) else ""
         if _PYTHON.fullmatch(name) or name in LAUNCHERS:
-            starts_module = name not in _STARTS_ANYTHING
-            is_started = True
-        elif word in ("-m", "--module") and starts_module and at + 1 < len(words):
-            if not words[at + 1].startswith((*_LAUNCHER_MODULES, "-")):
+            starts_python = name not in _STARTS_ANYTHING
+            starts_program = True
+        elif word in ("-m", "--module") and starts_python and following:
+            if not following.startswith((*_LAUNCHER_MODULES, "-")):
                 return at + 1
-        elif word == "-c" and starts_module and words[at - 1].startswith("python"):
+        elif word == "-c" and starts_python and words[at - 1].startswith("python"):
             return None
-        elif words[at + 1 : at + 2] and words[at + 1] in _TRAINERS.get(name, ()):
+        elif following in _TRAINERS.get(name, ()):
             return at + 1
         elif _wraps(words, at) or name in _STARTS_TEXTS:
-            is_started = True
-        elif _PROGRAM.fullmatch(word) or (is_started and _NAMED_PROGRAM.fullmatch(word)):
+            starts_program = True
+        elif _PROGRAM.fullmatch(word) or (starts_program and _NAMED_PROGRAM.fullmatch(word)):
             return at
     return None
 
@@ -165,14 +167,20 @@ def shell_file_at(words: Sequence[str]) -> int | None:
 def of_any_node(words: Sequence[str]) -> tuple[str, ...]:
     """Returns a command without what differs from node to node: the host that it is sent to, and
     the rank of the node."""
-    started = [at for at, word in enumerate(words) if base_name(word) in LAUNCHERS]
-    kept: list[str] = []
-    for at, word in enumerate(words[started[0] if started else 0 :], started[0] if started else 0):
-        name = word.partition("=")[0].lstrip("-").replace("-", "_")
-        before = words[at - 1].lstrip("-").replace("-", "_") if at else ""
-        if name not in _NODE_RANKS and before not in _NODE_RANKS:
-            kept.append(word)
-    return tuple(kept)
+    launcher_places = (at for at, word in enumerate(words) if base_name(word) in LAUNCHERS)
+    words = words[next(launcher_places, 0) :]
+    common: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        is_rank = _option_name(word) in _NODE_RANKS
+        is_value_of_rank = "=" not in before and _option_name(before) in _NODE_RANKS
+        if not is_rank and not is_value_of_rank:
+            common.append(word)
+    return tuple(common)
+
+
+def _option_name(word: str) -> str:
+    """Returns the name of an option: node_rank of --node-rank=1."""
+    return word.partition("=")[0].lstrip("-").replace("-", "_")
 
 
 def launchers(words: Sequence[str]) -> list[str]:
@@ -191,12 +199,13 @@ def likelihood(words: Sequence[str]) -> int:
     if at and program in _TRAINERS.get(base_name(words[at - 1]), ()):
         return 6
     name = re.sub(r"\.(?:py|sh)$", "", program).lower()
-    is_train = bool({*re.split(r"[^a-z]+", name)} & _TRAINS)
-    last = {*re.split(r"[^a-z]+", base_name(name))}
+    trains = bool({*re.split(r"[^a-z]+", name)} & _TRAINS)
+    words_of_name = {*re.split(r"[^a-z]+", base_name(name))}
     # eval_sft evaluates, and prepare_and_train does both.
     first = re.split(r"[^a-z]+", re.split(r"[./]", name)[-1])[0]
-    is_other = bool(last & _DOES_NOT_TRAIN) and not last & _TRAINS
-    is_other |= first in _DOES_FIRST and "and" not in last
-    if is_other or "compile" in last:
+    does_other = bool(words_of_name & _DOES_NOT_TRAIN) and not words_of_name & _TRAINS
+    does_other |= first in _DOES_FIRST and "and" not in words_of_name
+    if does_other or "compile" in words_of_name:
         return -4
-    return 2 * is_train + bool(launchers(words))
+    score = 2 if trains else 0
+    return score + 1 if launchers(words) else score

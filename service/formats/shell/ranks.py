@@ -43,9 +43,11 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
+    """A number of nodes, GPUs or ranks."""
+
     count: int
-    written: str
-    """The option that says it."""
+    option: str
+    """The option that says it, such as "srun --nodes=4"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,10 @@ class _Launcher:
         for name in names:
             count = _number(self.options.get(name))
             if count:
-                yield _Figure(count, self.written(name))
+                yield _Figure(count, self.shown(name))
 
-    def written(self, name: str) -> str:
+    def shown(self, name: str) -> str:
+        """Returns an option with its value as the text has it: "torchrun --nnodes=2"."""
         if name in self.as_written:
             return self.as_written[name]
         dashes = "-" if len(name) == 1 or (self.name in _MPI and name in _RANKS) else "--"
@@ -78,7 +81,8 @@ class _Launcher:
 
 
 def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, str]) -> Ranks:
-    """The ranks that the words in front of a program start, in a job that asks for `header`.
+    """Returns the ranks that the words in front of a program start, in a job that asks for
+    `header`.
 
     Raises Invalid where two options say different numbers of nodes or of GPUs, or where there are
     more ranks than GPUs.
@@ -86,28 +90,34 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     of_sets = _ranks_of_sets(before)
     if of_sets is not None:
         return of_sets
-    slices = slices_of(_spelt(options(before)))
+    slices = slices_of(_with_underscores(options(before)))
     if slices is not None:
         return Ranks(total=slices.num_chips, chip=slices.chip)
-    used = used_components(header, before)
-    parts = [_ranks_of_component(header.component(at), before, environment) for at in used]
-    if len(parts) == 1:
-        return parts[0]
-    nodes = [part.nnodes for part in parts]
-    totals = [part.total for part in parts]
-    on_node = {part.per_node for part in parts}
+    components = [
+        _ranks_of_component(header.component(index), before, environment)
+        for index in used_components(header, before)
+    ]
+    if len(components) == 1:
+        return components[0]
+    per_node = {ranks.per_node for ranks in components}
     return Ranks(
-        nnodes=None if None in nodes else sum(filter(None, nodes)),
-        per_node=on_node.pop() if len(on_node) == 1 else None,
-        total=None if None in totals else sum(filter(None, totals)),
-        chip=next((part.chip for part in parts if part.chip), None),
-        features=tuple(feature for part in parts for feature in part.features),
+        nnodes=_sum_if_known([ranks.nnodes for ranks in components]),
+        per_node=per_node.pop() if len(per_node) == 1 else None,
+        total=_sum_if_known([ranks.total for ranks in components]),
+        chip=next((ranks.chip for ranks in components if ranks.chip), None),
+        features=tuple(feature for ranks in components for feature in ranks.features),
     )
 
 
+def _sum_if_known(counts: Sequence[int | None]) -> int | None:
+    """Returns the sum of some counts; None where one of them is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
 def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
-    """The ranks of a launcher that counts them by sets of equal size: the resource sets of jsrun,
-    or the nodes of torchx as -j 4x8; None where another launcher starts them."""
+    """Returns the ranks of a launcher that counts them by sets of equal size: the resource sets of
+    jsrun, or the nodes of torchx as -j 4x8; None where another launcher starts them."""
     for launcher in _launchers(before):
         if launcher.name == "jsrun":
             sets = next(launcher.figures(("nrs", "n")), None)
@@ -116,7 +126,8 @@ def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
                 return Ranks(total=sets.count * tasks.count)
         counts = re.fullmatch(r"(\d{1,6})x(\d{1,4})", launcher.options.get("j", ""), re.ASCII)
         if launcher.name == "torchx" and counts:
-            nodes, ranks = int(counts[1]), int(counts[2])
+            nodes = int(counts[1])
+            ranks = int(counts[2])
             return Ranks(nnodes=nodes, per_node=ranks, total=nodes * ranks)
     return None
 
@@ -124,45 +135,67 @@ def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
 def _ranks_of_component(
     header: Header, before: Sequence[str], environment: Mapping[str, str]
 ) -> Ranks:
+    """Returns the ranks of one component of a job, or of the job that has only one."""
     launchers = [_of_header(header), *_launchers(before)]
     has_agent = any(launcher.name in AGENTS for launcher in launchers)
     nodes = _nodes(launchers, has_agent=has_agent)
     tasks = _last(launchers, ("ntasks_per_node",))
     ranks = None if has_agent else _last(launchers, _RANKS)
-    asked = [
-        asked_by_launcher
-        for launcher in launchers
-        for asked_by_launcher in _gpus(launcher, nodes, tasks, ranks)
-    ]
-    gpus = _agreed(asked, "GPUs on a node")
+    gpus = _gpus_on_node(launchers, nodes, tasks, ranks)
     per_node = _last(launchers, _OF_AGENT) if has_agent else _ranks_on_node(launchers, tasks, gpus)
-    per_node = per_node or (None if ranks else gpus)
-    if gpus is not None and per_node is not None and per_node.count > gpus.count:
-        raise _more_ranks(per_node, "a node", gpus.count, gpus.written)
-    if gpus is not None and ranks is not None and nodes is not None:
-        of_all = f"{nodes.written} and {gpus.written}"
-        if ranks.count > nodes.count * gpus.count:
-            raise _more_ranks(ranks, "all nodes", nodes.count * gpus.count, of_all)
+    if per_node is None and not ranks:
+        per_node = gpus
+    _require_gpus_for(per_node, ranks, nodes, gpus)
+    num_nodes = nodes.count if nodes else None
+    num_per_node = per_node.count if per_node else None
     total = ranks.count if ranks else None
     if total is None and not has_agent:
         total = _number(environment.get("WORLD_SIZE"))
-    if total is None:
-        total = nodes.count * per_node.count if nodes and per_node else _all_gpus(launchers)
-    on_node = per_node.count if per_node else None
-    if on_node is None and total and nodes and total % nodes.count == 0:
-        on_node = total // nodes.count
+    if total is None and num_nodes and num_per_node:
+        total = num_nodes * num_per_node
+    elif total is None:
+        total = _all_gpus(launchers)
+    if num_per_node is None and total and num_nodes and total % num_nodes == 0:
+        num_per_node = total // num_nodes
     chips = [chip for launcher in launchers if (chip := _chip(launcher))]
     return Ranks(
-        nnodes=nodes.count if nodes else None,
-        per_node=on_node,
+        nnodes=num_nodes,
+        per_node=num_per_node,
         total=total,
         chip=chips[-1] if chips else None,
-        features=_features(launchers, nodes.count if nodes else None),
+        features=_features(launchers, num_nodes),
     )
 
 
+def _gpus_on_node(
+    launchers: Sequence[_Launcher],
+    nodes: _Figure | None,
+    tasks: _Figure | None,
+    ranks: _Figure | None,
+) -> _Figure | None:
+    """Returns the GPUs of a node. Raises Invalid where two options say different numbers."""
+    figures: list[_Figure] = []
+    for launcher in launchers:
+        figures += _gpus(launcher, nodes, tasks, ranks)
+    return _agreed(figures, "GPUs on a node")
+
+
+def _require_gpus_for(
+    per_node: _Figure | None, ranks: _Figure | None, nodes: _Figure | None, gpus: _Figure | None
+) -> None:
+    """Raises Invalid where there are more ranks than GPUs, on a node or on all."""
+    if gpus is None:
+        return
+    if per_node is not None and per_node.count > gpus.count:
+        raise _more_ranks(per_node, "a node", gpus.count, gpus.option)
+    if ranks is not None and nodes is not None and ranks.count > nodes.count * gpus.count:
+        options_of_all = f"{nodes.option} and {gpus.option}"
+        raise _more_ranks(ranks, "all nodes", nodes.count * gpus.count, options_of_all)
+
+
 def scheduler_variables(header: Header) -> dict[str, str]:
-    """The variables that Slurm or PBS sets in a job from what its script asks for."""
+    """Returns the variables that Slurm or PBS sets in a job, by what its script asks for:
+    {"SLURM_NNODES": "4"} of #SBATCH --nodes=4."""
     script = _of_header(header)
     nodes = _last([script], _NODES)
     tasks = _last([script], ("ntasks_per_node",))
@@ -189,84 +222,87 @@ def scheduler_variables(header: Header) -> dict[str, str]:
 def _of_header(header: Header) -> _Launcher:
     return _Launcher(
         header.name,
-        _spelt(header.options),
+        _with_underscores(header.options),
         is_header=True,
-        as_written=_spelt(header.as_written),
+        as_written=_with_underscores(header.as_written),
     )
 
 
-def _spelt(written: Mapping[str, str]) -> dict[str, str]:
-    return {name.replace("-", "_"): value for name, value in written.items()}
+def _with_underscores(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("-", "_"): value for name, value in options.items()}
 
 
 def _launchers(words: Sequence[str]) -> Iterator[_Launcher]:
-    """The launchers among some words, each with the options up to the next."""
+    """Yields the launchers among some words, each with the options up to the next. Words in front
+    of the first have a launcher without a name."""
     name = ""
-    own: list[str] = []
+    behind: list[str] = []
     for word in words:
         base = word.rpartition("/")[2]
         if base in LAUNCHERS:
-            yield _Launcher(name, _spelt(options(own)))
+            yield _Launcher(name, _with_underscores(options(behind)))
             name = base
-            own = []
+            behind = []
         else:
-            own.append(word)
-    yield _Launcher(name, _spelt(options(own)))
+            behind.append(word)
+    yield _Launcher(name, _with_underscores(options(behind)))
 
 
 def _last(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure | None:
-    """The figure of the innermost launcher that has one: it overrides those outside."""
+    """Returns the figure of the innermost launcher that has one: it overrides those outside."""
     names = tuple(names)
     figures = [next(launcher.figures(names), None) for launcher in launchers]
     return next((figure for figure in reversed(figures) if figure), None)
 
 
 def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
-    """The figure that all say. Raises Invalid where they differ."""
+    """Returns the figure that all are; None where there are none. Raises Invalid where they
+    differ."""
     for figure in figures:
         if figure.count != figures[0].count:
             rule = (
-                f"makes {figure.count} {what}, and {figures[0].written} makes"
+                f"makes {figure.count} {what}, and {figures[0].option} makes"
                 f" {figures[0].count}: write what the job has in both"
             )
-            raise Invalid(PATH, figure.written, rule)
+            raise Invalid(PATH, figure.option, rule)
     return figures[0] if figures else None
 
 
-def _more_ranks(ranks: _Figure, place: str, gpus: int, written: str) -> Invalid:
+def _more_ranks(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
     rule = (
-        f"starts {ranks.count} ranks on {place}, and {written} asks for {gpus} GPUs there: write as"
+        f"starts {ranks.count} ranks on {place}, and {options} asks for {gpus} GPUs there: write as"
         " many ranks as GPUs"
     )
-    return Invalid(PATH, ranks.written, rule)
+    return Invalid(PATH, ranks.option, rule)
 
 
 def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
-    """The number of nodes. It is one where neither nodes nor all GPUs or tasks of the job are said,
-    and an agent or a script of Slurm is there."""
-    names = {
-        launcher.name: _NODES[:-1] if launcher.name in _MPI else _NODES for launcher in launchers
-    }
-    said = [figure for launcher in launchers for figure in launcher.figures(names[launcher.name])]
-    if said:
-        return _agreed(said, "nodes")
+    """Returns the number of nodes. It is one where neither nodes nor all GPUs or tasks of the job
+    are said, and an agent or a script of Slurm is there."""
+    figures: list[_Figure] = []
+    says_nodes = False
+    for launcher in launchers:
+        names = _NODES[:-1] if launcher.name in _MPI else _NODES  # mpirun counts ranks by -N
+        figures += launcher.figures(names)
+        says_nodes |= any(name in launcher.options for name in names)
+    if figures or says_nodes:
+        return _agreed(figures, "nodes")
+    if any(
+        launcher.asks_for_gpus and {"gpus", "G"} & launcher.options.keys() for launcher in launchers
+    ):
+        return None  # which Slurm spreads over nodes
     script = launchers[0].options
     has_hosts = any({"hostfile", "H"} & launcher.options.keys() for launcher in launchers)
-    is_one = (has_agent and not has_hosts) or (script and not script.keys() & {"ntasks", "n"})
-    if any(
-        {"gpus", "G"} & launcher.options.keys() for launcher in launchers if launcher.asks_for_gpus
-    ):
-        is_one = False
-    says_some = any(
-        name in launcher.options for launcher in launchers for name in names[launcher.name]
-    )
-    return _Figure(1, "one node") if is_one and not says_some else None
+    is_one = has_agent and not has_hosts
+    is_one |= bool(script) and not script.keys() & {"ntasks", "n"}
+    return _Figure(1, "one node") if is_one else None
 
 
 def _ranks_on_node(
     launchers: Sequence[_Launcher], tasks: _Figure | None, gpus: _Figure | None
 ) -> _Figure | None:
-    """The ranks on a node that no agent starts. One task with several GPUs starts them itself."""
+    """Returns the ranks on a node that no agent starts. One task with several GPUs starts them
+    itself."""
     if tasks is not None:
         return gpus if gpus and tasks.count == 1 else tasks
     return _last([launcher for launcher in launchers if launcher.name in _MPI], _OF_MPI)
@@ -275,7 +311,7 @@ def _ranks_on_node(
 def _gpus(
     launcher: _Launcher, nodes: _Figure | None, tasks: _Figure | None, ranks: _Figure | None
 ) -> Iterator[_Figure]:
-    """The GPUs of a node, as each option of Slurm asks for them."""
+    """Yields the GPUs of a node, as each option of Slurm asks for them."""
     if not launcher.asks_for_gpus:
         return
     on_node = tasks.count if tasks else None
@@ -288,18 +324,18 @@ def _gpus(
         elif name in ("gpus", "G"):
             count = count // nodes.count if nodes and count % nodes.count == 0 else 0
         if count:
-            yield _Figure(count, launcher.written(name))
+            yield _Figure(count, launcher.shown(name))
 
 
 def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
-    """All GPUs of a job, where Slurm chooses their nodes."""
-    asked = [
+    """Returns all GPUs of a job, where Slurm chooses their nodes."""
+    counts = [
         int(match["count"])
         for launcher in launchers
         for name, match in _requests(launcher)
         if name in ("gpus", "G")
     ]
-    return asked[-1] if asked else None
+    return counts[-1] if counts else None
 
 
 def _chip(launcher: _Launcher) -> str | None:
@@ -308,18 +344,17 @@ def _chip(launcher: _Launcher) -> str | None:
 
 def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
     """Returns the feature that the innermost constraint asks of every node."""
-    said = [
-        launcher.options[name]
-        for launcher in launchers
-        if launcher.asks_for_gpus
-        for name in ("constraint", "C")
-        if name in launcher.options
-    ]
-    return required_features(said[-1], num_nodes) if said else ()
+    constraints: list[str] = []
+    for launcher in launchers:
+        if launcher.asks_for_gpus:
+            names = [name for name in ("constraint", "C") if name in launcher.options]
+            constraints += [launcher.options[name] for name in names]
+    return required_features(constraints[-1], num_nodes) if constraints else ()
 
 
 def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
-    """The options of Slurm that ask for GPUs, and what they ask for."""
+    """Yields the options of Slurm that ask for GPUs, each with its match: `chip` and `count` of
+    h100:8."""
     if not launcher.asks_for_gpus:
         return
     for name in ("gpus_per_node", "gpus", "G", "gpus_per_task"):
@@ -333,7 +368,8 @@ def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
 
 
 def _number(text: str | None) -> int | None:
-    """A number; of a range such as 2-2 or 4:4, where both ends are the same."""
+    """Returns a number from 1 up, also of a range such as 2-2 or 4:4 whose ends are the same; None
+    for another text."""
     ends = set(re.split(r"[:-]", text or ""))
     end = ends.pop() if len(ends) == 1 else ""
     return int(end) or None if _WHOLE.fullmatch(end) else None

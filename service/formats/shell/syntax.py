@@ -28,8 +28,9 @@ _CHUNK = 2**16
 keeps some hundred bytes for good."""
 _ENDS_CONTINUED = re.compile(r"\\[ \t]*\n?[ \t\n]*\Z")
 """A last line that goes on in one that is not there, which the grammar does not have."""
-_OPENERS = ("'", '"', "`", "$(", "${", "(", "{")
-_CLOSERS = {")": "(", "}": "{", "`": "`", '"': '"', "'": "'", "))": "(("}
+_QUOTES = ("'", '"', "`")
+_OPENING_OF = {")": "(", "}": "{", "))": "((", "'": "'", '"': '"', "`": "`"}
+"""The bracket or quote that each closing one belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,10 @@ def _root(data: bytes) -> Node:
         if data.count(b"|") > _MOST_BARS:
             raise ValueError
         with _Chunks(data) as chunks:
-            return (
-                Parser(_LANGUAGE)
-                .parse(
-                    chunks.read,
-                    progress_callback=lambda *_: time.thread_time() > until,
-                )
-                .root_node
+            tree = Parser(_LANGUAGE).parse(
+                chunks.read, progress_callback=lambda *_: time.thread_time() > until
             )
+            return tree.root_node
     except ValueError:
         rule = "is not written as a shell would read it: send the lines that start the training"
         raise Invalid(PATH, shortened(data.decode(errors="replace")), rule) from None
@@ -101,7 +98,7 @@ class _Chunks:
             view.release()
         self._is_parsed = True
 
-    def read(self, at: int, _point: object) -> bytes | memoryview:
+    def read(self, at: int, _: object) -> bytes | memoryview:
         if self._is_parsed:
             return self._data[at : at + _CHUNK]
         view = memoryview(self._data)[at : at + _CHUNK]
@@ -115,10 +112,10 @@ def line_of(node: Node) -> int:
 
 def _require_closed(tree: Tree) -> None:
     for node in _errors(tree.root):
-        opened = _opened(tree, node)
-        if opened is not None:
+        opening = _unclosed(tree, node)
+        if opening is not None:
             rule = (
-                f"has a {opened} that is not closed in line {line_of(node)}: quote it, or close it"
+                f"has a {opening} that is not closed in line {line_of(node)}: quote it, or close it"
             )
             raise Invalid(PATH, shortened(tree.data.decode(errors="replace")), rule)
 
@@ -135,12 +132,14 @@ def _errors(root: Node) -> Iterator[Node]:
         ]
 
 
-def _opened(tree: Tree, node: Node) -> str | None:
-    """Returns the quote or bracket that an error leaves open; None where it is another error."""
-    if node.is_missing:
-        return _CLOSERS.get(node.type)
-    text = tree.text(node).lstrip()
-    begins = next((opener for opener in _OPENERS if text.startswith(opener)), None)
-    if begins in ("'", '"', "`") and text.count(begins) % 2:
-        return begins
-    return None
+def _unclosed(tree: Tree, error: Node) -> str | None:
+    """Returns the quote or bracket that an error leaves open; None where it is another error.
+
+    The grammar inserts a missing node for a bracket that is not closed, and takes a quote that is
+    not closed, with all behind it, for an error.
+    """
+    if error.is_missing:
+        return _OPENING_OF.get(error.type)
+    text = tree.text(error).lstrip()
+    quote = text[:1]
+    return quote if quote in _QUOTES and text.count(quote) % 2 else None

@@ -56,12 +56,13 @@ class Variables:
         """Returns what a command is started with."""
         return {name: self.values[name].text for name in self.exported if name in self.values}
 
-    def merge(self, branches: Sequence[Variables], *, is_whole: bool, is_inside: bool) -> None:
-        """Takes over what branches of which one at most has run leave behind.
+    def merge(self, branches: Sequence[Variables], *, one_ran: bool, is_inside: bool) -> None:
+        """Takes over the variables of branches of which one at most has run, and one surely where
+        `one_ran`.
 
-        One of them has run where `is_whole`. Where they agree on a value it is known. A value from
-        before stays where a branch leaves it, and is in doubt. `is_inside` says that the branches
-        are in an undecided branch themselves.
+        Where the branches agree on a value it is known. A value from before stays where a branch
+        leaves it, and is in doubt. `is_inside` says that the branches are in an undecided branch
+        themselves.
         """
         changed = {
             name
@@ -72,7 +73,8 @@ class Variables:
         for name in sorted(changed):
             before = self.values.get(name)
             after = [branch.values.get(name) for branch in branches]
-            self.values[name] = _merged(name, before, after, is_whole, is_inside)
+            merged = _merged(name, before, after, one_ran=one_ran, is_inside=is_inside)
+            self.values[name] = merged if is_inside else replace(merged, pending=())
         for branch in branches:
             self.exported |= branch.exported
 
@@ -80,27 +82,33 @@ class Variables:
 def _merged(
     name: str,
     before: Value | None,
-    after: Iterable[Value | None],
-    is_whole: bool,
+    after: Sequence[Value | None],
+    *,
+    one_ran: bool,
     is_inside: bool,
 ) -> Value:
-    possible = [*after] if is_whole else [before, *after]
-    known = [value for value in possible if value is not None]
-    earlier = before.pending if before is not None and is_inside else ()
-    changes = (doubt for value in known if value is not before for doubt in value.pending)
-    pending = _distinct([*earlier, *changes])
-    kept = _distinct(doubt for value in known for doubt in value.doubts)
-    if len(known) == len(possible) and len({value.words for value in known}) == 1:
-        return replace(known[0], doubts=kept, pending=pending if is_inside else ())
-    doubts = _distinct([*kept, *pending])
-    if any(value is before for value in possible) and before is not None:
-        return replace(before, doubts=doubts, pending=pending if is_inside else ())
-    changed = [value for value in known if value is not before]
-    if not is_whole and all(value.text.lstrip().startswith("-") for value in changed):
-        return Value((), is_array=True, doubts=doubts, pending=pending if is_inside else ())
-    lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending})[:5])
+    """Returns the value of a variable behind branches: `after` has its value behind each, None
+    where it has none. The assignments of the branches are pending, and doubts where the values
+    differ."""
+    possible = after if one_ran else [before, *after]
+    values = [value for value in possible if value is not None]
+    changed = [value for value in values if value is not before]
+    pending = [doubt for value in changed for doubt in value.pending]
+    if before is not None and is_inside:
+        pending = [*before.pending, *pending]
+    pending_doubts = _distinct(pending)
+    doubts = _distinct(doubt for value in values for doubt in value.doubts)
+    agree = len(values) == len(possible) and len({value.words for value in values}) == 1
+    if agree:
+        return replace(values[0], doubts=doubts, pending=pending_doubts)
+    doubts = _distinct([*doubts, *pending_doubts])
+    if before is not None and any(value is before for value in values):
+        return replace(before, doubts=doubts, pending=pending_doubts)
+    if not one_ran and all(value.text.lstrip().startswith("-") for value in changed):
+        return Value((), is_array=True, doubts=doubts, pending=pending_doubts)  # flags, or none
+    lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending_doubts})[:5])
     reason = f"whether line {lines} sets it is not decided by the text"
-    return Value((f"${name}",), reason=reason, pending=pending if is_inside else ())
+    return Value((f"${name}",), reason=reason, pending=pending_doubts)
 
 
 def _distinct(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:

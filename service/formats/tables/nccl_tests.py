@@ -51,27 +51,28 @@ class Table:
 
 
 def read(text: str, operation: Operation | None = None) -> Table:
-    """The table of an output, given as text."""
+    """Returns the table of an output, given as text."""
     return table_of(read_output(text), operation)
 
 
 def table_of(output: Output, operation: Operation | None = None) -> Table:
-    """The table of an output. `operation` says which collective it is of where the output does not,
-    or where it has tables of several.
+    """Returns the table of an output. `operation` is the collective that it is of, where the output
+    names none or has tables of several.
 
     Raises Invalid, about `nccl_tests` or `operation`, where there is no table to read.
     """
     _require_success(output)
-    asked, operation = operation, _operation(output.programs, operation)
+    collective = _operation(output.programs, operation)
     rows = output.rows
-    if asked is not None and len(_named_operations(output.programs)) > 1:
-        rows = [row for row in rows if row.program is None or _is_of(row.program, operation)]
+    if operation is not None and len(_named_operations(output.programs)) > 1:
+        programs = [None, *(name for name in _OPERATIONS if _OPERATIONS[name] == collective)]
+        rows = [row for row in rows if row.program in programs]
     if not rows:
-        raise Invalid("nccl_tests", None, f"has no line of its {operation} that could be read")
-    _require_reduction(operation, {row.redop for row in rows if row.redop})
+        raise Invalid("nccl_tests", None, f"has no line of its {collective} that could be read")
+    _require_reduction(collective, {row.redop for row in rows if row.redop})
     return Table(
-        operation=operation,
-        ranks=_ranks(output.ranks, operation, rows),
+        operation=collective,
+        ranks=_ranks(output.ranks, collective, rows),
         devices=output.devices,
         sizes=tuple(row.size for row in rows),
         seconds=tuple(min(placement.seconds for placement in row.placements) for row in rows),
@@ -106,23 +107,23 @@ def _require_success(output: Output) -> None:
     raise Invalid("nccl_tests", None, rule)
 
 
-def _operation(programs: list[str], asked: Operation | None) -> Operation:
-    """The collective that the output names. Where it names none or several, `asked` says which it
-    is."""
+def _operation(programs: list[str], requested: Operation | None) -> Operation:
+    """Returns the collective that the output names; the requested one where it names none or
+    several."""
     operations = _named_operations(programs)
     other = next((name for name in programs if name in _OTHER_COLLECTIVES), None)
-    if asked is not None:
-        if asked not in operations and (operations or other):
+    if requested is not None:
+        if requested not in operations and (operations or other):
             rule = f"is not what the output names: {', '.join(operations or [str(other)])}"
-            raise Invalid("operation", asked, rule)
-        return asked
+            raise Invalid("operation", requested, rule)
+        return requested
     if len(operations) == 1 and other is None:
         return operations[0]
     uses = ", ".join(get_args(Operation))
     rule = _UNNAMED_RULE
     if operations:
-        named = ", ".join([*operations, *([other] if other else [])])
-        rule = f"is required: the output names several collectives ({named})"
+        names = ", ".join([*operations, *([other] if other else [])])
+        rule = f"is required: the output names several collectives ({names})"
     elif other:
         rule = f"is of {other}, which no layout has: their traffic is of {uses}"
     raise Invalid("operation", None if operations else other, rule)
@@ -130,10 +131,6 @@ def _operation(programs: list[str], asked: Operation | None) -> Operation:
 
 def _named_operations(programs: list[str]) -> list[Operation]:
     return sorted({_OPERATIONS[name] for name in programs if name in _OPERATIONS})
-
-
-def _is_of(program: str, operation: Operation) -> bool:
-    return _OPERATIONS.get(program) == operation
 
 
 def _require_reduction(operation: Operation, reductions: set[str]) -> None:
@@ -146,18 +143,18 @@ def _require_reduction(operation: Operation, reductions: set[str]) -> None:
 
 
 def _ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
-    """The number of ranks. The bandwidths tell where they are more than the output lists, of which
-    lines may be missing."""
+    """Returns the number of ranks: the one listed in the output, or a larger one that the
+    bandwidths tell, as lines of the list may be missing."""
     placements = [placement for row in rows for placement in row.placements]
-    told = _ranks_by_bandwidth(operation, placements)
-    if listed is None or (told is not None and told > listed):
-        return told
+    by_bandwidth = _ranks_by_bandwidth(operation, placements)
+    if listed is None or (by_bandwidth is not None and by_bandwidth > listed):
+        return by_bandwidth
     return listed
 
 
 def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -> int | None:
-    """The number n of ranks for which the bus bandwidth is what it is: of n ranks (n-1)/n of the
-    algorithm's bandwidth, or twice that for an all-reduce (nccl-tests doc/PERFORMANCE.md).
+    """Returns the number n of ranks that the ratio of two bandwidths tells: the bus bandwidth is
+    (n-1)/n of the algorithm's, or twice that for an all-reduce (nccl-tests doc/PERFORMANCE.md).
 
     None where the digits that are printed do not tell.
     """
@@ -168,9 +165,11 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
     if best is None or not best.algbw or not best.busbw:
         return None
     ratio = best.busbw / best.algbw
-    off = _BANDWIDTH_ROUNDING * (1 + ratio) / best.algbw
-    low, high = ((ratio + sign * off) / passes[operation] for sign in (-1, 1))
+    error = _BANDWIDTH_ROUNDING * (1 + ratio) / best.algbw
+    low = (ratio - error) / passes[operation]
+    high = (ratio + error) / passes[operation]
     if not 0 < low < high < 1:
         return None
-    fewest, most = ceil(1 / (1 - low)), floor(1 / (1 - high))
+    fewest = ceil(1 / (1 - low))
+    most = floor(1 / (1 - high))
     return fewest if fewest == most and fewest >= 2 else None

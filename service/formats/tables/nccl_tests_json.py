@@ -26,8 +26,8 @@ _DEVICE_NAMES = ("name", "device_name")
 
 
 def read_json(text: str) -> Output | None:
-    """None where no line begins an object of JSON. Raises Invalid where it is cut off, and where it
-    has no results."""
+    """Returns the output; None where no line begins an object of JSON. Raises Invalid where it is
+    cut off, and where it has no results."""
     begin = _OBJECT.search(text)
     if begin is None:
         return None
@@ -49,6 +49,8 @@ def read_json(text: str) -> Output | None:
 
 
 def _add_result(output: Output, result: object) -> None:
+    """Adds the row of a result: {"size": 1048576, "redop": "sum", "out_of_place": {"time": 52.1,
+    "alg_bw": 20.13, "bus_bw": 37.74, "nwrong": 0}}."""
     size = number(result.get("size")) if isinstance(result, Mapping) else None
     if size is None or not isinstance(result, Mapping):
         output.unread += 1
@@ -65,9 +67,9 @@ def _add_result(output: Output, result: object) -> None:
         if seconds is None:
             continue
         count = next((measured[key] for key in _WRONG_NAMES if key in measured), None)
-        says_wrong = wrong_result("#wrong", count, "")
-        if says_wrong is not None:
-            wrong = wrong or f"{says_wrong} at {size:.0f} bytes"
+        fault = wrong_result("#wrong", count, "")
+        if fault is not None:
+            wrong = wrong or f"{fault} at {size:.0f} bytes"
         else:
             bandwidths = number(measured.get("alg_bw")), number(measured.get("bus_bw"))
             placements.append(Placement(seconds, *bandwidths))
@@ -77,16 +79,15 @@ def _add_result(output: Output, result: object) -> None:
 
 
 def _add_devices(output: Output, document: Mapping[str, Any]) -> None:
-    """The devices that the document lists, beside its results or in its configuration."""
+    """Adds the devices that stand beside the results or in the configuration, one a rank."""
     config = document.get("config")
     places = [document, config] if isinstance(config, Mapping) else [document]
-    listed = next((place["devices"] for place in places if "devices" in place), None)
-    if not isinstance(listed, list) or not listed:
+    devices = next((place["devices"] for place in places if "devices" in place), None)
+    if not isinstance(devices, list) or not devices:
         return
-    output.ranks = len(listed)
-    names = (
-        device.get(key) for device in listed if isinstance(device, Mapping) for key in _DEVICE_NAMES
-    )
+    output.ranks = len(devices)
+    objects = [device for device in devices if isinstance(device, Mapping)]
+    names = (device.get(key) for device in objects for key in _DEVICE_NAMES)
     output.devices = tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 

@@ -66,7 +66,7 @@ class Output:
     """Lines of NCCL's own log stand among those of the table."""
 
     def add(self, row: Row, wrong: str | None) -> None:
-        """A row with its right results; `wrong` says what was wrong with the others."""
+        """Adds a row with its right results; `wrong` is the fault of the others."""
         if not row.placements:
             self.unread += 1
             self.wrong = self.wrong or wrong
@@ -75,12 +75,12 @@ class Output:
 
 
 def programs_in(text: str) -> list[str]:
-    """The names before _perf, as in ./build/alltoall_perf_mpi."""
+    """Returns the names before _perf, such as alltoall of ./build/alltoall_perf_mpi."""
     return [match[1].lower() for match in _PROGRAM.finditer(text)]
 
 
 def seconds_of(microseconds: object) -> float | None:
-    """None where there is no time, as in a column of N/A."""
+    """Returns a time in seconds; None where there is none, as in a column of N/A."""
     value = number(microseconds)
     if value is None or not 0 < value * 1e-6 < _MAX_S:
         return None

@@ -9,7 +9,7 @@ Newer ones end rows with a time of day, if asked to (-S).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from service.formats.tables.nccl_tests_rows import (
     Output,
@@ -103,72 +103,93 @@ _USUAL_COLUMNS = _Columns(
 
 
 def read_text(text: str) -> Output:
-    output = Output()
-    columns: _Columns | None = None
-    program: str | None = None
-    ranks: set[int] = set()
-    devices: dict[str, None] = {}
-    at_least = 0
-    warning: str | None = None
+    reading = _Reading()
     for line in text.splitlines():
-        line = _COLOUR.sub("", line[:_LINE_REACH])
+        reading.read_line(_COLOUR.sub("", line[:_LINE_REACH]))
+    return reading.finished()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Reads the lines of an output, one after the other."""
+
+    output: Output = field(default_factory=Output)
+    columns: _Columns | None = None
+    """The columns of the last header."""
+    program: str | None = None
+    """The program that was last named, where a line names one alone."""
+    ranks: set[int] = field(default_factory=set)
+    devices: dict[str, None] = field(default_factory=dict)
+    least_ranks: int = 0
+    """The ranks of one process: its threads times their GPUs."""
+    warning: str | None = None
+
+    def read_line(self, line: str) -> None:
+        output = self.output
         output.has_debug_output = output.has_debug_output or bool(_DEBUG.search(line))
         if match := _ROW.search(line):
-            _add_row(output, match, columns, program)
+            self._read_row(float(match[1]), dtype=match[3], fields=match[4].split())
         elif match := _HEADER.search(line):
-            columns = _Columns.of(match[1].split()) or columns
+            self.columns = _Columns.of(match[1].split()) or self.columns
         elif match := _RANK.search(line):
-            ranks.add(int(match[1]))
+            self.ranks.add(int(match[1]))
             if device := _DEVICE.search(line):
-                devices[device[1].strip()] = None
+                self.devices[device[1].strip()] = None
         else:
-            if match := _THREADS_AND_GPUS.search(line):
-                at_least = int(match[1]) * int(match[2])
-            if programs := programs_in(line):
-                output.programs += programs
-                program = programs[0] if len(set(programs)) == 1 else None
-            if match := _FAILURE.search(line):
-                output.failure = output.failure or match[0].strip()
-            if match := _WARNING.search(line):
-                warning = warning or match[0].strip()
-    if not output.rows and not output.unread:
-        output.failure = output.failure or warning
-    is_whole = ranks and max(ranks) + 1 == len(ranks) >= at_least
-    output.ranks = len(ranks) if is_whole else None
-    output.devices = tuple(devices)
-    output.has_header = columns is not None
-    return output
+            self._read_remark(line)
 
+    def _read_remark(self, line: str) -> None:
+        """Reads a line outside of the table and of the list of ranks."""
+        if match := _THREADS_AND_GPUS.search(line):
+            self.least_ranks = int(match[1]) * int(match[2])
+        if programs := programs_in(line):
+            self.output.programs += programs
+            self.program = programs[0] if len(set(programs)) == 1 else None
+        if match := _FAILURE.search(line):
+            self.output.failure = self.output.failure or match[0].strip()
+        if match := _WARNING.search(line):
+            self.warning = self.warning or match[0].strip()
 
-def _add_row(
-    output: Output, match: re.Match[str], columns: _Columns | None, program: str | None
-) -> None:
-    size = float(match[1])
-    dtype = match[3]
-    fields = match[4].split()
-    columns_of_row = _fields_by_column(columns or _USUAL_COLUMNS, fields)
-    if columns_of_row is None or (columns is None and columns_of_row.redop is None):
-        output.unread += 1
-        return
-    placements = []
-    wrong: str | None = None
-    for group in columns_of_row.groups:
-        placement = _placement(columns_of_row.measured, group)
-        if placement is None:
-            continue
-        says_wrong = _wrong_result(columns_of_row.measured, group, dtype)
-        if says_wrong is None:
-            placements.append(placement)
-        else:
-            wrong = wrong or f"{says_wrong} at {size:.0f} bytes"
-    if columns is None and not all(_has_own_bandwidth(size, measured) for measured in placements):
-        output.unread += 1
-        return
-    output.add(Row(size, columns_of_row.redop, program, tuple(placements)), wrong)
+    def _read_row(self, size: float, dtype: str, fields: list[str]) -> None:
+        """Reads "1048576 262144 float sum -1 52.1 20.13 37.74 0 51.9 20.2 37.88 0"; `fields` are
+        those behind the type."""
+        row = _fields_by_column(self.columns or _USUAL_COLUMNS, fields)
+        has_columns = self.columns is not None
+        if row is None or (not has_columns and row.redop is None):
+            self.output.unread += 1
+            return
+        placements = []
+        wrong: str | None = None
+        for group in row.groups:
+            placement = _placement(row.measured, group)
+            if placement is None:
+                continue
+            fault = _wrong_result(row.measured, group, dtype)
+            if fault is None:
+                placements.append(placement)
+            else:
+                wrong = wrong or f"{fault} at {size:.0f} bytes"
+        if not has_columns and not all(
+            _has_own_bandwidth(size, placement) for placement in placements
+        ):
+            self.output.unread += 1
+            return
+        self.output.add(Row(size, row.redop, self.program, tuple(placements)), wrong)
+
+    def finished(self) -> Output:
+        output = self.output
+        if not output.rows and not output.unread:
+            output.failure = output.failure or self.warning
+        num_ranks = len(self.ranks)
+        has_all = num_ranks > 0 and max(self.ranks) + 1 == num_ranks >= self.least_ranks
+        output.ranks = num_ranks if has_all else None
+        output.devices = tuple(self.devices)
+        output.has_header = self.columns is not None
+        return output
 
 
 def _placement(measured: list[str], group: _Group) -> Placement | None:
-    """None where there is no time."""
+    """Returns the times and bandwidths of a placement; None where it has no time."""
     seconds = seconds_of(measured[group.time])
     if seconds is None:
         return None
@@ -193,8 +214,8 @@ class _Fields:
 
 
 def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
-    """The fields after the type, by their columns; None where there are more or fewer than these,
-    as in a row that another line was printed into."""
+    """Returns the fields after the type, by their columns; None where there are more or fewer, as
+    in a row that another line was printed into."""
     redop: str | None = None
     for name in columns.leading:
         if name in ("redop", "op"):
@@ -205,11 +226,12 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
             return None
         fields = fields[1:]
     width = columns.groups[-1].end
-    measured, more = fields[:width], fields[width:]
+    measured = fields[:width]
+    more = fields[width:]
     groups = tuple(group for group in columns.groups if group.end <= len(measured))
     if not groups or groups[-1].end != len(measured):
         return None
-    if not all(_TIME_OF_DAY.fullmatch(field) for field in more):
+    if not all(map(_TIME_OF_DAY.fullmatch, more)):
         return None
     return _Fields(redop, groups, measured)
 

@@ -371,12 +371,14 @@ UNSENT = Reservation.of_file("my.yaml", "my.yaml")
 
 def test_defaults_give_way_where_a_file_was_not_sent(asked) -> None:
     """Its text may say what the request says; what is written contradicts it all the same."""
-    unwritten = {
+    default_origins = {
         "workload.seq_len": "the default of sequence_len",
         "num_micro_batches": "the default of gradient_accumulation_steps",
     }
     workload = {"seq_len": 512, "precision": "bf16"}
-    reading = replace(READING, workload=workload, unwritten=unwritten, num_micro_batches=1)
+    reading = replace(
+        READING, workload=workload, default_origins=default_origins, num_micro_batches=1
+    )
     said = {"seq_len": 4096, "global_batch": 256}
     with refused("launch.arguments", "launch.arguments"):
         asked(reading, workload=said)
@@ -405,7 +407,7 @@ def test_a_config_that_was_sent_is_the_model_unless_the_request_has_one(asked) -
 
 
 def test_a_contradiction_says_how_a_value_is_counted(asked) -> None:
-    counted = {"workload.global_batch": "a pair is two sequences"}
+    notes = {"workload.global_batch": "a pair is two sequences"}
     with refused("launch.arguments") as rules:
-        asked(replace(READING, counted=counted), workload={"global_batch": 64})
+        asked(replace(READING, counting_notes=notes), workload={"global_batch": 64})
     assert "(a pair is two sequences)" in rules[0]

@@ -37,7 +37,8 @@ _CONFIGS = {
 
 
 def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
-    """The settings of the words between `accelerate launch` and the script."""
+    """Returns the settings of the words between `accelerate launch` and the script: {"fsdp_config.
+    fsdp_version": "2"} of --fsdp_version 2."""
     flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
     return dict(_setting(name, value) for name, value in flags.items() if name not in ("m", ""))
 
@@ -54,12 +55,12 @@ def _setting(name: str, value: str) -> tuple[str, str]:
 
 
 def with_prefixes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with `fsdp_` in front of every key of fsdp_config, where it may be left out
+    """Returns settings with `fsdp_` in front of every key of fsdp_config, where it may be left out
     (commands/launch.py, _validate_launch_command)."""
-    named: dict[str, Any] = {}
+    prefixed: dict[str, Any] = {}
     for name, value in settings.items():
         config, dot, key = name.partition(".")
         prefix = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_"}.get(config, "")
         is_bare = bool(dot) and not key.startswith(prefix)
-        named[f"{config}.{prefix}{key}" if is_bare else name] = value
-    return named
+        prefixed[f"{config}.{prefix}{key}" if is_bare else name] = value
+    return prefixed

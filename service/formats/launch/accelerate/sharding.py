@@ -28,14 +28,17 @@ _MEGATRON = {
 
 
 def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+    """Returns the part of a layout that fsdp_config and parallelism_config decide."""
     layout: dict[str, Any] = {
-        "offload_activations": settings.truth("fsdp_config.fsdp_activation_checkpointing_offload"),
-        "offload_optimizer": settings.truth("fsdp_config.fsdp_offload_params")
-        or settings.truth("fsdp_config.fsdp_cpu_offload"),
+        "offload_activations": settings.boolean(
+            "fsdp_config.fsdp_activation_checkpointing_offload"
+        ),
+        "offload_optimizer": settings.boolean("fsdp_config.fsdp_offload_params")
+        or settings.boolean("fsdp_config.fsdp_cpu_offload"),
     }
-    if settings.whole("fsdp_config.fsdp_version") == 1:
+    if settings.integer("fsdp_config.fsdp_version") == 1:
         return layout | _fsdp1_sharding(settings, num_devices, stops)
-    reshard = settings.word("fsdp_config.fsdp_reshard_after_forward")
+    reshard = settings.text("fsdp_config.fsdp_reshard_after_forward")
     return {
         **layout,
         "zero_stage": 3,
@@ -45,8 +48,8 @@ def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str,
 
 
 def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
-    """The sharding of FSDP1, which takes fsdp_sharding_strategy whatever else is said (FSDP_
-    SHARDING_STRATEGY is always set by utils/launch.py)."""
+    """Returns the sharding of FSDP1, which takes fsdp_sharding_strategy whatever other settings
+    say: its variable FSDP_SHARDING_STRATEGY is always set (utils/launch.py)."""
     name = "fsdp_config.fsdp_reshard_after_forward"
     strategy = _strategy(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = settings.given.get(name)
@@ -57,7 +60,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     layout: dict[str, Any] = {"zero_stage": 2 if strategy in _KEEPING else 3}
     if num_devices is None:
         return layout
-    machines = settings.whole("num_machines") or 1
+    machines = settings.integer("num_machines") or 1
     replicas = machines if strategy.startswith("hybrid") else 1
     rule = f"must be a multiple of num_machines({machines})"
     shards = stops.attempt(lambda: quotient(num_devices, replicas, rule), num_devices)
@@ -65,7 +68,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
 
 
 def quotient(num_devices: int, divisor: int, rule: str) -> int:
-    """The processes over a number that must divide them."""
+    """Returns the processes over a number. Raises Stopped where it does not divide them."""
     if num_devices % divisor:
         below = num_devices // divisor * divisor
         cure = f"num_processes {below or divisor} or {below + divisor}"
@@ -73,27 +76,28 @@ def quotient(num_devices: int, divisor: int, rule: str) -> int:
     return num_devices // divisor
 
 
-def _strategy(written: object) -> str:
-    strategy = str(written).lower()
+def _strategy(value: object) -> str:
+    """Returns the name of a strategy, which may be given by its number: full_shard of 1."""
+    strategy = str(value).lower()
     if strategy.isdigit() and 1 <= int(strategy) <= len(_STRATEGIES):
         strategy = _STRATEGIES[int(strategy) - 1]
     if strategy not in _STRATEGIES:
         rule = f"must be one of {', '.join(map(str.upper, _STRATEGIES))}"
-        raise Invalid(PATH, shown("fsdp_sharding_strategy", written), rule)
+        raise Invalid(PATH, shown("fsdp_sharding_strategy", value), rule)
     return strategy
 
 
 def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
-    """The degrees of parallelism_config; without it FSDP2 shards over all ranks. Those that are
-    "auto" take the devices that the others leave."""
+    """Returns the degrees of parallelism_config; without it FSDP2 shards over all ranks. A degree
+    that is "auto" is left out, as it takes the devices that the others leave."""
     names = {axis: f"{_MESH}{axis}_size" for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
     mesh = {
-        axis: settings.whole(name) or 1
+        axis: settings.integer(name) or 1
         for axis, name in names.items()
         if not settings.is_auto(name)
     }
     mesh |= _experts(settings, mesh)
-    sequence = settings.whole(f"{_MESH}sp_size") or 1
+    sequence = settings.integer(f"{_MESH}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
     if not any(name in settings for name in (*names.values(), f"{_MESH}sp_size")):
@@ -111,40 +115,42 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 
 
 def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
-    """Expert parallelism of axolotl, whose ranks shard all else with those of dp_shard."""
-    ep = settings.whole(f"{_MESH}ep_size") or 1
+    """Returns the expert parallelism of axolotl, whose ranks shard all else with those of
+    dp_shard."""
+    ep = settings.integer(f"{_MESH}ep_size") or 1
     if ep == 1:
         return {}
     return {"ep": ep, **({"dp_shard": mesh["dp_shard"] * ep} if "dp_shard" in mesh else {})}
 
 
 def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
-    """Plain data parallelism, with the other degrees of parallelism_config."""
+    """Returns plain data parallelism, with the other degrees of parallelism_config."""
     others: dict[str, int] = {}
     for axis in ("tp", "cp"):
         name = f"{_MESH}{axis}_size"
-        degree = None if settings.is_auto(name) else settings.whole(name)
+        degree = None if settings.is_auto(name) else settings.integer(name)
         others |= {axis: degree} if degree and degree > 1 else {}
-    sequence = settings.whole(f"{_MESH}sp_size") or 1
+    sequence = settings.integer(f"{_MESH}sp_size") or 1
     others |= {"cp": sequence} if sequence > 1 else {}
     shards = f"{_MESH}dp_shard_size"
-    if not settings.is_auto(shards) and (settings.whole(shards) or 1) > 1:
+    if not settings.is_auto(shards) and (settings.integer(shards) or 1) > 1:
         settings.reserve(shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP")
-    taken = others.get("tp", 1) * others.get("cp", 1)
-    degrees = {"dp_replicate": max(num_devices // taken, 1)} if num_devices else {}
+    model_parallel = others.get("tp", 1) * others.get("cp", 1)
+    degrees = {"dp_replicate": max(num_devices // model_parallel, 1)} if num_devices else {}
     return {"zero_stage": 0, **others, **degrees}
 
 
 def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
+    """Returns the layout that megatron_lm_config decides."""
     prefix = "megatron_lm_config.megatron_lm"
     layout: dict[str, Any] = {
-        knob: settings.whole(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()
+        knob: settings.integer(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()
     }
-    layout["sequence_parallel"] = settings.truth(f"{prefix}_sequence_parallelism")
-    layout["offload_optimizer"] = settings.truth(f"{prefix}_optimizer_cpu_offload")
-    layout["zero_stage"] = int(settings.truth(f"{prefix}_use_distributed_optimizer"))
-    granularity = settings.word(f"{prefix}_recompute_granularity")
-    if settings.truth(f"{prefix}_recompute_activations"):
+    layout["sequence_parallel"] = settings.boolean(f"{prefix}_sequence_parallelism")
+    layout["offload_optimizer"] = settings.boolean(f"{prefix}_optimizer_cpu_offload")
+    layout["zero_stage"] = int(settings.boolean(f"{prefix}_use_distributed_optimizer"))
+    granularity = settings.text(f"{prefix}_recompute_granularity")
+    if settings.boolean(f"{prefix}_recompute_activations"):
         granularity = granularity or "selective"
     layout["recompute"] = granularity or "none"
     if num_devices is None:

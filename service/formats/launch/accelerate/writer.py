@@ -47,7 +47,7 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """The configuration that runs a layout. Raises Inexpressible where none does."""
+    """Returns the configuration that runs a layout. Raises Inexpressible where none does."""
     layout = job.layout
     _require_expressible(job)
     machines = job.machines
@@ -86,8 +86,8 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def _layer_class(job: Job) -> str | None:
-    """The class of a layer of the model's family, which no split goes through (transformers 5.24.0,
-    _no_split_modules)."""
+    """Returns the class of a layer of the model's family, which no split goes through (transformers
+    5.24.0, _no_split_modules)."""
     layer_class: str | None = facts(NAME)["layer_classes"].get(job.family)
     return layer_class
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,61 +22,76 @@ _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_mo
 _ON_HOST = ("cpu", "nvme")
 _MOST_VALUES = 4  # that a cure names
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-_PARAMETERS = "zero_optimization.offload_param.device"
+_OFFLOAD_OPTIMIZER = "zero_optimization.offload_optimizer.device"
+_OFFLOAD_PARAMETERS = "zero_optimization.offload_param.device"
+_NVME = "reads and writes of NVMe are not described"
 _DATA_TYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
-@dataclass(slots=True)
-class Said:
-    """A document as parts of a reading."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentParts:
+    """The parts of a launch that a document sets, in the wire form of requests."""
 
     layout: dict[str, Any]
     workload: dict[str, Any]
-    steps: int | None
-    """Micro-batches of a step, where they are said."""
-    unwritten: dict[str, str] = field(default_factory=dict)
+    accumulation_steps: int | None
+    """Micro-batches of a data-parallel rank in a step; None where the document does not set them
+    and they do not follow from a default."""
+    default_origins: dict[str, str]
+    """By field of the request, where a value comes from that the document does not set."""
 
 
-def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: bool) -> Said:
-    """The layout and the workload of a document. Its block for checkpointing says that the model's
-    code uses it, unless the Trainer of transformers is what decides."""
-    unwritten: dict[str, str] = {}
-    layout = _mesh(settings)
-    workload = _precision(settings, stops, unwritten)
-    workload |= _optimizer(settings)
+def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: bool) -> DocumentParts:
+    """Returns the layout and the workload of a document, such as {"train_batch_size": 64, "bf16":
+    {"enabled": true}, "zero_optimization": {"stage": 2}}.
+
+    `has_trainer` says that the Trainer of transformers runs the model. It decides itself whether
+    activations are checkpointed; otherwise a block for checkpointing says that they are.
+    """
+    default_origins: dict[str, str] = {}
+    if not any(name in settings for name in _FORMAT_SWITCHES):
+        default_origins["workload.precision"] = "what DeepSpeed trains in without bf16 and fp16"
+    layout = _degrees(settings)
+    workload = _precision(settings, stops) | _optimizer(settings)
     layout |= _sharding(settings)
     layout |= _recompute(settings, layout["pp"], layout["tp"], has_trainer=has_trainer)
-    takes_one = sum(name in settings.given for name in BATCH_KEYS) == 1
-    steps = settings.whole("gradient_accumulation_steps")
+    has_one_batch_key = sum(name in settings.given for name in BATCH_KEYS) == 1
+    steps = settings.integer("gradient_accumulation_steps")
     workload |= _batch(settings, layout, steps, stops)
-    if takes_one and "global_batch" in workload:
+    if has_one_batch_key and "global_batch" in workload:
         steps = 1
-        unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
+        default_origins["num_micro_batches"] = "the default of gradient_accumulation_steps"
     stop_at_unknown(settings)
-    return Said(layout, workload, steps, unwritten)
+    return DocumentParts(
+        layout=layout,
+        workload=workload,
+        accumulation_steps=steps,
+        default_origins=default_origins,
+    )
 
 
 def num_devices(layout: Mapping[str, Any]) -> int | None:
+    """Returns the product of the degrees; None where that of data parallelism is not known."""
     ranks: int | None = layout.get("dp_shard") or layout.get("dp_replicate")
     return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]
 
 
 def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
-    """Gradients are taken to be reduced in the format that they are added up in; another is
-    reserved."""
+    """Reserves a communication_data_type other than the format that gradients are added up in,
+    which the model reduces them in."""
     name = "communication_data_type"
-    written = settings.word(name)
-    if written is None or settings.is_auto(name):
+    data_type = settings.text(name)
+    if data_type is None or settings.is_auto(name):
         return
-    if _DATA_TYPE_BYTES.get(written) != switches.get("gradient_bytes"):
+    if _DATA_TYPE_BYTES.get(data_type) != switches.get("gradient_bytes"):
         reason = "gradients are counted as sent in the format that they are added up in"
         cure = "give stack.reduce_bytes"
         settings.reserve(name, reason, cure, answered_by="stack.reduce_bytes")
 
 
 def stop_at_unknown(settings: Settings) -> None:
-    """Note where DeepSpeed stops: at names that the objects of its document do not have (runtime/
-    config_utils.py, extra="forbid"). At the top level it passes over them."""
+    """Notes the names that the objects of a document do not have, at which DeepSpeed stops
+    (runtime/config_utils.py, extra="forbid"). At the top level it passes over unknown names."""
     strict = settings.table.facts["strict"]
     for name in [*settings.given]:
         if name.partition(".")[0] in strict and settings.table.field(name) is None:
@@ -96,65 +111,64 @@ def stop_at_unknown(settings: Settings) -> None:
             )
 
 
-def _mesh(settings: Settings) -> dict[str, Any]:
-    """The degrees other than those of data parallelism."""
-    enabled = settings.truth("expert_parallel.enabled")
-    ep = settings.whole("expert_parallel.autoep_size")
-    etp = settings.whole("expert_parallel.expert_tensor_parallel_size")
+def _degrees(settings: Settings) -> dict[str, Any]:
+    """Returns the degrees of parallelism other than those of data parallelism, and the schedule of
+    a pipeline."""
+    has_experts = settings.boolean("expert_parallel.enabled")
+    ep = settings.integer("expert_parallel.autoep_size")
+    etp = settings.integer("expert_parallel.expert_tensor_parallel_size")
     stages = settings.given.get("pipeline.stages")
-    if stages is not None and stages != "auto":
-        settings.put("pipeline.stages", _whole(stages))
-    mesh: dict[str, Any] = {
-        "pp": settings.whole("pipeline.stages") or 1,
-        "cp": settings.whole("sequence_parallel_size") or 1,
-        "tp": settings.whole("tensor_parallel.autotp_size", least=0) or 1,
-        "ep": (ep if enabled else None) or 1,
-        "etp": (etp if enabled else None) or 1,
+    if isinstance(stages, str) and stages.isdigit():  # which DeepSpeed takes beside "auto"
+        settings.put("pipeline.stages", int(stages))
+    layout: dict[str, Any] = {
+        "pp": settings.integer("pipeline.stages") or 1,
+        "cp": settings.integer("sequence_parallel_size") or 1,
+        "tp": settings.integer("tensor_parallel.autotp_size", least=0) or 1,
+        "ep": (ep if has_experts else None) or 1,
+        "etp": (etp if has_experts else None) or 1,
     }
-    if settings.word("pipeline.partition") == "uniform" and mesh["pp"] > 1:
-        mesh["balanced"] = False
-    if mesh["pp"] > 1:
-        mesh["schedule"] = "1f1b"
-    return mesh
+    if layout["pp"] > 1:
+        layout["schedule"] = "1f1b"
+        if settings.text("pipeline.partition") == "uniform":
+            layout["balanced"] = False
+    return layout
 
 
-def _whole(written: Any) -> Any:
-    return int(written) if isinstance(written, str) and written.isdigit() else written
+_FORMAT_SWITCHES = ("bf16.enabled", "bfloat16.enabled", "fp16.enabled")
+_NARROW_STATE_SWITCHES = ("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states")
 
 
-def _precision(settings: Settings, stops: Stops, unwritten: dict[str, str]) -> dict[str, Any]:
-    names = [f"{name}.enabled" for name in ("bf16", "bfloat16", "fp16")]
-    is_open = any(map(settings.is_auto, names))
-    if not any(name in settings for name in names):
-        unwritten["workload.precision"] = "what DeepSpeed trains in without bf16 and fp16"
-    said = [settings.truth(f"{name}.enabled") for name in ("bf16", "bfloat16")]
-    bf16 = any(said)
-    fp16 = settings.truth("fp16.enabled")
+def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
+    """Returns the precision of a workload, and whether it has fp32 master weights; nothing where
+    another program decides."""
+    bf16 = settings.boolean("bf16.enabled")
+    bf16 |= settings.boolean("bfloat16.enabled")
+    fp16 = settings.boolean("fp16.enabled")
     if fp16 and bf16:
         rule = "does not go with bf16.enabled: DeepSpeed stops where both are true"
         stops.found.append(
             Stop(setting="fp16.enabled", value=True, rule=rule, source=SOURCE, cure="drop one")
         )
-    if is_open and not (bf16 or fp16):
+    if not (bf16 or fp16) and any(map(settings.is_auto, _FORMAT_SWITCHES)):
         return {}
-    fields: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
-    has_narrow_states = [
-        settings.truth(f"bf16.{name}")
-        for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states")
-    ]
+    has_narrow_states = [settings.boolean(name) for name in _NARROW_STATE_SWITCHES]
     if bf16 and all(has_narrow_states):
-        fields["master_weights"] = False
-    elif any(has_narrow_states):
+        return {"precision": "bf16", "master_weights": False}
+    if any(has_narrow_states):
         reason = "16-bit master weights without 16-bit states, or the reverse, are not modelled"
-        settings.reserve("bf16.bf16_master_weights_and_grads", reason, "set both, or neither")
-    return fields
+        settings.reserve(_NARROW_STATE_SWITCHES[0], reason, "set both, or neither")
+    if bf16:
+        return {"precision": "bf16"}
+    return {"precision": "fp16" if fp16 else "fp32"}
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
-    written = settings.value("optimizer.type")
-    if written is None or settings.is_auto("optimizer.type"):
+    """Returns the optimizer of a workload; nothing where the document has none, or one that is
+    reserved."""
+    name = settings.value("optimizer.type")
+    if name is None or settings.is_auto("optimizer.type"):
         return {}
-    optimizer = _OPTIMIZERS.get(str(written).lower())
+    optimizer = _OPTIMIZERS.get(str(name).lower())
     if optimizer is None:
         reason = "how much this optimizer keeps of a parameter is not described"
         cure = "give workload.optimizer in place of it"
@@ -164,112 +178,130 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
 
 
 def _sharding(settings: Settings) -> dict[str, Any]:
-    stage = settings.whole("zero_optimization.stage", least=0) or 0
+    """Returns the ZeRO stage, and whether the optimizer is offloaded."""
+    stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:
         raise Invalid(PATH, shown("zero_optimization.stage", stage), "must be 0, 1, 2 or 3")
-    device = settings.word("zero_optimization.offload_optimizer.device")
-    if settings.truth("zero_optimization.cpu_offload"):  # as it was written before 0.3.16
-        device = "cpu"
-    parameters = settings.word(_PARAMETERS)
-    if device == "nvme":
-        name = "zero_optimization.offload_optimizer.device"
-        settings.reserve(name, "reads and writes of NVMe are not described", "judge it with cpu")
-    if settings.truth("zero_optimization.cpu_offload_param"):
-        parameters = "cpu"
-        settings.put(_PARAMETERS, parameters)
-    if parameters in _ON_HOST:
-        _reserve_parameters(settings, str(parameters), is_alone=device not in _ON_HOST)
-    return {"zero_stage": stage, "offload_optimizer": device in _ON_HOST}
+    # Before 0.3.16 both devices were switches.
+    optimizer_device = settings.text(_OFFLOAD_OPTIMIZER)
+    if settings.boolean("zero_optimization.cpu_offload"):
+        optimizer_device = "cpu"
+    if settings.boolean("zero_optimization.cpu_offload_param"):
+        settings.put(_OFFLOAD_PARAMETERS, "cpu")
+    parameter_device = settings.text(_OFFLOAD_PARAMETERS)
+    offloads_optimizer = optimizer_device in _ON_HOST
+    if optimizer_device == "nvme":
+        settings.reserve(_OFFLOAD_OPTIMIZER, _NVME, "judge it with cpu")
+    if parameter_device in _ON_HOST:
+        _reserve_offloaded_parameters(
+            settings, str(parameter_device), offloads_optimizer=offloads_optimizer
+        )
+    return {"zero_stage": stage, "offload_optimizer": offloads_optimizer}
 
 
-def _reserve_parameters(settings: Settings, device: str, *, is_alone: bool) -> None:
-    """Reserve parameters on the host where they are not what the stack's switch describes."""
-    if _PARAMETERS not in values_of_switches(NAME):
+def _reserve_offloaded_parameters(
+    settings: Settings, device: str, *, offloads_optimizer: bool
+) -> None:
+    """Reserves parameters on the host where they are not what the stack's switch describes."""
+    if _OFFLOAD_PARAMETERS not in values_of_switches(NAME):
         cure = "judge it with none, which takes more memory"
-        settings.reserve(_PARAMETERS, "parameters on the host are not described", cure)
-    elif is_alone:
+        settings.reserve(_OFFLOAD_PARAMETERS, "parameters on the host are not described", cure)
+    elif not offloads_optimizer:
         reason = "parameters on the host without the optimizer are not described"
-        settings.reserve(_PARAMETERS, reason, "offload the optimizer too")
+        settings.reserve(_OFFLOAD_PARAMETERS, reason, "offload the optimizer too")
     elif device == "nvme":
-        reason = "reads and writes of NVMe are not described"
-        settings.reserve(_PARAMETERS, reason, "judge it with cpu")
+        settings.reserve(_OFFLOAD_PARAMETERS, _NVME, "judge it with cpu")
 
 
 def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:
     """Returns the recompute of the layout. A pipeline recomputes by a number of layers between
     checkpoints, other models every layer or none."""
-    interval = settings.whole("pipeline.activation_checkpoint_interval", least=0) or 0
-    names = ("activation_checkpointing", "activation_checkpointing.partition_activations")
-    has_block = not has_trainer and any(name in settings for name in names)
-    on_host = settings.truth("activation_checkpointing.cpu_checkpointing") and not has_trainer
+    block = "activation_checkpointing"
+    partitions = f"{block}.partition_activations"
+    interval_name = "pipeline.activation_checkpoint_interval"
+    interval = settings.integer(interval_name, least=0) or 0
     if interval > 1:
-        name = "pipeline.activation_checkpoint_interval"
-        settings.reserve(name, "checkpoints of several layers are not described", "judge it with 1")
-    partitioned = "activation_checkpointing.partition_activations"
-    if tp > 1 and settings.truth(partitioned) and not has_trainer:
-        reason = "checkpoints cut over tensor parallelism are not described"
-        settings.reserve(partitioned, reason, "judge it with false")
-    is_full = has_block or (interval > 0 and pp > 1)
-    return {"recompute": "full" if is_full else "none", "offload_activations": on_host}
+        reason = "checkpoints of several layers are not described"
+        settings.reserve(interval_name, reason, "judge it with 1")
+    checkpoints = interval > 0 and pp > 1
+    offloads = settings.boolean(f"{block}.cpu_checkpointing") and not has_trainer
+    if not has_trainer:
+        checkpoints |= block in settings
+        if tp > 1 and settings.boolean(partitions):
+            reason = "checkpoints cut over tensor parallelism are not described"
+            settings.reserve(partitions, reason, "judge it with false")
+    return {"recompute": "full" if checkpoints else "none", "offload_activations": offloads}
 
 
 def _batch(
     settings: Settings, layout: dict[str, Any], steps: int | None, stops: Stops
 ) -> dict[str, Any]:
-    """The batch of a step, from the equation train_batch_size = train_micro_batch_size_per_gpu *
-    gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), whose ranks are those
-    of data parallelism and of AutoTP. The data-parallel degree goes into the layout where it
-    follows."""
-    batch = settings.whole("train_batch_size")
-    micro = settings.whole("train_micro_batch_size_per_gpu")
-    said = settings.whole("data_parallel_size")
-    ranks = said
+    """Returns the global batch, and puts the micro-batch and the data-parallel degree into the
+    layout where they follow.
+
+    They obey train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps *
+    ranks (runtime/config.py, _batch_assertion), whose ranks are those of data parallelism and of
+    AutoTP.
+    """
+    batch = settings.integer("train_batch_size")
+    micro_batch = settings.integer("train_micro_batch_size_per_gpu")
+    stated_ranks = settings.integer("data_parallel_size")
+    ranks = stated_ranks
     tp = layout["tp"]
-    if batch and micro and steps:
-        ranks = stops.attempt(partial(_ranks, batch, micro, steps, said), None)
+    if batch and micro_batch and steps:
+        ranks = stops.attempt(partial(_ranks, batch, micro_batch, steps, stated_ranks), None)
     elif batch and steps and ranks:
-        micro = stops.attempt(partial(_micro_batch, batch, steps, ranks), None)
-    elif micro and ranks:
-        batch = batch or micro * (steps or 1) * ranks
-    if micro:
-        layout["micro_batch"] = micro
+        micro_batch = stops.attempt(partial(_micro_batch, batch, steps, ranks), None)
+    elif micro_batch and ranks:
+        batch = batch or micro_batch * (steps or 1) * ranks
+    if micro_batch:
+        layout["micro_batch"] = micro_batch
     if ranks:
-        alone = stops.attempt(partial(_without_tensor, "ranks", ranks, tp), None)
-        shard = "dp_shard" if layout["zero_stage"] else "dp_replicate"
-        layout |= {shard: alone} if alone else {}
+        dp = stops.attempt(partial(_without_tensor, "ranks", ranks, tp), None)
+        axis = "dp_shard" if layout["zero_stage"] else "dp_replicate"
+        layout |= {axis: dp} if dp else {}
     if not batch:
         return {}
     if stops.found:  # then the batch is what the other numbers make of all ranks
-        return {} if micro and steps else {"global_batch": batch}
-    of_data = stops.attempt(partial(_without_tensor, "train_batch_size", batch, tp), batch)
-    return {"global_batch": of_data}
+        return {} if micro_batch and steps else {"global_batch": batch}
+    without_tp = stops.attempt(partial(_without_tensor, "train_batch_size", batch, tp), batch)
+    return {"global_batch": without_tp}
 
 
-def _ranks(batch: int, micro: int, steps: int, ranks: int | None) -> int:
-    equation = f"must be micro({micro}) * accumulation({steps}) * ranks"
-    near = batch // (micro * steps) or 1
-    if batch % (micro * steps):
-        cure = f"train_batch_size {near * micro * steps} or {(near + 1) * micro * steps}"
+def _ranks(batch: int, micro_batch: int, steps: int, stated_ranks: int | None) -> int:
+    """Returns the ranks that a batch is divided over. Raises Stopped where they are no whole
+    number, or not as many as stated."""
+    equation = f"must be micro({micro_batch}) * accumulation({steps}) * ranks"
+    ranks = batch // (micro_batch * steps)
+    if batch % (micro_batch * steps):
+        below = (ranks or 1) * micro_batch * steps
+        cure = f"train_batch_size {below} or {below + micro_batch * steps}"
         rule = f"{equation}, which has no whole number of ranks; change one of the three"
         raise Stopped("train_batch_size", batch, rule, cure)
-    if ranks is not None and ranks != near:
-        rule = f"{equation}: gives {near} data-parallel ranks, and data_parallel_size says {ranks}"
-        raise Stopped("train_batch_size", batch, rule, f"train_batch_size {micro * steps * ranks}")
-    return near
+    if stated_ranks not in (None, ranks):
+        cure = f"train_batch_size {micro_batch * steps * stated_ranks}"
+        rule = (
+            f"{equation}: gives {ranks} data-parallel ranks, and data_parallel_size says"
+            f" {stated_ranks}"
+        )
+        raise Stopped("train_batch_size", batch, rule, cure)
+    return ranks
 
 
 def _micro_batch(batch: int, steps: int, ranks: int) -> int:
-    """The micro-batch that is not said. DeepSpeed rounds it down, and then its equation fails."""
+    """Returns the micro-batch that the other numbers leave. DeepSpeed rounds it down, and then its
+    equation fails: raises Stopped where it is no whole number."""
     if batch % (steps * ranks):
-        near = batch // (steps * ranks) or 1
+        below = (batch // (steps * ranks) or 1) * steps * ranks
         rule = f"must be micro * accumulation({steps}) * ranks({ranks})"
-        cure = f"train_batch_size {near * steps * ranks} or {(near + 1) * steps * ranks}"
+        cure = f"train_batch_size {below} or {below + steps * ranks}"
         raise Stopped("train_batch_size", batch, rule, cure)
     return batch // (steps * ranks)
 
 
 def _without_tensor(name: str, value: int, tp: int) -> int:
-    """A number that counts every rank of AutoTP, without those."""
+    """Returns a number that DeepSpeed counts over the ranks of AutoTP too, without these. Raises
+    Stopped where they do not divide it."""
     if value % tp:
         rule = f"must divide {name}({value}), in which DeepSpeed counts its ranks"
         cure = f"tensor_parallel.autotp_size {in_words(divisors(value)[:_MOST_VALUES])}"

@@ -43,7 +43,7 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """The document that runs a layout. Raises Inexpressible where none does."""
+    """Returns the document that runs a layout. Raises Inexpressible where none does."""
     layout = job.layout
     _require_expressible(job)
     settings = {
@@ -98,9 +98,10 @@ def _require_expressible(job: Job) -> None:
 
 
 def _require_expressible_narrow_states(job: Job) -> None:
-    """Raise Inexpressible where states cannot have 16 bits (runtime/config.py, and
+    """Raises Inexpressible where states cannot have 16 bits (runtime/config.py, and
     runtime/base_optimizer.py, _configure_master_weights)."""
-    layout, precision = job.layout, job.problem.workload.precision
+    layout = job.layout
+    precision = job.problem.workload.precision
     if precision != "bf16":
         cure = "parameters go without an fp32 copy in bf16 only; ask with bf16, or master_weights"
         raise Inexpressible(NAME, "workload.precision", precision, cure)

@@ -18,7 +18,7 @@ LLaMARotaryEmbedding)."""
 
 
 def detail_settings(details: ModelDetails) -> dict[str, Any]:
-    """The settings of the details that are known."""
+    """Returns the settings of the details that are known."""
     settings: dict[str, Any] = {}
     if details.norm_epsilon is not None:
         settings["normalization_layer_epsilon"] = details.norm_epsilon
@@ -28,8 +28,8 @@ def detail_settings(details: ModelDetails) -> dict[str, Any]:
 
 
 def _stretched(details: ModelDetails) -> dict[str, Any]:
-    """The settings that stretch rotary positions; none where MaxText has none that do it as the
-    model does, which a note then says."""
+    """Returns the settings that stretch rotary positions; none where MaxText cannot do it as the
+    model does, on which there is a note."""
     scaling = details.rope_scaling
     if scaling is None:
         return {}
@@ -52,7 +52,7 @@ def _stretched(details: ModelDetails) -> dict[str, Any]:
 
 def detail_notes(details: ModelDetails) -> Iterator[str]:
     """Notes on details that are not known of the model, or that no setting says."""
-    left = [
+    unknown = [
         setting
         for setting, value in {
             "normalization_layer_epsilon": details.norm_epsilon,
@@ -60,10 +60,10 @@ def detail_notes(details: ModelDetails) -> Iterator[str]:
         }.items()
         if value is None
     ]
-    if left:
+    if unknown:
         yield (
-            f"{' and '.join(left)} are left at MaxText's defaults, since the model was not given as"
-            " a config.json: set them to its rms_norm_eps and rope_theta."
+            f"{' and '.join(unknown)} are left at MaxText's defaults, since the model was not given"
+            " as a config.json: set them to its rms_norm_eps and rope_theta."
         )
     if details.rope_scaling is not None and not _stretched(details):
         yield (

@@ -47,22 +47,24 @@ class Mesh:
 
 
 def mesh_of(format_: str, layout: Layout, cluster: Cluster) -> Mesh:
-    """The mesh of a layout. Raises Inexpressible where MaxText has none that is placed so."""
+    """Returns the mesh of a layout. Raises Inexpressible where MaxText has none that is placed
+    so."""
     split = _split_over_slices(format_, layout, cluster)
     expert, rule = _expert_axis(format_, layout)
-    shard = split["dp_shard"]
-    inside = math.gcd(expert, shard[0])
+    shard_inside, shard_outside = split["dp_shard"]
+    inside = math.gcd(expert, shard_inside)
     outside = expert // inside
-    if shard[1] % outside:
+    if shard_outside % outside:
         cure = "the expert axis would lie over a part of a slice; ask with another ep or dp_shard"
         raise Inexpressible(format_, "layout.ep", layout.ep, cure)
-    rest = (shard[0] // inside, shard[1] // outside)
-    replicas = split["dp_replicate"]
-    is_replicated = layout.zero_stage < 3
+    data = split["dp_replicate"]
+    fsdp = (shard_inside // inside, shard_outside // outside)
+    if layout.zero_stage < 3:  # parameters are whole on all ranks of data parallelism
+        data, fsdp = (data[0] * fsdp[0], data[1] * fsdp[1]), (1, 1)
     degrees: Degrees = {
-        "data": (replicas[0] * rest[0], replicas[1] * rest[1]) if is_replicated else replicas,
+        "data": data,
         "pipeline": split["pp"],
-        "fsdp": (1, 1) if is_replicated else rest,
+        "fsdp": fsdp,
         "context": split["cp"],
         "tensor": split["tp"],
         "expert": (inside, outside),
@@ -79,7 +81,8 @@ def devices_per_slice(cluster: Cluster) -> int:
 
 
 def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degrees:
-    """Each axis of a layout, divided into what lies within a slice and across slices."""
+    """Returns the degrees of each axis of a layout within a slice and across slices: {"tp": (8, 1),
+    "dp_shard": (32, 4), …}."""
     size = devices_per_slice(cluster)
     split: Degrees = {}
     stride = 1
@@ -113,7 +116,8 @@ def _require_order(format_: str, layout: Layout, cluster: Cluster, split: Degree
 
 
 def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
-    """The degree of the axis of experts, which is a part of dp_shard, and the rule of the mesh."""
+    """Returns the degree of the axis of experts, which is a part of dp_shard, and the rule of the
+    mesh."""
     if layout.dp_shard % layout.ep == 0:
         return layout.ep, ""
     beside_context, remainder = divmod(layout.ep, layout.cp)
@@ -127,39 +131,41 @@ def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
 
 
 def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
-    """Returns True where some axis is no product of whole dims of the torus that are left for it.
+    """Returns True where some axis is no product of whole dims of the torus that other axes leave.
     JAX refuses that unless it may split dims. It takes the axes one after the other, the innermost
     first, and gives each as many dims as it can (jax/_src/mesh_utils.py,
     _create_device_mesh_for_nd_torus)."""
     if not cluster.is_torus:
         return False
     cores = cluster.chip.devices_per_chip
-    left = [*([cores] if cores > 1 else []), *reversed(cluster.slice_shape)]
+    dims = [*([cores] if cores > 1 else []), *reversed(cluster.slice_shape)]
     outermost_first = sorted(MESH_AXES, key=lambda axis: axis != "pipeline")
     for axis in reversed(outermost_first):
         degree = mesh.degrees[axis][0]
-        if degree > 1:
-            chosen = _first_dims(left, degree)
-            if chosen is None:
-                return True
-            left = [0 if index in chosen else dim for index, dim in enumerate(left)]
+        if degree == 1:
+            continue
+        indices = _first_dims(dims, degree)
+        if indices is None:
+            return True
+        for index in indices:
+            dims[index] = 0  # of no other axis
     return False
 
 
-def _first_dims(left: Sequence[int], degree: int) -> tuple[int, ...] | None:
-    """The places of the dims whose product is a degree, the most dims first; None where there are
-    none."""
-    for count in range(len(left), 0, -1):
-        for chosen in combinations(range(len(left)), count):
-            if math.prod(left[index] for index in chosen) == degree:
-                return chosen
+def _first_dims(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
+    """Returns the indices of dims whose product is a degree, as many as there can be; None where
+    there are none."""
+    for count in range(len(dims), 0, -1):
+        for indices in combinations(range(len(dims)), count):
+            if math.prod(dims[index] for index in indices) == degree:
+                return indices
     return None
 
 
 def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]:
-    """The order of a layout's axes, innermost first, and whether each lies where it is split: no
-    more than one axis can be both within slices and across them. Axes of one rank stand nowhere,
-    and of the orders that are the same the first is taken."""
+    """Returns the order of a layout's axes, innermost first, and whether it is exact: no more than
+    one axis can be both within slices and across them. Axes of degree 1 have no place, and of
+    orders that differ in these alone the first is taken."""
     straddling = [axis for axis in AXES if min(split[axis]) > 1]
     outside = [axis for axis in ACROSS if split[axis][0] == 1 < split[axis][1]]
     inside = [axis for axis in AXES if split[axis][1] == 1 < split[axis][0]]

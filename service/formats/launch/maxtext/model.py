@@ -41,7 +41,7 @@ _SIZES = (
 
 
 def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, Any]:
-    """The settings of a model; none where MaxText has neither a file nor sizes for it."""
+    """Returns the settings of a model; none where MaxText has neither a file nor sizes for it."""
     name = _name_of(architecture, table.facts["models"])
     settings: dict[str, Any] = {"model_name": name} if name else _sizes(architecture)
     if settings and architecture.mtp_layers:
@@ -50,19 +50,21 @@ def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, A
 
 
 def _name_of(architecture: Architecture, models: Mapping[str, str]) -> str | None:
-    for name, known in models.items():
-        model = replace(catalogue.architecture(known), mtp_layers=architecture.mtp_layers)
+    for name, catalogue_name in models.items():
+        model = replace(catalogue.architecture(catalogue_name), mtp_layers=architecture.mtp_layers)
         if catalogue.matching_name(architecture, [model]):
             return name
     return None
 
 
 def _sizes(architecture: Architecture) -> dict[str, Any]:
-    """The sizes of a model of equal layers like those of Llama or Mixtral."""
+    """Returns the sizes of a model whose layers are all like those of Llama or Mixtral; none for
+    another model."""
     if len(architecture.kinds) > 1 or architecture.final_norm_bias or architecture.lm_head_bias:
         return {}
     layer = architecture.kinds[0]
-    attention, network = layer.attention, layer.feed_forward
+    attention = layer.attention
+    network = layer.feed_forward
     plain = _plain(architecture)
     if plain is None or replace(plain, name=architecture.name) != architecture:
         return {}
@@ -91,7 +93,7 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
 
 
 def _plain(architecture: Architecture) -> Architecture | None:
-    """A model of the same sizes with layers of Llama or Mixtral."""
+    """Returns a model of the same sizes with layers of Llama or Mixtral."""
     layer = architecture.kinds[0]
     attention = layer.attention
     if attention is None or attention.is_mla or layer.feed_forward is None:
@@ -131,12 +133,12 @@ def takes_muon(values: Mapping[str, Any]) -> bool:
 def read_model(
     values: Mapping[str, Any], settings: Settings, of_model: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, Architecture | None]:
-    """The model in the form of LaunchReading, and the model itself, where it is known. `of_model`
-    are the settings of its file that stand. Where no setting says the model it is left to be said
-    beside them: the one that MaxText then makes is a toy."""
-    given, table = settings.given, settings.table
+    """Returns the model in the wire form, and the model itself, where it is known. `of_model` are
+    the settings that the file of the model alone sets."""
+    given = settings.given
+    table = settings.table
     if not given.keys() & {"model_name", "decoder_block", _SCALE, *_SIZES}:
-        return None, None
+        return None, None  # the request has it: MaxText's default is a toy
     name = values["model_name"].removesuffix("-Instruct")
     if name == "default":
         return _read_sizes(values, settings)
@@ -145,9 +147,9 @@ def read_model(
     if name not in models and name not in table.facts["other_models"]:
         rule = f"is no model of MaxText{suggestion(name, [*models, 'default'])}"
         raise Invalid(PATH, shown("model_name", name), rule)
-    own = model_file(name)
+    in_file = model_file(name)
     is_changed = values[_SCALE] != 1 or any(
-        size in given and given[size] != own.get(size) for size in _SIZES
+        size in given and given[size] != in_file.get(size) for size in _SIZES
     )
     if name in models and not is_changed:
         mtp_layers = values["mtp_num_layers"]
@@ -164,6 +166,8 @@ def read_model(
 def _read_sizes(
     values: Mapping[str, Any], settings: Settings
 ) -> tuple[dict[str, Any] | None, Architecture | None]:
+    """Returns the model of the sizes of its layers, in the wire form and itself; None where these
+    are not described."""
     block = values["decoder_block"]
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         settings.reserve("decoder_block", "its layers are not described", _DESCRIBE, "model")
@@ -218,14 +222,15 @@ def _reserve_sizes(values: Mapping[str, Any], settings: Settings) -> None:
 
 
 def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the sizes of layers scaled (configs/types.py, get_individual_scales): factors
-    of two go to heads and the network first, then to the width, then to the layers."""
+    """Returns the values with the sizes of layers scaled (configs/types.py, get_individual_scales):
+    factors of two go to heads and the network first, then to the width, then to the layers."""
     scale = values[_SCALE]
     if scale < 1 or scale & (scale - 1):
         rule = "must be a power of two: set the sizes themselves for others"
         raise Stopped(_SCALE, scale, rule, f"{_SCALE}={2 ** max(scale.bit_length() - 1, 0)}")
     doublings, remainder = divmod(scale.bit_length() - 1, 3)
-    heads, width = doublings + (remainder > 0), doublings + (remainder > 1)
+    heads = doublings + (remainder > 0)
+    width = doublings + (remainder > 1)
     shifts = {
         "base_emb_dim": width,
         "base_num_query_heads": heads,

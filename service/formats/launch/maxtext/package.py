@@ -22,40 +22,48 @@ class PackageFile:
     name: str
     settings: Mapping[str, Any]
     is_moved: bool = False
-    """The name that was asked for is another, which earlier releases had."""
+    """The launch has it by another path, which earlier releases had."""
 
 
 def package_file(path: str) -> PackageFile | None:
-    """The file that a path in the package names; None where the path is elsewhere, or no such file
-    trains. A file that lies elsewhere in this release is found by its own name."""
+    """Returns the file of the package at a path such as src/MaxText/configs/base.yml; None for a
+    path elsewhere, and for a file that trains nothing. A file that this release has in another
+    folder is found by its name."""
     steps = [step for step in path.split("/") if step]
     if steps == [_BASE] or steps[-2:] == [_FOLDER, _BASE]:
         return PackageFile(_BASE, {})
     if _FOLDER not in steps[:-1]:
         return None
-    behind = steps[len(steps) - steps[::-1].index(_FOLDER) :]
-    name = "/".join(behind)
+    in_folder = steps[len(steps) - steps[::-1].index(_FOLDER) :]
+    name = "/".join(in_folder)
     files: Mapping[str, Mapping[str, Any]] = facts(TABLE)["files"]
     if name in files:
         return PackageFile(name, files[name])
-    moved = [known for known in files if known.rpartition("/")[2] == behind[-1]]
-    return PackageFile(moved[0], files[moved[0]], is_moved=True) if len(moved) == 1 else None
+    namesakes = [file for file in files if file.rpartition("/")[2] == in_folder[-1]]
+    if len(namesakes) != 1:
+        return None
+    return PackageFile(namesakes[0], files[namesakes[0]], is_moved=True)
 
 
 def model_file(name: str) -> Mapping[str, Any]:
-    """The settings in the file of a model; none where the release has no such file."""
+    """Returns the settings in the file of a model; none where the release has no such file."""
     values: Mapping[str, Any] = facts(TABLE)["files"].get(f"models/{name}.yml", {})
     return values
 
 
 def default_file(program: str | None) -> PackageFile:
-    """The file that a program starts from where its command names none."""
-    own = (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
-    name = facts(TABLE)["programs"].get(own, _BASE)
+    """Returns the file that a program starts from where its command names none."""
+    name = facts(TABLE)["programs"].get(module_name(program), _BASE)
     return PackageFile(name, facts(TABLE)["files"].get(name, {}))
+
+
+def module_name(program: str | None) -> str:
+    """Returns the last name of a program: train_rl of MaxText/train_rl.py and of
+    MaxText.train_rl."""
+    return (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
 
 
 @cache
 def rl_settings() -> frozenset[str]:
-    """The names of settings that only reinforcement learning has."""
+    """Returns the names of settings that only reinforcement learning has."""
     return frozenset(facts(TABLE)["rl_settings"])

@@ -14,10 +14,10 @@ from models.spec.architecture import Architecture
 from models.spec.switches import Condition
 from models.spec.workload import MAX_CAPACITY
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
-from service.formats.launch.maxtext.given import Given
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, placement_of
 from service.formats.launch.maxtext.model import read_model, takes_muon
 from service.formats.launch.maxtext.remat import LAYER_INPUT, POLICIES, TENSORS, read_remat
+from service.formats.launch.maxtext.setting_sources import SettingSources
 from service.formats.launch.maxtext.writer import DROPLESS, FRAMEWORK, NAME, RELEASE, TABLE
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.settings.field import shown
@@ -104,22 +104,24 @@ class _Reader:
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
-        given = Given(self.settings)
-        given.read(text, changes, files)
-        self.ignored += given.ignored
-        return self._reading({**self.table.defaults(), **given.of_model, **self.given}, given)
+        sources = SettingSources(self.settings)
+        sources.read(text, changes, files)
+        self.ignored += sources.ignored
+        return self._reading({**self.table.defaults(), **sources.of_model, **self.given}, sources)
 
     # -- meaning
 
-    def _reading(self, values: Mapping[str, Any], given: Given) -> LaunchReading:
+    def _reading(self, values: Mapping[str, Any], sources: SettingSources) -> LaunchReading:
+        """Returns the reading of `values`: the settings of the text, of the model's file and the
+        defaults."""
         release = known_release(NAME, self.version)
-        unknown: tuple[dict[str, Any] | None, Architecture | None] = (None, None)
+        no_model: tuple[dict[str, Any] | None, Architecture | None] = (None, None)
         model, architecture = self.stops.attempt(
-            lambda: read_model(values, self.settings, given.of_model), unknown
+            lambda: read_model(values, self.settings, sources.of_model), no_model
         )
         ones = dict.fromkeys(_AXES, 1)
-        of_all = {**ones, "fsdp": 0}  # what is read where there is no mesh
-        ici, dcn = self.stops.attempt(lambda: self._degrees(values), (of_all, ones))
+        default_mesh = ({**ones, "fsdp": 0}, ones)
+        ici, dcn = self.stops.attempt(lambda: self._degrees(values), default_mesh)
         layout = self._mesh(values, ici, dcn)
         if architecture is not None and not architecture.is_moe:
             layout["ep"] = 1  # the axis is one more of fsdp then
@@ -129,7 +131,7 @@ class _Reader:
         layout["offload_optimizer"] = values["optimizer_memory_host_offload"]
         workload = self._workload(values)
         stack = self._stack(values, layout, release)
-        sorted_out = self.settings.sorted_out()
+        unread = self.settings.unread()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
@@ -141,20 +143,21 @@ class _Reader:
             num_devices=self.num_devices,
             devices_setting=self.devices_setting,
             num_micro_batches=micro_batches,
-            unwritten=self._unwritten(),
+            default_origins=self._default_origins(),
             stops=(
                 *self.stops.found,
-                *sorted_out.stops,
+                *unread.stops,
                 *_stops(values, ici["fsdp"] * dcn["fsdp"]),
             ),
             settings=self.settings.known,
-            reservations=sorted_out.reservations,
-            warnings=sorted_out.warnings,
-            ignored=(*self.ignored, *sorted_out.no_account),
+            reservations=unread.reservations,
+            warnings=unread.warnings,
+            ignored=(*self.ignored, *unread.no_account),
         )
 
-    def _unwritten(self) -> dict[str, str]:
-        """Returns the source of each length and batch that nobody wrote."""
+    def _default_origins(self) -> dict[str, str]:
+        """Returns, by field of the request, where lengths and batches come from that the text does
+        not set."""
         fields = {
             "workload.seq_len": "max_target_length",
             "workload.global_batch": "per_device_batch_size",
@@ -168,29 +171,33 @@ class _Reader:
         }
 
     def _degrees(self, values: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
-        """Degrees within a slice and across slices, by the words of `_AXES`; 0 where one is the
-        rest of a number that is not known."""
-        sides = []
-        for kind in ("ici", "dcn"):
-            side: dict[str, int] = {}
-            for name in (*(axis for axes in _AXES.values() for axis in axes), *_FOREIGN):
-                setting = f"{kind}_{name}_parallelism"
-                degree = values[setting]
-                if degree < 1 and degree != -1:
-                    raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
-                if degree != 1 and name in (*_FOREIGN, *_NEAREST):
-                    self.settings.reserve(setting, *_AXIS_NOT_DESCRIBED)
-                side[name] = degree
-            open_axes = [f"{kind}_{name}_parallelism" for name in side if side[name] == -1]
-            if len(open_axes) > 1:
-                rule = f"goes with a number for {', '.join(open_axes[1:])}: one axis may be -1"
-                raise Stopped(open_axes[0], -1, rule)
-            sides.append(side)
-        self._fill(*sides)
-        return (self._grouped(sides[0]), self._grouped(sides[1]))
+        """Returns the degrees within a slice and across slices, by the keys of `_AXES`; 0 where a
+        degree is -1 and the devices or slices are not known."""
+        ici = self._degrees_of_mesh(values, "ici")
+        dcn = self._degrees_of_mesh(values, "dcn")
+        self._fill(ici, dcn)
+        return _by_kind_of_axis(ici), _by_kind_of_axis(dcn)
+
+    def _degrees_of_mesh(self, values: Mapping[str, Any], kind: str) -> dict[str, int]:
+        """Returns the degrees of ici_… or dcn_…, by the name of the axis in its setting."""
+        degrees: dict[str, int] = {}
+        for name in (*(axis for axes in _AXES.values() for axis in axes), *_FOREIGN):
+            setting = f"{kind}_{name}_parallelism"
+            degree = values[setting]
+            if degree < 1 and degree != -1:
+                raise Stopped(setting, degree, "must be at least 1, or -1", f"{setting}=1")
+            if degree != 1 and name in (*_FOREIGN, *_NEAREST):
+                self.settings.reserve(setting, *_AXIS_NOT_DESCRIBED)
+            degrees[name] = degree
+        free = [f"{kind}_{name}_parallelism" for name in degrees if degrees[name] == -1]
+        if len(free) > 1:
+            rule = f"goes with a number for {', '.join(free[1:])}: one axis may be -1"
+            raise Stopped(free[0], -1, rule)
+        return degrees
 
     def _fill(self, ici: dict[str, int], dcn: dict[str, int]) -> None:
-        """Put in what a degree of -1 is, where the devices and slices are known."""
+        """Replaces degrees of -1 where the devices and slices are known, and finds the number of
+        devices where all degrees are."""
         slices = self._known_slices()
         if slices is None and -1 not in dcn.values():
             slices = _product(dcn)
@@ -204,27 +211,27 @@ class _Reader:
                 _put_in(ici, of_slice, "ici", "devices of a slice")
         degrees = [*ici.values(), *dcn.values()]
         if -1 not in degrees:
-            found = _product(ici) * _product(dcn)
-            self.devices_setting = _blamed(ici, "ici")
-            if devices not in (None, found):
+            product = _product(ici) * _product(dcn)
+            self.devices_setting = _setting_to_change(ici, "ici")
+            if devices not in (None, product):
                 rule = (
-                    f"and the other degrees multiply to {found}, and the job has {devices} devices"
+                    f"and the other degrees multiply to {product}, and the job has {devices}"
+                    " devices"
                 )
                 raise Stopped(self.devices_setting, None, rule)
-            self.num_devices = found
+            self.num_devices = product
 
     def _known_slices(self) -> int | None:
-        said = [self.given.get(name) for name in ("num_slices", "compile_topology_num_slices")]
-        return next((count for count in said if count and count > 0), self.num_slices)
-
-    def _grouped(self, side: Mapping[str, int]) -> dict[str, int]:
-        known = {name: max(degree, 0) for name, degree in side.items()}
-        return {axis: math.prod(known[name] for name in names) for axis, names in _AXES.items()}
+        for name in ("num_slices", "compile_topology_num_slices"):
+            count = self.given.get(name)
+            if count and count > 0:
+                return int(count)
+        return self.num_slices
 
     def _mesh(
         self, values: Mapping[str, Any], ici: Mapping[str, int], dcn: Mapping[str, int]
     ) -> dict[str, Any]:
-        """The degrees of the layout, what is sharded, and the placement."""
+        """Returns the degrees of the layout, what is sharded, and the placement."""
         total = {axis: ici[axis] * dcn[axis] for axis in _AXES}
         shards = total["fsdp"] != 1 or total["expert"] > 1 or total["cp"] > 1
         layout: dict[str, Any] = {
@@ -234,17 +241,16 @@ class _Reader:
             "ep": total["expert"] * (total["cp"] if self._experts_over_context(values) else 1),
             "sequence_parallel": total["tp"] > 1,
         }
-        known = {axis: degree for axis, degree in layout.items() if axis in ("pp", "cp", "tp")}
-        if 0 in known.values():
-            axis = next(axis for axis, degree in known.items() if degree == 0)
-            rule = "is -1: say the degree, or how many devices and slices the job has"
-            raise Invalid(PATH, f"the axis of {axis}", rule)
+        for axis in ("pp", "cp", "tp"):
+            if layout[axis] == 0:
+                rule = "is -1: say the degree, or how many devices and slices the job has"
+                raise Invalid(PATH, f"the axis of {axis}", rule)
         if shards:
             split = self._fully_sharded(layout, total, ici, dcn)
         else:
             split = self._replicated(values, layout, ici, dcn)
-        for axis, name in (("pp", "pp"), ("cp", "cp"), ("tp", "tp")):
-            split[axis] = (ici[name], dcn[name])
+        for axis in ("pp", "cp", "tp"):
+            split[axis] = (ici[axis], dcn[axis])
         for axis in ("dp_shard", "dp_replicate"):
             inside, outside = split[axis]
             if inside * outside:
@@ -274,7 +280,8 @@ class _Reader:
         ici: Mapping[str, int],
         dcn: Mapping[str, int],
     ) -> dict[str, tuple[int, int]]:
-        """Weights are sharded over fsdp, expert and context."""
+        """Returns the degrees of data parallelism within and across slices, where weights are
+        sharded over fsdp, expert and context, and puts the ZeRO stage into the layout."""
         layout["zero_stage"] = 3
         if total["fsdp"] == total["expert"] == 1 and total["data"] != 1:
             layout["zero_stage"] = 0
@@ -295,57 +302,62 @@ class _Reader:
         ici: Mapping[str, int],
         dcn: Mapping[str, int],
     ) -> dict[str, tuple[int, int]]:
+        """Returns the degrees of data parallelism within and across slices, where every rank has
+        all weights, and puts the ZeRO stage into the layout."""
         data = (ici["data"], dcn["data"])
         if values["shard_optimizer_over_data"]:
             layout["zero_stage"] = 1
             return {"dp_shard": data, "dp_replicate": (1, 1)}
         # Of one replica nothing is left to shard, as with fully sharded weights.
-        alone = data == (1, 1) and values["optimizer_memory_host_offload"]
-        layout["zero_stage"] = 3 if alone else 0
+        offloads_one_replica = data == (1, 1) and values["optimizer_memory_host_offload"]
+        layout["zero_stage"] = 3 if offloads_one_replica else 0
         return {"dp_shard": (1, 1), "dp_replicate": data}
 
     def _batch(self, values: Mapping[str, Any], layout: dict[str, Any]) -> tuple[int | None, int]:
-        """The global batch, where the devices are known, and the micro-batches of a data-parallel
-        rank. Sets the micro-batch of the layout."""
+        """Returns the global batch, where the devices are known, and the micro-batches of a
+        data-parallel rank. Puts the micro-batch into the layout."""
+        name = "per_device_batch_size"
         devices_of_rank = layout["pp"] * layout["cp"] * layout["tp"]
-        per_device = Fraction(values["per_device_batch_size"]).limit_denominator(10**6)
-        of_rank = per_device * devices_of_rank
+        per_device = Fraction(values[name]).limit_denominator(10**6)
         steps = values["gradient_accumulation_steps"]
-        at_once = 1
-        if layout["pp"] > 1:
-            at_once = values["num_pipeline_microbatches"]
-            delays = values["pipeline_delay_activation_forwarding"]
-            at_once = layout["pp"] * (2 if delays else 1) if at_once == -1 else at_once
-            if steps > 1:
-                reason = "the pipeline fills and drains as often, and is read as once"
-                cure = "use num_pipeline_microbatches instead"
-                self.settings.reserve("gradient_accumulation_steps", reason, cure)
-        micro_batch = of_rank / max(at_once, 1)
+        at_once = self._micro_batches_of_pipeline(values, layout["pp"])
+        micro_batch = per_device * devices_of_rank / max(at_once, 1)
         if steps < 1 or at_once < 1 or micro_batch.denominator > 1 or micro_batch < 1:
             rule = (
                 f"gives a data-parallel rank of {devices_of_rank} devices {float(micro_batch):g}"
                 f" sequences in each of {at_once} micro-batches: both must be whole numbers"
             )
-            written = values["per_device_batch_size"]
             if at_once <= 1 or steps < 1:
-                raise Invalid(PATH, shown("per_device_batch_size", written), rule)
+                raise Invalid(PATH, shown(name, values[name]), rule)
             least = float(Fraction(at_once * max(round(micro_batch), 1), devices_of_rank))
-            cure = f"per_device_batch_size={least:g}"
-            self.stops.attempt(
-                partial(_stop_at, "per_device_batch_size", written, rule, cure), None
-            )
+            cure = f"{name}={least:g}"
+            self.stops.attempt(partial(_stop_at, name, values[name], rule, cure), None)
         layout["micro_batch"] = max(int(micro_batch), 1)
-        batch = per_device * steps * self.num_devices if self.num_devices else None
-        return (None if batch is None else int(batch)), steps * at_once
+        batch = int(per_device * steps * self.num_devices) if self.num_devices else None
+        return batch, steps * at_once
+
+    def _micro_batches_of_pipeline(self, values: Mapping[str, Any], pp: int) -> int:
+        """Returns the micro-batches that are in a pipeline together; 1 without one."""
+        if pp == 1:
+            return 1
+        if values["gradient_accumulation_steps"] > 1:
+            reason = "the pipeline fills and drains as often, and is read as once"
+            cure = "use num_pipeline_microbatches instead"
+            self.settings.reserve("gradient_accumulation_steps", reason, cure)
+        count: int = values["num_pipeline_microbatches"]
+        if count != -1:
+            return count
+        return 2 * pp if values["pipeline_delay_activation_forwarding"] else pp
 
     def _pipeline(
         self, values: Mapping[str, Any], pp: int, architecture: Architecture | None
     ) -> dict[str, Any]:
+        """Returns the schedule of a pipeline, nothing without one. Reserves a circular one."""
         if pp == 1:
             return {}
         layers = values["num_layers_per_pipeline_stage"]
         repeats = values["num_pipeline_repeats"]
-        piped = values["pipeline_parallel_layers"]
+        pipeline_layers = values["pipeline_parallel_layers"]
         if layers < 1 or repeats < -1 or repeats == 0:
             name = "num_pipeline_repeats" if layers >= 1 else "num_layers_per_pipeline_stage"
             cure = f"{name}=1"
@@ -353,12 +365,12 @@ class _Reader:
                 partial(_stop_at, name, values[name], "must be at least 1", cure), None
             )
             layers, repeats = max(layers, 1), repeats or -1
-        if piped != -1:
+        if pipeline_layers != -1:
             reason = "only these layers are in the pipeline, and all are read as such"
             self.settings.reserve("pipeline_parallel_layers", reason, "leave it out")
         if architecture is not None and repeats == -1:
             repeats, remainder = divmod(architecture.num_layers, pp * layers)
-            if remainder and piped == -1:
+            if remainder and pipeline_layers == -1:
                 self.stops.attempt(partial(_stop_at_stages, layers, pp, architecture), None)
                 repeats = max(repeats, 1)
         if repeats != 1:
@@ -371,6 +383,8 @@ class _Reader:
     def _recompute(
         self, values: Mapping[str, Any], architecture: Architecture | None
     ) -> dict[str, Any]:
+        """Returns recompute and offload of activations. Names for tensors count with
+        remat_policy=custom alone."""
         policy = values["remat_policy"]
         if policy is not None and policy not in POLICIES:
             rule = f"must be one of {', '.join(POLICIES)}"
@@ -379,20 +393,21 @@ class _Reader:
             fields = (*TENSORS, LAYER_INPUT)
             idle = [shown(name, self.given[name]) for name in fields if name in self.given]
             self.ignored += [f"{setting} (without remat_policy=custom)" for setting in idle]
-        knobs, unsure = read_remat(values, architecture)
-        for reason in unsure:
+        knobs, reasons = read_remat(values, architecture)
+        for reason in reasons:
             self.settings.reserve("remat_policy", reason, "use minimal_with_context, or full")
         return knobs
 
     def _workload(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the workload without its batch."""
         seq_len = values["max_target_length"]
         if seq_len < 1:
             raise Invalid(PATH, shown("max_target_length", seq_len), "must be at least 1")
         workload: dict[str, Any] = {"seq_len": seq_len}
         workload["precision"] = self._precision(values)
-        written = values["opt_type"]
-        workload["optimizer"] = _OPTIMIZERS.get(written, "sgd_momentum")
-        if written not in _OPTIMIZERS:
+        optimizer = values["opt_type"]
+        workload["optimizer"] = _OPTIMIZERS.get(optimizer, "sgd_momentum")
+        if optimizer not in _OPTIMIZERS:
             self.settings.reserve("opt_type", "its state is not described, read as one of momentum")
         moments = ("", None, values["weight_dtype"])
         if values["weight_dtype"] in ("bfloat16", "float16") and workload["precision"] != "fp32":
@@ -413,6 +428,7 @@ class _Reader:
         return workload
 
     def _precision(self, values: Mapping[str, Any]) -> str:
+        """Returns the number format of products, by quantization or else dtype."""
         quantization = values["quantization"] or ""
         if quantization in _PRECISIONS:
             return _PRECISIONS[quantization]
@@ -426,16 +442,18 @@ class _Reader:
     def _stack(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], release: str | None
     ) -> dict[str, Any]:
+        """Returns the stack, with its switches as the text or the release sets them."""
+
         def may_hold(condition: Condition) -> bool:
             return condition != "ep" or layout["ep"] > 1
 
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
             self.settings.reserve("sparse_matmul", reason, "use true, or a capacity_factor")
-        said = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
-        if "megablox" in said:
-            said["sparse_matmul"] = True
-        stack = {"name": NAME, **switch_fields(NAME, said, release, may_hold)}
+        switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
+        if "megablox" in switches:
+            switches["sparse_matmul"] = True
+        stack = {"name": NAME, **switch_fields(NAME, switches, release, may_hold)}
         strategy = values["context_parallel_strategy"]
         if layout["cp"] > 1 and strategy != "all_gather":
             stack["context"] = _CONTEXTS.get(strategy, "allgather")
@@ -447,7 +465,7 @@ class _Reader:
 
 
 def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
-    """The capacity of experts, which sparse products do not have (layers/moe.py)."""
+    """Returns the capacity of experts, which sparse products do not have (layers/moe.py)."""
     factor = values["capacity_factor"]
     if values["sparse_matmul"] or factor <= 0:
         return {}
@@ -458,8 +476,8 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
-    """Yields what MaxText refuses when it starts, beyond the rules of layouts (configs/types.py).
-    `fsdp` is the degree of that axis, 0 where it is the rest."""
+    """Yields the settings that MaxText refuses when it starts, beyond the rules of layouts
+    (configs/types.py). `fsdp` is the degree of that axis, 0 where it is not known."""
     if values["shard_optimizer_over_data"] and fsdp != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)
@@ -483,39 +501,47 @@ def _stop_at(setting: str, value: object, rule: str, cure: str = "") -> None:
 def _stop_at_stages(layers: int, pp: int, architecture: Architecture) -> None:
     """Raises Stopped for layers of a stage that, with the stages, do not divide those of the
     model."""
-    whole = architecture.num_layers
-    even = [stages for stages in divisors(whole) if whole % (stages * pp) == 0]
+    num_layers = architecture.num_layers
+    even = [count for count in divisors(num_layers) if num_layers % (count * pp) == 0]
     name = "num_layers_per_pipeline_stage"
-    cure = f"{name}={in_words(even)}" if even else f"a number of stages that divides {whole}"
-    rule = f"times {pp} stages must divide the {whole} layers of the model"
+    cure = f"{name}={in_words(even)}" if even else f"a number of stages that divides {num_layers}"
+    rule = f"times {pp} stages must divide the {num_layers} layers of the model"
     raise Stopped(name, layers, rule, cure)
 
 
-def _blamed(side: Mapping[str, int], kind: str) -> str:
-    """The setting of the axis that is the rest, or else has the largest degree."""
-    axis = min(side, key=lambda name: (side[name] != -1, -side[name]))
+def _by_kind_of_axis(degrees: Mapping[str, int]) -> dict[str, int]:
+    """Returns degrees by the keys of `_AXES`, with 0 for one that is not known."""
+    return {
+        kind: math.prod(max(degrees[name], 0) for name in names) for kind, names in _AXES.items()
+    }
+
+
+def _setting_to_change(degrees: Mapping[str, int], kind: str) -> str:
+    """Returns the setting of the axis that is -1, or else of the one with the largest degree."""
+    axis = min(degrees, key=lambda name: (degrees[name] != -1, -degrees[name]))
     return f"{kind}_{axis}_parallelism"
 
 
-def _product(side: Mapping[str, int]) -> int:
-    """Returns the product of the degrees that are said."""
-    return math.prod(degree for degree in side.values() if degree != -1)
+def _product(degrees: Mapping[str, int]) -> int:
+    """Returns the product of the degrees other than -1."""
+    return math.prod(degree for degree in degrees.values() if degree != -1)
 
 
-def _quotient(number: int, side: Mapping[str, int], kind: str, what: str) -> int:
-    """Returns what the degrees of an axis within slices or across them leave of a number."""
-    product = _product(side)
+def _quotient(number: int, degrees: Mapping[str, int], kind: str, what: str) -> int:
+    """Returns a number of devices or slices over the product of some degrees. Raises Stopped where
+    that is no whole number."""
+    product = _product(degrees)
     if number % product:
-        name = _blamed(side, kind)
+        name = _setting_to_change(degrees, kind)
         axis = name.removeprefix(f"{kind}_").removesuffix("_parallelism")
         rule = f"and the other {kind} degrees multiply to {product}, of which {number} {what} must"
-        raise Stopped(name, side[axis], f"{rule} be a multiple")
+        raise Stopped(name, degrees[axis], f"{rule} be a multiple")
     return number // product
 
 
-def _put_in(side: dict[str, int], number: int, kind: str, what: str) -> None:
-    """Give the axis of -1 what the others leave of a number of devices or slices."""
-    rest = _quotient(number, side, kind, what)
-    for axis, degree in side.items():
+def _put_in(degrees: dict[str, int], number: int, kind: str, what: str) -> None:
+    """Gives the axis of -1 what the others leave of a number of devices or slices."""
+    remaining = _quotient(number, degrees, kind, what)
+    for axis, degree in degrees.items():
         if degree == -1:
-            side[axis] = rest
+            degrees[axis] = remaining

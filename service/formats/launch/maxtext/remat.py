@@ -17,7 +17,6 @@ from service.formats.launch.job import Inexpressible
 
 LAYER_INPUT = "decoder_layer_input"
 _HEADS = frozenset({"query_proj", "key_proj", "value_proj"})
-_LATENTS = frozenset({"query_wa_proj", "kv_wa_proj"})
 _OUT = frozenset({"out_proj"})
 _CONTEXT = frozenset({"context"})
 _UP = frozenset({"mlpwi_0", "mlpwi_1"})
@@ -48,6 +47,9 @@ _OFFLOADING: Mapping[str, frozenset[str]] = {
 _ALIASES = {"minimal_flash": "minimal_with_context"}
 POLICIES = (*_POLICIES, *_OFFLOADING, *_ALIASES, "custom", "none")
 _ALWAYS = ("layernorm", "mlp_act", "moe_act")
+"""The modules that every policy computes again."""
+_OPTIONAL = ("core_attn", "out_proj", "mla_up_proj", "mlp", "mlp_gate", "moe")
+"""The modules that some policies compute again."""
 
 
 def modules_of(architecture: Architecture | None, names: Collection[str]) -> tuple[str, ...]:
@@ -55,13 +57,12 @@ def modules_of(architecture: Architecture | None, names: Collection[str]) -> tup
     Names are those of models.spec.recompute."""
     if architecture is None:
         return tuple(names)
-    return tuple(
-        name
-        for name in names
-        if any(
-            recomputed(policy_code("selective", [name]), kind).pieces for kind in architecture.kinds
-        )
-    )
+    return tuple(name for name in names if _has_module(architecture, name))
+
+
+def _has_module(architecture: Architecture, name: str) -> bool:
+    policy = policy_code("selective", [name])
+    return any(recomputed(policy, kind).pieces for kind in architecture.kinds)
 
 
 # -- writing
@@ -70,69 +71,77 @@ def modules_of(architecture: Architecture | None, names: Collection[str]) -> tup
 def remat_settings(
     format_: str, layout: Layout, architecture: Architecture, modules: Collection[str]
 ) -> dict[str, Any]:
-    """The settings of a layout's recompute and offload of activations; `modules` are those that
-    selective recompute takes. Raises Inexpressible where no policy does this."""
+    """Returns the settings of a layout's recompute and offload of activations. Selective recompute
+    computes the `modules` again. Raises Inexpressible where no policy does this."""
     if layout.recompute_layers:
         cure = "a policy holds for every layer; ask with 0"
         raise Inexpressible(format_, "layout.recompute_layers", layout.recompute_layers, cure)
     if layout.recompute == "none":
         cure = "every layer is checkpointed, without a policy as a whole; ask with selective"
         raise Inexpressible(format_, "layout.recompute", "none", cure)
-    kept = frozenset[str]()
+    tensors = frozenset[str]()
     if layout.recompute == "selective":
-        kept = _kept(format_, architecture, modules)
-    if not layout.offload_activations:
-        named = _name_of(kept, _POLICIES)
-        return {"remat_policy": named} if named else _custom(kept, "device")
-    named = _name_of(kept, _OFFLOADING)
-    return {"remat_policy": named} if named else _custom(kept, "offload")
+        recomputes = {*modules_of(architecture, modules)}
+        if unsupported := _cure_for_modules(architecture, recomputes):
+            modules = sorted(recomputes)
+            raise Inexpressible(format_, "layout.recompute_modules", modules, unsupported)
+        tensors = _saved_tensors(architecture, recomputes)
+    if layout.offload_activations:
+        return _policy(tensors, _OFFLOADING, "offload")
+    return _policy(tensors, _POLICIES, "device")
 
 
-def _kept(format_: str, architecture: Architecture, modules: Collection[str]) -> frozenset[str]:
-    """The tensors that selective recompute of some modules keeps."""
-    given = set(modules_of(architecture, modules))
-    always = set(modules_of(architecture, _ALWAYS))
-    known = {*always, "core_attn", "out_proj", "mla_up_proj", "mlp", "mlp_gate", "moe"}
-    networks = set(modules_of(architecture, ("mlp", "moe")))
+def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str | None:
+    """Returns what to ask for instead where no policy computes just these modules again; None where
+    one does."""
+    always = {*modules_of(architecture, _ALWAYS)}
     # A network that is computed again has its activation function computed again, too.
-    missing = always - given - ({"mlp_act"} if "mlp" in given else set())
-    missing -= {"moe_act", "mlp_act"} if "moe" in given else set()
+    implied = {"mlp_act"} if "mlp" in recomputes else set()
+    if "moe" in recomputes:
+        implied |= {"moe_act", "mlp_act"}
+    missing = always - recomputes - implied
     if missing:
-        cure = f"every policy computes {', '.join(sorted(missing))} again; name these too"
-        raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)
-    if given - known:
-        cure = f"no policy names {', '.join(sorted(given - known))}; leave it out"
-        raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)
-    if "mlp_gate" in given and architecture.is_moe:
-        cure = "experts that share it have the names of dense networks; leave it out"
-        raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)
-    if given & networks and given & networks != networks:
-        cure = "dense and sparse networks share their names; ask with both mlp and moe"
-        raise Inexpressible(format_, "layout.recompute_modules", sorted(given), cure)
-    kept = _LATENTS if "mla_up_proj" in given else _HEADS
-    kept |= frozenset() if "out_proj" in given else _OUT
-    if "mla_up_proj" in given and not _has_query_latent(architecture):
-        kept = (kept - {"query_wa_proj"}) | {"query_proj"}
-    kept |= frozenset() if "core_attn" in given else _CONTEXT
-    if given & networks:
-        return kept
-    kept |= _MLP - ({"mlpwi_1"} if "mlp_gate" in given else frozenset())
-    return kept | (_EXPERTS if architecture.is_moe else frozenset())
+        return f"every policy computes {', '.join(sorted(missing))} again; name these too"
+    unknown = recomputes - always - {*_OPTIONAL}
+    if unknown:
+        return f"no policy names {', '.join(sorted(unknown))}; leave it out"
+    if "mlp_gate" in recomputes and architecture.is_moe:
+        return "experts that share it have the names of dense networks; leave it out"
+    networks = {*modules_of(architecture, ("mlp", "moe"))}
+    if recomputes & networks not in (set(), networks):
+        return "dense and sparse networks share their names; ask with both mlp and moe"
+    return None
 
 
-def _has_query_latent(architecture: Architecture) -> bool:
-    return any(attention.q_lora_rank for attention in architecture.attentions)
+def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozenset[str]:
+    """Returns the tensors that selective recompute of these modules keeps."""
+    tensors = {*_HEADS}
+    if "mla_up_proj" in recomputes:
+        has_query_latent = any(attention.q_lora_rank for attention in architecture.attentions)
+        tensors = {"kv_wa_proj", "query_wa_proj" if has_query_latent else "query_proj"}
+    if "out_proj" not in recomputes:
+        tensors |= _OUT
+    if "core_attn" not in recomputes:
+        tensors |= _CONTEXT
+    if not recomputes & {"mlp", "moe"}:
+        tensors |= _MLP
+        if "mlp_gate" in recomputes:
+            tensors.remove("mlpwi_1")
+        if architecture.is_moe:
+            tensors |= _EXPERTS
+    return frozenset(tensors)
 
 
-def _name_of(kept: frozenset[str], policies: Mapping[str, frozenset[str]]) -> str | None:
-    """The policy that keeps just these. No named one keeps all products of experts (layers/moe.py,
-    moe_mlpwi_1)."""
-    return next((name for name, tensors in policies.items() if tensors == kept), None)
-
-
-def _custom(kept: frozenset[str], place: str) -> dict[str, Any]:
-    tensors = {name: place for name in TENSORS if name in kept}
-    return {"remat_policy": "custom", LAYER_INPUT: place, **tensors}
+def _policy(
+    tensors: frozenset[str], policies: Mapping[str, frozenset[str]], place: str
+) -> dict[str, Any]:
+    """Returns the policy that keeps just these tensors, or a custom one that has them in a place.
+    No policy with a name keeps all products of experts (layers/moe.py, moe_mlpwi_1)."""
+    for name, kept in policies.items():
+        if kept == tensors:
+            return {"remat_policy": name}
+    places = {name: place for name in TENSORS if name in tensors}
+    return {"remat_policy": "custom", LAYER_INPUT: place, **places}
 
 
 # -- reading
@@ -141,35 +150,36 @@ def _custom(kept: frozenset[str], place: str) -> dict[str, Any]:
 def read_remat(
     values: Mapping[str, Any], architecture: Architecture | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Recompute and offload of activations in the fields of LayoutFields, and why they are not
-    quite what is computed."""
+    """Returns recompute and offload of activations in the fields of LayoutFields, and the reasons
+    why these are not quite what MaxText does."""
     policy = values["remat_policy"] or "none"
     policy = _ALIASES.get(policy, policy)
     if policy == "none":
         return {"recompute": "full"}, []  # layers are checkpointed all the same, as a whole
     if policy == "custom":
-        kept = {name for name in TENSORS if values[name] != "remat"}
-        on_host = {name for name in (*kept, LAYER_INPUT) if values[name] == "offload"}
+        tensors = {name for name in TENSORS if values[name] != "remat"}
+        on_host = {name for name in (*tensors, LAYER_INPUT) if values[name] == "offload"}
         offloads = bool(on_host)
-        is_mixed = bool(on_host) and not kept <= on_host
+        is_mixed = offloads and not tensors <= on_host
     else:
-        kept = set(_POLICIES.get(policy) or _OFFLOADING.get(policy) or ())
+        tensors = {*(_POLICIES.get(policy) or _OFFLOADING.get(policy) or ())}
         offloads = policy in _OFFLOADING
         is_mixed = False
-    knobs, is_same = _classified(kept, architecture, is_custom=policy == "custom")
-    unsure = []
-    if not is_same:
-        unsure.append(f"it keeps {', '.join(sorted(kept))}, and is read as the nearest recompute")
+    recompute, is_exact = _recompute_keeping(tensors, architecture, is_custom=policy == "custom")
+    reasons = []
+    if not is_exact:
+        kept = ", ".join(sorted(tensors))
+        reasons.append(f"it keeps {kept}, and is read as the nearest recompute")
     if is_mixed:
-        unsure.append("all that it keeps is read as offloaded")
-    return {**knobs, "offload_activations": offloads}, unsure
+        reasons.append("all that it keeps is read as offloaded")
+    return {**recompute, "offload_activations": offloads}, reasons
 
 
-def _classified(
-    kept: Collection[str], architecture: Architecture | None, *, is_custom: bool
+def _recompute_keeping(
+    tensors: set[str], architecture: Architecture | None, *, is_custom: bool
 ) -> tuple[dict[str, Any], bool]:
-    """The recompute that keeps these tensors, and whether it is the same or the nearest."""
-    tensors = set(kept)
+    """Returns the recompute that keeps these tensors, or the nearest, and whether it is exact."""
+    tensors = {*tensors}
     if "mlpwi" in tensors:
         tensors |= {"mlpwi_0", "mlpwi_1"}
     if tensors & {"qkv_proj", "kv_proj"}:
@@ -178,7 +188,7 @@ def _classified(
     keeps_heads = tensors >= _HEADS
     if not (keeps_heads or keeps_latents):
         return {"recompute": "full"}, not tensors
-    networks, is_same = _networks_again(tensors, architecture, is_custom=is_custom)
+    networks, is_exact = _recomputed_networks(tensors, architecture, is_custom=is_custom)
     modules = ["layernorm", *networks]
     modules += [] if "context" in tensors else ["core_attn"]
     modules += [] if tensors >= _OUT else ["out_proj"]
@@ -186,23 +196,24 @@ def _classified(
     return {
         "recompute": "selective",
         "recompute_modules": list(modules_of(architecture, modules)),
-    }, is_same
+    }, is_exact
 
 
-def _networks_again(
-    tensors: Collection[str], architecture: Architecture | None, *, is_custom: bool
+def _recomputed_networks(
+    tensors: set[str], architecture: Architecture | None, *, is_custom: bool
 ) -> tuple[list[str], bool]:
-    """The modules of feed-forward networks that are computed again where these tensors are kept,
-    and whether that is the same or the nearest. What a dense network puts out is kept for a norm
-    that follows alone: JAX leaves out what backward reads nothing of."""
-    tensors = set(tensors)
+    """Returns the modules of feed-forward networks that are computed again where these tensors are
+    kept, and whether that is exact. The output of a dense network is kept only for a norm that
+    follows: JAX leaves out what backward does not read."""
     if architecture is not None and architecture.is_moe:
         if tensors >= (_EXPERTS if is_custom else _MLP):
             return ["mlp_act", "moe_act"], True
         return ["mlp", "moe"], not tensors & (_MLP | _EXPERTS)
-    is_read = architecture is not None and any(kind.norm_follows for kind in architecture.kinds)
-    keeps_last = "mlpwo" in tensors
+    reads_output = architecture is not None and any(
+        kind.norm_follows for kind in architecture.kinds
+    )
+    keeps_output = "mlpwo" in tensors
     if not tensors & _UP:
-        return ["mlp", "moe"], not (is_read and keeps_last)
+        return ["mlp", "moe"], not (reads_output and keeps_output)
     gate = [] if tensors >= _UP else ["mlp_gate"]
-    return ["mlp_act", "moe_act", *gate], keeps_last or not is_read
+    return ["mlp_act", "moe_act", *gate], keeps_output or not reads_output

@@ -54,7 +54,7 @@ DROPLESS = ("llama4", "gpt-oss")
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """The settings that run a layout. Raises Inexpressible where none do."""
+    """Returns the settings that run a layout. Raises Inexpressible where none do."""
     _require_expressible(job)
     problem = job.problem
     mesh = mesh_of(NAME, job.layout, problem.cluster)
@@ -98,7 +98,7 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as an argument list, behind the base.yml of MaxText."""
+    """Returns the settings as an argument list, behind the base.yml of MaxText."""
     return [f"{name}={_written(value)}" for name, value in settings.items()]
 
 
@@ -140,7 +140,7 @@ def _require_expressible(job: Job) -> None:
 
 
 def _require_expressible_capacity(job: Job) -> None:
-    """Raise Inexpressible where experts of a fixed capacity are refused, or run otherwise
+    """Raises Inexpressible where experts of a fixed capacity are refused, or run otherwise
     (configs/types.py; layers/moe.py, dense_matmul)."""
     factor = job.problem.workload.capacity_factor
     if not job.has_capacity:
@@ -171,8 +171,8 @@ def _require_expressible_pipeline(job: Job) -> None:
 
 
 def _batch(job: Job) -> dict[str, Any]:
-    """The sequences of a device in a forward pass, a fraction where devices share one. A pipeline
-    divides them into its micro-batches."""
+    """Returns the sequences of a device in a forward pass, a fraction where devices share one. A
+    pipeline divides them into its micro-batches."""
     layout = job.layout
     is_pipelined = layout.pp > 1
     at_once = job.num_micro_batches if is_pipelined else 1
@@ -187,8 +187,9 @@ def _batch(job: Job) -> dict[str, Any]:
 
 
 def per_device(sequences: int, devices: int) -> float | int:
-    """Sequences over devices, rounded so that MaxText, which cuts off what is behind the point of
-    their product, gets the sequences again (configs/types.py, calculate_global_batch_sizes)."""
+    """Returns the sequences over devices, rounded so that MaxText, which cuts off what is behind
+    the point of their product, gets the sequences again (configs/types.py,
+    calculate_global_batch_sizes)."""
     exact = Fraction(sequences, devices)
     if exact.denominator == 1:
         return exact.numerator
@@ -216,7 +217,7 @@ def _pipeline(job: Job) -> dict[str, Any]:
 
 
 def _modules(job: Job) -> tuple[str, ...]:
-    """The modules of selective recompute; the stack's own where the layout names none."""
+    """Returns the modules of selective recompute; the stack's own where the layout names none."""
     return job.layout.recompute_modules or job.problem.stack.selective[0]
 
 
@@ -245,8 +246,8 @@ def _recipe(job: Job) -> dict[str, Any]:
 
 
 def says(problem: Problem) -> Collection[str]:
-    """The fields of the stack that other settings say than switches. Rings on TPUs need kernels of
-    their own (configs/types.py)."""
+    """Returns the fields of the stack that other settings say than switches. Rings on TPUs need
+    kernels of their own (configs/types.py)."""
     goes_round = problem.stack.context == "ring" and problem.cluster.chip.vendor != "google"
     return ("context",) if goes_round else ()
 
@@ -257,8 +258,8 @@ def _context(job: Job) -> dict[str, str]:
 
 
 def _switches(job: Job) -> dict[str, Any]:
-    """The switches of the stack. Kernels of sparse products have no capacity, so that experts of
-    one are products of dense tensors."""
+    """Returns the switches of the stack. Kernels of sparse products have no capacity, so that
+    experts of one are products of dense tensors."""
     switches = dict(launch_arguments(job.problem, job.layout))
     if job.has_capacity:
         switches.pop("megablox", None)

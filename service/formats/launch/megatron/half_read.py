@@ -13,41 +13,43 @@ _ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
 _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 
 
-def half_read(argument: str, given: Arguments) -> tuple[str, str] | None:
-    """Returns what an argument means beyond what is read of it, and what to do about that; None
-    where it means no more."""
-    if argument == "pipeline_model_parallel_layout" and has_early_prediction(given):
+def half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
+    """Returns the part of an argument's meaning that is not read, and the cure for it; None where
+    all of it is read."""
+    if argument == "pipeline_model_parallel_layout" and has_early_prediction(args):
         return "multi-token prediction is read as on the last stage", "write m in front of L"
-    if argument == "moe_expert_capacity_factor" and _pads_no_experts(given):
+    if argument == "moe_expert_capacity_factor" and _pads_no_experts(args):
         reason = "an expert that gets fewer tokens is read as padded"
         return reason, "use --moe-pad-expert-input-to-capacity beside it"
-    if argument in _ENDS and (given.whole("pipeline_model_parallel_size") or 1) == 1:
-        built, layers = given.whole(argument), given.whole("num_layers")
+    if argument in _ENDS and (args.integer("pipeline_model_parallel_size") or 1) == 1:
+        built = args.integer(argument)
+        layers = args.integer("num_layers")
         if built not in (None, layers):
             reason = f"with one pipeline stage Megatron builds {built} of the {layers} layers"
             return f"{reason}, and all are read", "leave it out, or use a pipeline"
-    if _is_half_read(argument, given):
+    if _is_half_read(argument, args):
         return "a part of what it says is not described", "use a value that is simpler"
     return None
 
 
-def _pads_no_experts(given: Arguments) -> bool:
+def _pads_no_experts(args: Arguments) -> bool:
     """Returns True where tokens are dropped, and experts that get few are not padded."""
-    factor = given.value("moe_expert_capacity_factor") or 0
-    return factor > 0 and not given.truth("moe_pad_expert_input_to_capacity")
+    factor = args.value("moe_expert_capacity_factor") or 0
+    return factor > 0 and not args.boolean("moe_pad_expert_input_to_capacity")
 
 
-def _is_half_read(argument: str, given: Arguments) -> bool:
+def _is_half_read(argument: str, args: Arguments) -> bool:
+    """Returns True where an argument has a value of which only a part is read."""
     if argument == "cp_comm_type":
-        types = set(re.findall(r"[\w+]{1,40}", given.word(argument) or "", re.ASCII))
+        types = set(re.findall(r"[\w+]{1,40}", args.text(argument) or "", re.ASCII))
         return len(types) > 1 or "a2a+p2p" in types
     if argument in ("exp_avg_dtype", "exp_avg_sq_dtype"):
-        both = {given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype")}
+        both = {args.text("exp_avg_dtype"), args.text("exp_avg_sq_dtype")}
         return not any(map(both.issubset, ({*_FULL_DTYPES}, {*HALF_DTYPES})))
     if argument == "pipeline_model_parallel_layout":
-        return has_empty_chunks(given)
+        return has_empty_chunks(args)
     if argument == "moe_shared_expert_gate":
-        return not has_layers_of_kinds(given)
+        return not has_layers_of_kinds(args)
     if argument == "recompute_num_layers":
-        return given.word("recompute_method") == "uniform" and (given.whole(argument) or 1) > 1
+        return args.text("recompute_method") == "uniform" and (args.integer(argument) or 1) > 1
     return False

@@ -52,7 +52,7 @@ BALANCING: dict[str, dict[str, Any]] = {
 
 
 def require_expressible(format_: str, job: Job) -> None:
-    """Raise Inexpressible for what no argument of Megatron-Core says, whatever its spelling."""
+    """Raises Inexpressible for what no argument of Megatron-Core says, whatever its spelling."""
     layout = job.layout
     workload = job.problem.workload
     runs_backwards_late = layout.schedule == "afab" and (layout.pp > 1 or job.num_micro_batches > 1)
@@ -118,8 +118,9 @@ def require_expressible(format_: str, job: Job) -> None:
 
 
 def _require_expressible_mixers(format_: str, job: Job) -> None:
-    """Raise Inexpressible for layouts that sparse attention and patterns of layers do not have."""
-    layout, model = job.layout, job.problem.architecture
+    """Raises Inexpressible for layouts that sparse attention and patterns of layers do not have."""
+    layout = job.layout
+    model = job.problem.architecture
     shared = shared_indexers(model)
     first = 0
     for count in job.layers_per_chunk:
@@ -133,8 +134,8 @@ def _require_expressible_mixers(format_: str, job: Job) -> None:
 
 
 def switches(job: Job) -> dict[str, Any]:
-    """The switches of the stack. Of what sends a token to each node once, DeepEP does not pad
-    experts to a capacity, and HybridEP does (transformer_config.py)."""
+    """Returns the switches of the stack. Of what sends a token to each node once, DeepEP does not
+    pad experts to a capacity, and HybridEP does (transformer_config.py)."""
     arguments = dict(launch_arguments(job.problem, job.layout))
     if job.has_capacity:
         return {
@@ -144,7 +145,7 @@ def switches(job: Job) -> dict[str, Any]:
 
 
 def says(problem: Problem) -> Collection[str]:
-    """The fields of the stack that arguments of a layout say, and no switch."""
+    """Returns the fields of the stack that arguments of a layout say, and no switch."""
     return ("context",)  # cp_comm_type
 
 

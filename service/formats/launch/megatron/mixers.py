@@ -18,7 +18,7 @@ _CONVOLUTION_OF_MAMBA = 4
 
 
 def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
-    """The arguments that make attention and recurrences, whichever layers have them."""
+    """Returns the arguments that make attention and recurrences, whichever layers have them."""
     attention = common_attention(format_, model)
     indexer = {} if attention.indexer is None else _indexer(format_, model, attention)
     return {
@@ -30,16 +30,17 @@ def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
 
 
 def common_attention(format_: str, model: Architecture) -> Attention:
-    """The attention of every layer that has one, but for its window and whose indexer it reads."""
+    """Returns the attention that all layers with attention have, but for its window and for whose
+    indexer it reads. Raises UnknownLayers where they have several."""
     if not model.attentions:
-        known = "some layer has attention"
-        raise UnknownLayers(format_, "model.layers", model.name, known)
+        supported = "some layer has attention"
+        raise UnknownLayers(format_, "model.layers", model.name, supported)
     for rate in (mixer.compression.rate for mixer in model.attentions if mixer.compression):
-        known = "in its releases queries see keys of single tokens, and not pooled ones"
-        raise UnknownLayers(format_, "model.compression", rate, known)
+        supported = "in its releases queries see keys of single tokens, and not pooled ones"
+        raise UnknownLayers(format_, "model.compression", rate, supported)
     if len({mixer.is_sparse for mixer in model.attentions}) > 1:
-        known = "all attention has indexers, or none has"
-        raise UnknownLayers(format_, "model.indexer", model.name, known)
+        supported = "all attention has indexers, or none has"
+        raise UnknownLayers(format_, "model.indexer", model.name, supported)
     kinds = {
         replace(
             mixer,
@@ -50,33 +51,34 @@ def common_attention(format_: str, model: Architecture) -> Attention:
         for mixer in model.attentions
     }
     if len(kinds) != 1:
-        known = "all attention is alike, but for its window"
-        raise UnknownLayers(format_, "model", model.name, known)
+        supported = "all attention is alike, but for its window"
+        raise UnknownLayers(format_, "model", model.name, supported)
     attention = kinds.pop()
     _require_usual(format_, model, attention)
     return attention
 
 
 def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
-    """Raise UnknownLayers for attention that Megatron-Core does not have."""
+    """Raises UnknownLayers for attention that Megatron-Core does not have."""
     if attention.values_are_keys or attention.o_lora_rank is not None:
-        known = "values have a projection of their own, and outputs one without a latent"
-        raise UnknownLayers(format_, "model", model.name, known)
+        supported = "values have a projection of their own, and outputs one without a latent"
+        raise UnknownLayers(format_, "model", model.name, supported)
     if not attention.is_mla and attention.q_lora_rank is not None:
-        known = "queries have a latent only where keys and values have one"
-        raise UnknownLayers(format_, "model.q_lora_rank", attention.q_lora_rank, known)
+        supported = "queries have a latent only where keys and values have one"
+        raise UnknownLayers(format_, "model.q_lora_rank", attention.q_lora_rank, supported)
     if not attention.is_mla and attention.v_head_dim != attention.head_dim:
-        known = "values are as wide as keys, except in multi-head latent attention"
-        raise UnknownLayers(format_, "model.v_head_dim", attention.v_head_dim, known)
+        supported = "values are as wide as keys, except in multi-head latent attention"
+        raise UnknownLayers(format_, "model.v_head_dim", attention.v_head_dim, supported)
     if attention.output_gate and (attention.output_gate == "head" or attention.is_mla):
-        known = "a gate of outputs has an element for each of theirs, outside latent attention"
-        raise UnknownLayers(format_, "model.output_gate", model.name, known)
+        supported = "a gate of outputs has an element for each of theirs, outside latent attention"
+        raise UnknownLayers(format_, "model.output_gate", model.name, supported)
     if attention.qk_norm_all_heads:
-        known = "queries and keys are normalised with one weight that all heads share"
-        raise UnknownLayers(format_, "model.qk_norm", True, known)
+        supported = "queries and keys are normalised with one weight that all heads share"
+        raise UnknownLayers(format_, "model.qk_norm", True, supported)
 
 
 def _heads(attention: Attention) -> dict[str, Any]:
+    """Returns the arguments for the heads of attention, latent or not."""
     if attention.kv_lora_rank is not None:
         latent = {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
         return {
@@ -107,12 +109,12 @@ def _heads(attention: Attention) -> dict[str, Any]:
 
 
 def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[str, Any]:
-    """The arguments of sparse attention, which has no fused rotary positions
+    """Returns the arguments of sparse attention, which has no fused rotary positions
     (megatron/core/transformer/experimental_attention_variant/dsa.py)."""
     indexer = attention.indexer
     if indexer is None or not attention.is_mla or not indexer.weighs_heads:
-        known = "an indexer adds up the scores of its heads, in multi-head latent attention"
-        raise UnknownLayers(format_, "model.indexer", model.name, known)
+        supported = "an indexer adds up the scores of its heads, in multi-head latent attention"
+        raise UnknownLayers(format_, "model.indexer", model.name, supported)
     arguments = {
         "experimental_attention_variant": "dsa",
         "dsa_indexer_n_heads": indexer.num_heads,
@@ -142,45 +144,46 @@ def shared_indexers(model: Architecture) -> list[bool]:
 
 
 def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
-    """The period and the offset that say so of every layer."""
+    """Returns the period and the offset with which Megatron shares the indexers of these layers,
+    and no others."""
+    layers = range(len(shared))
     for period in range(2, len(shared) + 1):
         for offset in range(1, len(shared) + 1):
-            if all(
-                shares_indexer(at, period, offset) == is_shared
-                for at, is_shared in enumerate(shared)
-            ):
+            if [shares_indexer(index, period, offset) for index in layers] == list(shared):
                 return period, offset
-    known = "indexers are shared at regular distances"
-    raise UnknownLayers(format_, "model.indexer.shared", model.name, known)
+    supported = "indexers are shared at regular distances"
+    raise UnknownLayers(format_, "model.indexer.shared", model.name, supported)
 
 
 # -- recurrences
 
 
 def _recurrences(format_: str, model: Architecture) -> dict[str, Any]:
-    kinds = dict.fromkeys(model.recurrences)
+    """Returns the arguments of Mamba-2 and of gated delta nets. Raises UnknownLayers for others,
+    and where recurrences of a kind differ."""
+    recurrences = dict.fromkeys(model.recurrences)
     arguments: dict[str, Any] = {}
-    for recurrence in kinds:
+    for recurrence in recurrences:
         if isinstance(recurrence, Mamba2):
             arguments |= _mamba(format_, recurrence)
         elif isinstance(recurrence, DeltaNet):
             arguments |= _delta_net(format_, recurrence)
         else:
-            known = "the recurrences of its releases are Mamba-2 and gated delta nets"
-            raise UnknownLayers(format_, "model.recurrence.kind", recurrence.kind, known)
-    if len({type(kind) for kind in kinds}) < len(kinds):
-        known = "all recurrences of a kind are alike"
-        raise UnknownLayers(format_, "model.recurrence", model.name, known)
+            supported = "the recurrences of its releases are Mamba-2 and gated delta nets"
+            raise UnknownLayers(format_, "model.recurrence.kind", recurrence.kind, supported)
+    if len({type(recurrence) for recurrence in recurrences}) < len(recurrences):
+        supported = "all recurrences of a kind are alike"
+        raise UnknownLayers(format_, "model.recurrence", model.name, supported)
     return arguments
 
 
 def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
     if mamba.conv_kernel != _CONVOLUTION_OF_MAMBA:
-        known = f"Mamba-2 has a convolution over {_CONVOLUTION_OF_MAMBA} tokens"
-        raise UnknownLayers(format_, "model.recurrence.conv_kernel", mamba.conv_kernel, known)
+        supported = f"Mamba-2 has a convolution over {_CONVOLUTION_OF_MAMBA} tokens"
+        raise UnknownLayers(format_, "model.recurrence.conv_kernel", mamba.conv_kernel, supported)
     if mamba.bias or not mamba.conv_bias or not mamba.norm:
-        known = "Mamba-2 has a norm, and a bias of its convolution alone"
-        raise UnknownLayers(format_, "model.recurrence.kind", mamba.kind, known)
+        supported = "Mamba-2 has a norm, and a bias of its convolution alone"
+        raise UnknownLayers(format_, "model.recurrence.kind", mamba.kind, supported)
     return {
         "mamba_state_dim": mamba.key_head_dim,
         "mamba_head_dim": mamba.value_head_dim,
@@ -191,8 +194,8 @@ def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
 
 def _delta_net(format_: str, net: DeltaNet) -> dict[str, Any]:
     if net.decay_per_element or net.decay_rank or net.gate_rank or not net.conv_kernel:
-        known = "a delta net has one decay a head, a gate of full rank and a convolution"
-        raise UnknownLayers(format_, "model.recurrence.kind", net.kind, known)
+        supported = "a delta net has one decay a head, a gate of full rank and a convolution"
+        raise UnknownLayers(format_, "model.recurrence.kind", net.kind, supported)
     return {
         "linear_conv_kernel_dim": net.conv_kernel,
         "linear_key_head_dim": net.key_head_dim,

@@ -17,7 +17,8 @@ _VOCABULARY_DIVISORS = (128, 64, 32, 16, 8, 4, 2)
 
 
 def model_arguments(format_: str, job: Job) -> dict[str, Any]:
-    """The arguments, by name, that make the model of a job. Raises Inexpressible where none do."""
+    """Returns the arguments, by name, that make the model of a job. Raises Inexpressible where none
+    do."""
     model = job.problem.architecture
     mixers = mixer_arguments(format_, model)
     dense, moe = _feed_forward(format_, model)
@@ -48,7 +49,7 @@ def model_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _layers(format_: str, job: Job) -> dict[str, Any]:
-    """Returns the arguments for the number of layers, and for which of them have delta nets."""
+    """Returns the arguments for the number of layers and their kinds."""
     model = job.problem.architecture
     if has_pattern(model):
         chunks = job.layers_per_chunk
@@ -65,10 +66,13 @@ def _layers(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _period(recurs: Sequence[bool]) -> int | None:
-    """The period at which the layers without a recurrence stand; None where there is none."""
+    """Returns the period at which layers without a recurrence stand, as 4 of three with one and one
+    without, and so on; None where they stand at no period."""
     period = recurs.index(False) + 1 if False in recurs else 0
-    regular = [bool((index + 1) % period) for index in range(len(recurs))] if period > 1 else []
-    return period if regular == list(recurs) else None
+    if period < 2:
+        return None
+    is_regular = all(recurs[index] == ((index + 1) % period > 0) for index in range(len(recurs)))
+    return period if is_regular else None
 
 
 def _positions(job: Job) -> str:
@@ -91,31 +95,37 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
 
 
 def _require_plain_layers(format_: str, model: Architecture) -> None:
-    """Raise UnknownLayers for layers that Megatron's arguments do not make."""
+    """Raises UnknownLayers for layers that Megatron's arguments do not make."""
     for layer in model.kinds:
         if len(layer.mixers) > 1:
-            known = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
-            raise UnknownLayers(format_, "model.layers", model.name, known)
+            supported = (
+                "a layer of Megatron-Core has attention or a recurrence, not both side by side"
+            )
+            raise UnknownLayers(format_, "model.layers", model.name, supported)
         if layer.residual_streams > 1 or layer.attention_residuals:
-            known = "there is one residual stream"
-            raise UnknownLayers(format_, "model.residual_streams", layer.residual_streams, known)
+            supported = "there is one residual stream"
+            raise UnknownLayers(
+                format_, "model.residual_streams", layer.residual_streams, supported
+            )
         if layer.num_norms != layer.blocks or layer.post_norms:
-            known = "a layer has a norm before its mixer and one before its network, and no others"
-            raise UnknownLayers(format_, "model.num_norms", layer.num_norms, known)
+            supported = (
+                "a layer has a norm before its mixer and one before its network, and no others"
+            )
+            raise UnknownLayers(format_, "model.num_norms", layer.num_norms, supported)
         if layer.parallel:
-            known = "the MLP runs behind attention, not beside it"
-            raise UnknownLayers(format_, "model.parallel_blocks", True, known)
+            supported = "the MLP runs behind attention, not beside it"
+            raise UnknownLayers(format_, "model.parallel_blocks", True, supported)
 
 
 def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | None]:
-    """The MLP of dense layers and the experts of sparse ones."""
+    """Returns the MLP of dense layers and the experts of sparse ones."""
     networks = {layer.feed_forward for layer in model.kinds}
     dense = [network for network in networks if isinstance(network, Mlp)]
     sparse = [network for network in networks if isinstance(network, Moe)]
     gates = {mlp.gated for mlp in dense} | {mlp.gated for mlp in sparse}
     if len(dense) > 1 or len(sparse) > 1 or len(gates) > 1:
-        known = "dense layers are alike, and sparse layers are, all gated or none"
-        raise UnknownLayers(format_, "model", model.name, known)
+        supported = "dense layers are alike, and sparse layers are, all gated or none"
+        raise UnknownLayers(format_, "model", model.name, supported)
     return next(iter(dense), None), next(iter(sparse), None)
 
 
@@ -139,43 +149,41 @@ def _biases(model: Architecture) -> dict[str, Any]:
 
 
 def _window(format_: str, model: Architecture) -> dict[str, Any]:
-    windows = [
-        layer.attention.sliding_window if layer.attention else None for layer in model.layers
-    ]
-    sizes = {attention.sliding_window for attention in model.attentions} - {None}
+    """Returns the arguments for sliding windows. Raises UnknownLayers where layers have several
+    sizes, or chunks."""
+    sizes = {size for attention in model.attentions if (size := attention.sliding_window)}
     if not sizes:
         return {}
     if len(sizes) > 1 or any(attention.chunked_attention for attention in model.attentions):
-        known = "layers have one sliding window or none, and no chunks"
-        raise UnknownLayers(format_, "model.sliding_window", model.name, known)
+        supported = "layers have one sliding window or none, and no chunks"
+        raise UnknownLayers(format_, "model.sliding_window", model.name, supported)
     if has_pattern(model):
         if any(attention.sliding_window is None for attention in model.attentions):
-            known = "beside layers of another kind, all attention has a window or none has"
-            raise UnknownLayers(format_, "model.sliding_window", model.name, known)
-        return {"window_size": [max(size or 0 for size in sizes) - 1, 0]}
-    arguments: dict[str, Any] = {"window_size": [max(size or 0 for size in windows) - 1, 0]}
-    if None in windows:
-        arguments["window_attn_skip_freq"] = list_expression([size is not None for size in windows])
+            supported = "beside layers of another kind, all attention has a window or none has"
+            raise UnknownLayers(format_, "model.sliding_window", model.name, supported)
+        return {"window_size": [sizes.pop() - 1, 0]}
+    arguments: dict[str, Any] = {"window_size": [sizes.pop() - 1, 0]}
+    has_window = [
+        bool(layer.attention and layer.attention.sliding_window) for layer in model.layers
+    ]
+    if not all(has_window):
+        arguments["window_attn_skip_freq"] = list_expression(has_window)
     return arguments
 
 
 def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
-    """The vocabulary, padded no further than it must be."""
-    divisor = next(
-        (
-            candidate
-            for candidate in _VOCABULARY_DIVISORS
-            if model.vocab_size % (candidate * tp) == 0
-        ),
-        1,
-    )
+    """Returns the arguments for the vocabulary, padded no further than it must be."""
+    divisors = (count for count in _VOCABULARY_DIVISORS if model.vocab_size % (count * tp) == 0)
+    divisor = next(divisors, 1)
     return {"vocab_size": model.vocab_size, "make_vocab_size_divisible_by": divisor}
 
 
 def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
+    """Returns the arguments for the experts of sparse layers. Raises UnknownLayers for experts that
+    Megatron does not have."""
     if moe.latent_norm or moe.router_scales:
-        known = "experts read tokens, or a latent of them, without further norms or scales"
-        raise UnknownLayers(format_, "model.moe", model.name, known)
+        supported = "experts read tokens, or a latent of them, without further norms or scales"
+        raise UnknownLayers(format_, "model.moe", model.name, supported)
     arguments: dict[str, Any] = {
         "num_experts": moe.num_experts,
         "moe_router_topk": moe.experts_per_token,
@@ -197,12 +205,13 @@ def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
 
 
 def list_expression(switches: Sequence[bool]) -> str:
-    """A switch for each layer as Megatron reads it: ([0]*3+[1]*58), or ([1,0])*12 where they take
-    turns."""
+    """Returns a switch for each layer as Megatron reads it: ([0]*3+[1]*58), or ([1,0])*12 where
+    they take turns."""
     for period in range(2, len(switches) // 2 + 1):
         start = list(switches[:period])
         times, remainder = divmod(len(switches), period)
         if not remainder and start * times == list(switches) and len(set(start)) > 1:
-            return f"([{','.join(str(int(flag)) for flag in start)}])*{times}"
-    runs = [(value, len(list(run))) for value, run in groupby(switches)]
-    return f"({'+'.join(f'[{int(value)}]*{count}' for value, count in runs)})"
+            digits = ",".join(str(int(switch)) for switch in start)
+            return f"([{digits}])*{times}"
+    runs = [f"[{int(switch)}]*{len(list(run))}" for switch, run in groupby(switches)]
+    return f"({'+'.join(runs)})"

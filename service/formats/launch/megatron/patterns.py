@@ -35,8 +35,9 @@ def has_pattern(model: Architecture) -> bool:
 
 
 def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) -> dict[str, Any]:
-    """The arguments that say which layer is of which kind. `chunks` are the numbers of layers of
-    the chunks of the pipeline."""
+    """Returns the arguments that say which layer is of which kind: {"num_layers": 4,
+    "hybrid_layer_pattern": "M-M-|*-M-"}. `chunks` are the numbers of layers of the chunks of the
+    pipeline."""
     letters = {kind: _letters(format_, model, kind) for kind in model.kinds}
     parts = []
     start = 0
@@ -52,7 +53,7 @@ def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) 
 
 
 def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
-    """Returns how many letters so many layers have, from the first of any chunk on."""
+    """Returns the number of letters that the first `layers` layers of a chunk have in a pattern."""
     counts = {kind.blocks for kind in model.kinds}
     if len(counts) > 1 and layers:
         cure = "the layers of a chunk have as many letters in a pattern each; ask with 0"
@@ -62,8 +63,8 @@ def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
 
 def _letters(format_: str, model: Architecture, layer: Layer) -> str:
     if len(layer.mixers) > 1:
-        known = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
-        raise UnknownLayers(format_, "model.layers", model.name, known)
+        supported = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
+        raise UnknownLayers(format_, "model.layers", model.name, supported)
     return _mixer(layer) + _network(layer)
 
 

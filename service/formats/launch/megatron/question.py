@@ -30,7 +30,7 @@ from service.formats.megatron.layer_pattern import layer_switches
 from service.formats.megatron.models import num_layers, read_model, require_layer_pattern
 from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
-from service.formats.settings.settings import SortedSettings
+from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import PATH
 
@@ -58,27 +58,28 @@ _LAYER_PATTERNS = ("moe_layer_freq", "window_attn_skip_freq", "linear_attention_
 _MOST_SWITCHES = 1024  # as many as a model may have layers
 
 
-def without_refused(given: Arguments, stops: Stops) -> Arguments:
-    """The arguments with other values for those that Megatron stops at whatever the others are."""
+def without_refused(args: Arguments, stops: Stops) -> Arguments:
+    """Returns the arguments with legal values in the place of those at which Megatron stops
+    whatever the others are."""
     for name in _COUNTS:
-        count = stops.attempt(partial(given.whole, name), None)
-        if count is None and given.word(name) is not None:
-            given = given.replaced(**{name: "1"})
-    if given.whole("num_layers") is None:
-        return given
-    layers = num_layers(given)
+        count = stops.attempt(partial(args.integer, name), None)
+        if count is None and args.text(name) is not None:
+            args = args.replaced(**{name: "1"})
+    if args.integer("num_layers") is None:
+        return args
+    layers = num_layers(args)
     for name in _LAYER_PATTERNS:
-        is_full = stops.attempt(partial(require_layer_pattern, given, name, layers), False)
+        is_full = stops.attempt(partial(require_layer_pattern, args, name, layers), False)
         if not is_full:
-            pattern = _cut_pattern(given.word(name) or "", layers)
-            cure = f"{given.called(name)} {pattern}, as the model is read here"
+            pattern = _cut_pattern(args.text(name) or "", layers)
+            cure = f"{args.called(name)} {pattern}, as the model is read here"
             stops.found[-1] = replace(stops.found[-1], cure=cure)
-            given = given.replaced(**{name: pattern})
-    return given
+            args = args.replaced(**{name: pattern})
+    return args
 
 
-def reading(
-    given: Arguments,
+def launch_reading(
+    args: Arguments,
     stops: Stops,
     *,
     stack_id: str,
@@ -86,118 +87,116 @@ def reading(
     release: str | None,
     environment: Mapping[str, str],
     switches: Mapping[str, Any],
-    sorted_out: SortedSettings,
+    unread: UnreadSettings,
 ) -> LaunchReading:
-    """The reading of arguments that are filled in. `switches` are the arguments that are given, as
-    models.spec.switches calls them."""
-    given = _with_experts_of_model(given)
-    pp = given.whole("pipeline_model_parallel_size") or 1
-    virtual = stops.attempt(lambda: virtual_stages(given, pp), 1)
-    given = given.replaced(virtual_pipeline_model_parallel_size=str(virtual))
+    """Returns the reading of arguments that are filled in. `switches` are those that the text sets,
+    as models.spec.switches calls them."""
+    args = _with_experts_of_model(args)
+    pp = args.integer("pipeline_model_parallel_size") or 1
+    virtual = stops.attempt(lambda: virtual_stages(args, pp), 1)
+    args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     for part in ("model", "layout"):
-        require_known_version(given, part)
+        require_known_version(args, part)
     if stack_id == NAME:
-        given.required("micro_batch_size")
-    layout = _layout(given, pp, virtual, stops)
-    workload = _workload(given)
+        args.required("micro_batch_size")
+    layout = _layout(args, pp, virtual, stops)
+    workload = _workload(args)
     is_newest = stack_id == NAME and release is None
-    # Megatron-LM takes one micro-batch of each rank where it is told no global batch.
+    # Megatron-LM takes one micro-batch of each rank where there is no --global-batch-size.
     takes_one = stack_id == NAME and "global_batch" not in workload
     return LaunchReading(
         format=stack_id,
         framework=framework,
         version=release or list(releases(stack_id))[-1],
-        model=_model(given),
+        model=_model(args),
         workload=workload,
-        stack=_stack(given, layout, stack_id, release, switches),
+        stack=_stack(args, layout, stack_id, release, switches),
         layout=layout,
-        num_devices=given.whole("world_size"),
+        num_devices=args.integer("world_size"),
         num_micro_batches=1 if takes_one else None,
-        unpadded_vocabulary=unpadded_vocabulary(given.given),
+        unpadded_vocabulary=unpadded_vocabulary(args.given),
         stops=(
             *stops.found,
-            *sorted_out.stops,
-            *refusals(given, environment, is_newest=is_newest),
+            *unread.stops,
+            *refusals(args, environment, is_newest=is_newest),
         ),
-        reservations=sorted_out.reservations,
-        ignored=sorted_out.no_account,
+        reservations=unread.reservations,
+        ignored=unread.no_account,
     )
 
 
-def _with_experts_of_model(given: Arguments) -> Arguments:
-    """The arguments with as many experts as there are ranks that share them, where the model that
-    has the experts is said beside the arguments."""
-    ranks = given.whole("expert_model_parallel_size") or 1
-    is_beside = not any(map(given.word, (*SHAPE, "num_experts")))
-    return given.replaced(num_experts=str(ranks)) if is_beside and ranks > 1 else given
+def _with_experts_of_model(args: Arguments) -> Arguments:
+    """Returns the arguments with one expert a rank of expert parallelism, where the model stands
+    beside the arguments: its experts are not known here."""
+    ranks = args.integer("expert_model_parallel_size") or 1
+    has_model = any(map(args.text, (*SHAPE, "num_experts")))
+    return args if has_model or ranks == 1 else args.replaced(num_experts=str(ranks))
 
 
-def _model(given: Arguments) -> dict[str, Any] | None:
-    """The model; None where the arguments leave it to be said beside them."""
-    return read_model(given) if any(map(given.word, SHAPE)) else None
+def _model(args: Arguments) -> dict[str, Any] | None:
+    """Returns the model; None where the arguments do not set it."""
+    return read_model(args) if any(map(args.text, SHAPE)) else None
 
 
-def _workload(given: Arguments) -> dict[str, Any]:
-    """The workload, without what is left to be said beside the arguments."""
-    is_sparse = given.word("num_experts") is not None
-    seq_length = given.whole("seq_length")
-    batch = given.whole("global_batch_size")
-    # These stand in for what may be said beside the arguments.
-    stated = given.replaced(seq_length=str(seq_length or 1), global_batch_size=str(batch or 1))
-    workload = read_workload(stated)
-    if seq_length is None:
-        del workload["seq_len"]
-    if batch is None:
-        del workload["global_batch"]
-    if is_sparse:
-        workload["load_balancing"] = _load_balancing(given)
+def _workload(args: Arguments) -> dict[str, Any]:
+    """Returns the workload, without the sequence length or the batch where no argument sets it."""
+    required = {"seq_length": "seq_len", "global_batch_size": "global_batch"}
+    missing = [name for name in required if args.integer(name) is None]
+    workload = read_workload(args.replaced(**dict.fromkeys(missing, "1")))
+    for name in missing:
+        del workload[required[name]]
+    if args.text("num_experts") is not None:
+        workload["load_balancing"] = _load_balancing(args)
     return workload
 
 
-def _load_balancing(given: Arguments) -> str:
-    if given.truth("moe_router_enable_expert_bias"):
+def _load_balancing(args: Arguments) -> str:
+    if args.boolean("moe_router_enable_expert_bias"):
         return "bias"
-    types = re.findall(r"\w{1,40}", given.word("moe_router_load_balancing_type") or "", re.ASCII)
-    has_weight = re.search(r"[1-9]", given.word("moe_aux_loss_coeff") or "") is not None
+    types = re.findall(r"\w{1,40}", args.text("moe_router_load_balancing_type") or "", re.ASCII)
+    has_weight = re.search(r"[1-9]", args.text("moe_aux_loss_coeff") or "") is not None
     if types == ["none"] and has_weight:
         types = ["aux_loss"]  # the default, of which the weight alone was given
     return next((_BALANCING[name] for name in types if name in _BALANCING), "none")
 
 
 def _cut_pattern(text: str, layers: int) -> str:
-    """A pattern for as many layers: cut where it has more, and going on like its last layer."""
+    """Returns a pattern for so many layers: ([0]*3+[1]*58) of ([0]*3+[1]*40) for 61. It is cut
+    where it has more layers, and goes on like its last one where it has fewer."""
     switches = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
     switches += switches[-1:] * (layers - len(switches))
     runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(switches)]
     return f"({'+'.join(runs)})" if runs else "1"
 
 
-def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, Any]:
-    tp = given.whole("tensor_model_parallel_size") or 1
-    cp = given.whole("context_parallel_size") or 1
+def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, Any]:
+    """Returns the layout. A part at which Megatron stops has a legal value in its place, and a
+    stop."""
+    tp = args.integer("tensor_model_parallel_size") or 1
+    cp = args.integer("context_parallel_size") or 1
     dp = None
-    is_divided = (given.whole("world_size", least=0) or 0) % (tp * pp * cp) == 0
-    if is_divided and (given.word("world_size") or given.word("data_parallel_size")):
-        dp = data_parallel(given, tp * pp * cp)
-    no_chunks: list[int] = []
-    chunks = stops.attempt(lambda: layers_per_chunk(given, pp, virtual), no_chunks)
-    layers = given.whole("num_layers") or 10**4
-    undivided = given.replaced(num_distributed_optimizer_instances="1")
+    is_divided = (args.integer("world_size", least=0) or 0) % (tp * pp * cp) == 0
+    if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
+        dp = data_parallel(args, tp * pp * cp)
+    even_split: list[int] = []
+    chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), even_split)
+    layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
+    one_instance = args.replaced(num_distributed_optimizer_instances="1")
     layout: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        **stops.attempt(lambda: data_parallel_axes(given, dp), data_parallel_axes(undivided, dp)),
-        **expert_axes(given, tp),
-        "micro_batch": given.whole("micro_batch_size"),
+        **stops.attempt(lambda: data_parallel_axes(args, dp), data_parallel_axes(one_instance, dp)),
+        **expert_axes(args, tp),
+        "micro_batch": args.integer("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": len(set(chunks)) > 1,
         **stops.attempt(
-            lambda: read_recompute(given, layers, pp * virtual), {"recompute": "selective"}
+            lambda: read_recompute(args, layers, pp * virtual), {"recompute": "selective"}
         ),
-        "sequence_parallel": tp > 1 and given.truth("sequence_parallel"),
-        **read_memory_knobs(given),
+        "sequence_parallel": tp > 1 and args.boolean("sequence_parallel"),
+        **read_memory_knobs(args),
     }
     if layout["micro_batch"] is None:  # a recipe may have it
         del layout["micro_batch"]
@@ -205,47 +204,47 @@ def _layout(given: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, 
         layout["recompute_layers"] = 0
     if layout["balanced"] and all(chunks[1:-1]) and len(chunks) == pp * virtual:
         layout["layers_per_chunk"] = chunks
-    if given.truth("use_tp_pp_dp_mapping"):
+    if args.boolean("use_tp_pp_dp_mapping"):
         layout["placement"] = list(PIPELINE_INSIDE)
     return layout
 
 
 def _stack(
-    given: Arguments,
+    args: Arguments,
     layout: Mapping[str, Any],
     stack_id: str,
     release: str | None,
     switches: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The stack, with its switches as the arguments and the release have them."""
+    """Returns the stack, with its switches as the arguments or the release set them."""
     try:
         fields = read_switches(
-            stack_id, switches, release, lambda condition: _holds(condition, given, layout)
+            stack_id, switches, release, lambda condition: _holds(condition, args, layout)
         )
     except Invalid as error:
         raise Invalid(PATH, error.value, error.rule) from None
-    return {"name": stack_id, **fields, **_stack_of_layout(given, layout)}
+    return {"name": stack_id, **fields, **_stack_of_layout(args, layout)}
 
 
-def _stack_of_layout(given: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the stack that are no switches, but arguments decide all the same."""
+def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the stack that are no switches and that arguments decide."""
     fields: dict[str, Any] = {}
     if layout["tp"] > 1 and not layout["sequence_parallel"]:
         fields["sequence_parallel"] = [True, False]
     if layout["cp"] > 1:
-        types = re.findall(r"[\w+]{1,40}", given.word("cp_comm_type") or "", re.ASCII)
+        types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
         fields["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")
-    if "global_aux_loss" in (given.word("moe_router_load_balancing_type") or ""):
+    if "global_aux_loss" in (args.text("moe_router_load_balancing_type") or ""):
         # Its statistics run over the micro-batches so far (core/transformer/moe/router.py).
         fields["running_balance"] = True
     return fields
 
 
-def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) -> bool:
+def _holds(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -> bool:
     """Returns True where the arguments say that the condition of a switch holds."""
-    is_sparse = given.word("num_experts") is not None
-    is_low = any(given.word(name) not in (None, "False") for name in ("fp8", "fp4"))
-    known: dict[str, bool] = {
+    is_sparse = args.text("num_experts") is not None
+    is_low = any(args.text(name) not in (None, "False") for name in ("fp8", "fp4"))
+    holds: dict[str, bool] = {
         "tp": layout["tp"] > 1,
         "sp": layout["sequence_parallel"],
         "pp": layout["pp"] > 1,
@@ -260,4 +259,4 @@ def _holds(condition: Condition, given: Arguments, layout: Mapping[str, Any]) ->
         "low_precision_zero": is_low and layout["zero_stage"] > 0,
         "never": False,
     }
-    return known.get(condition, True)
+    return holds.get(condition, True)

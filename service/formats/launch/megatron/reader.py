@@ -14,7 +14,7 @@ from typing import Any
 from models.errors import Invalid
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.megatron.half_read import half_read
-from service.formats.launch.megatron.question import reading, without_refused
+from service.formats.launch.megatron.question import launch_reading, without_refused
 from service.formats.launch.megatron.refusals import SOURCE
 from service.formats.launch.megatron.source import Source, read_source
 from service.formats.launch.megatron.writer import FRAMEWORK, NAME
@@ -28,7 +28,7 @@ from service.formats.megatron.flags import (
 from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
-from service.formats.settings.settings import SortedSettings
+from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stop, Stops
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
@@ -44,61 +44,68 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """Returns what the arguments of Megatron say. Raises Invalid for what its parser refuses."""
+    """Reads the arguments of Megatron. Raises Invalid for those that its parser refuses.
+
+    A flag that is required and missing may be one that was misspelt: the text is then read again as
+    if it had been spelt right, with a stop at the misspelling.
+    """
     release = known_release(NAME, version)
     source = read_source(text, files)
     source.change(changes)
-    typed = source.values
+    arguments = Arguments(in_todays_names(filled_in(source.values)), flag_of_argument())
     stops = Stops(SOURCE)
-    given = without_refused(Arguments(in_todays_names(filled_in(typed)), flag_of_argument()), stops)
-    set_flags = {
-        name: None if source.settings.given[name] is False else source.settings.given[name]
-        for name in source.flags
-    }
-    sorted_out = _sorted_out(given, source)
+    args = without_refused(arguments, stops)
+    unread = _unread(args, source)
     try:
-        answer = reading(
-            given,
+        reading = launch_reading(
+            args,
             stops,
             stack_id=NAME,
             framework=FRAMEWORK,
             release=release,
             environment=source.environment,
-            switches=_switch_arguments(given, source),
-            sorted_out=sorted_out,
+            switches=_switch_arguments(args, source),
+            unread=unread,
         )
     except Invalid as fault:
-        misspelt = _misspelt(fault, sorted_out)
+        misspelt = _misspelt(fault, unread)
         if misspelt is None or misspelt.meant in changes:
             raise
-        meant = {**changes, misspelt.meant: misspelt.value}
-        return read(text, version, changes=meant, files=files)
-    return replace(answer, unwritten=_unwritten(answer, typed), settings=set_flags)
+        corrected = {**changes, misspelt.meant: misspelt.value}
+        return read(text, version, changes=corrected, files=files)
+    given = source.settings.given
+    return replace(
+        reading,
+        default_origins=_default_origins(reading, source.values),
+        settings={flag: None if given[flag] is False else given[flag] for flag in source.flags},
+    )
 
 
-def _misspelt(fault: Invalid, sorted_out: SortedSettings) -> Stop | None:
-    """Returns the flag that was written for one that is missing, where it is spelt otherwise."""
-    return next((stop for stop in sorted_out.stops if stop.meant == fault.value), None)
+def _misspelt(fault: Invalid, unread: UnreadSettings) -> Stop | None:
+    """Returns the stop at the misspelling of the flag that a fault finds missing, if there is
+    one."""
+    return next((stop for stop in unread.stops if stop.meant == fault.value), None)
 
 
-def _unwritten(answer: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
-    """Returns the source of each value of a reading that nobody wrote."""
+def _default_origins(reading: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
+    """Returns, by field of the request, where values come from that the text does not set."""
     origins = {}
-    if answer.num_micro_batches is not None:
+    if reading.num_micro_batches is not None:
         origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
     sizes = {values.get(name, "None") for name in ("vocab_size", "padded_vocab_size")}
     size = vocabulary_of_tokenizer(values)
     if size is not None and sizes == {"None"}:
-        named = f"the {size} entries of {values['tokenizer_model']}, padded as Megatron does"
-        origins["model.vocab_size"] = named
+        tokenizer = values["tokenizer_model"]
+        origins["model.vocab_size"] = f"the {size} entries of {tokenizer}, padded as Megatron does"
     return origins
 
 
-def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
-    """The arguments that are given, by flag, as models.spec.switches has them."""
+def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
+    """Returns the arguments that the text sets, by flag, as models.spec.switches has them:
+    {"--bf16": True, "--moe-token-dispatcher-type": "alltoall"}."""
     arguments: dict[str, Any] = {}
     for name in source.flags:
-        value = given.word(argument_of(name))
+        value = args.text(argument_of(name))
         if takes_value(name):
             arguments[name] = value
         elif value == str(not switches_off(name)):
@@ -106,12 +113,12 @@ def _switch_arguments(given: Arguments, source: Source) -> dict[str, Any]:
     return arguments
 
 
-def _sorted_out(given: Arguments, source: Source) -> SortedSettings:
-    """Returns the settings that were given, sorted by what they mean for an answer."""
+def _unread(args: Arguments, source: Source) -> UnreadSettings:
+    """Returns the settings that are not read, or only in part."""
     settings = source.settings
-    needed = _NEEDED_BY.get(given.word("experimental_attention_variant") or "", ())
+    needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))
-    for name in source.flags:
-        if words := half_read(argument_of(name), given):
-            settings.reserve(name, *words)
-    return settings.sorted_out()
+    for flag in source.flags:
+        if reason_and_cure := half_read(argument_of(flag), args):
+            settings.reserve(flag, *reason_and_cure)
+    return settings.unread()

@@ -19,62 +19,64 @@ from service.formats.settings.stop import Stop
 _ROWS = "megatron_refusals"
 SOURCE: str = facts(_ROWS)["source"]
 _STATES: Mapping[str, Callable[[str | None], bool]] = {
-    "set": lambda word: word is not None,
-    "unset": lambda word: word is None,
-    "on": lambda word: word not in (None, "False"),
-    "off": lambda word: word in (None, "False"),
+    "set": lambda text: text is not None,
+    "unset": lambda text: text is None,
+    "on": lambda text: text not in (None, "False"),
+    "off": lambda text: text in (None, "False"),
 }
 _SHARDS = ("use_megatron_fsdp", "use_torch_fsdp2")
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def refusals(
-    given: Arguments, environment: Mapping[str, str], *, is_newest: bool
+    args: Arguments, environment: Mapping[str, str], *, is_newest: bool
 ) -> tuple[Stop, ...]:
-    """Every reason at which Megatron-Core would stop."""
-    stops = [*_broken("refusals", given, SOURCE)]
+    """Returns every stop of Megatron-Core at these arguments."""
+    stops = [*_broken("refusals", args, SOURCE)]
     if is_newest:
-        stops += _broken("of_parser", given, facts(_ROWS)["of_parser_source"])
-    sharding = next((name for name in _SHARDS if given.truth(name)), None)
+        stops += _broken("of_parser", args, facts(_ROWS)["of_parser_source"])
+    sharding = next((name for name in _SHARDS if args.boolean(name)), None)
     if sharding is not None and environment.get(_QUEUES) == "1":
         rule = f"needs {_QUEUES} above 1 or unset, and it is 1"
-        stops.append(Stop(setting=given.called(sharding), value=True, rule=rule, source=SOURCE))
+        stops.append(Stop(setting=args.called(sharding), value=True, rule=rule, source=SOURCE))
     return tuple(stops)
 
 
-def _broken(rows: str, given: Arguments, source: str) -> Iterator[Stop]:
+def _broken(rows: str, args: Arguments, source: str) -> Iterator[Stop]:
     for argument, condition, rule in facts(_ROWS)[rows]:
-        if _holds(condition, given):
-            setting, value = given.called(argument), given.shortened(argument)
+        if _holds(condition, args):
+            setting = args.called(argument)
+            value = args.shortened(argument)
             yield Stop(setting=setting, value=value, rule=rule, source=source)
 
 
-def _holds(condition: Mapping[str, Any], given: Arguments) -> bool:
-    return all(
-        any(_holds(alternative, given) for alternative in expected)
-        if name == "any"
-        else _is_as(given, name, expected)
-        for name, expected in condition.items()
-    )
+def _holds(condition: Mapping[str, Any], args: Arguments) -> bool:
+    """Returns True where arguments are as a condition says: {"use_torch_fsdp2": "on", "any":
+    [{"pipeline_model_parallel_size": {"above": 1}}, {"bf16": "off"}]}."""
+    for name, expected in condition.items():
+        if name == "any":
+            is_met = any(_holds(alternative, args) for alternative in expected)
+        elif isinstance(expected, str):
+            text = args.text(name)
+            is_met = _STATES[expected](text) if expected in _STATES else text == expected
+        else:
+            is_met = all(_compares(args, name, how, other) for how, other in expected.items())
+        if not is_met:
+            return False
+    return True
 
 
-def _is_as(given: Arguments, name: str, expected: Any) -> bool:
-    word = given.word(name)
-    if isinstance(expected, str):
-        return _STATES[expected](word) if expected in _STATES else word == expected
-    return all(_compared(given, name, how, other) for how, other in expected.items())
-
-
-def _compared(given: Arguments, name: str, how: str, other: Any) -> bool:
-    word = given.word(name)
+def _compares(args: Arguments, name: str, how: str, other: Any) -> bool:
+    """Returns True where an argument compares so with texts, a number or another argument."""
+    text = args.text(name)
     if how in ("is", "not"):
-        return (("unset" if word is None else word) in other) == (how == "is")
+        return (("unset" if text is None else text) in other) == (how == "is")
     if how in ("has", "lacks"):
-        return any(part in (word or "") for part in other) == (how == "has")
+        return any(part in (text or "") for part in other) == (how == "has")
     if how in ("above", "at_most"):
-        count = given.whole(name, least=0)
+        count = args.integer(name, least=0)
         return ((1 if count is None else count) > other) == (how == "above")
-    if word is None or given.word(other) is None:
+    if text is None or args.text(other) is None:
         return False
-    least = given.required(other)
-    return (given.required(name, least=0) >= least) == (how == "at_least")
+    least = args.required(other)
+    return (args.required(name, least=0) >= least) == (how == "at_least")

@@ -47,29 +47,33 @@ class Source:
 
     @property
     def values(self) -> dict[str, str]:
-        """The text of each argument, with the defaults of those that are not given."""
-        known = {argument_of(name): text_of(name, self.settings.given[name]) for name in self.flags}
-        return {**defaults(), **known, **self.dumped}
+        """Returns the text of each argument, with the defaults of those that the text does not
+        set."""
+        of_flags = {
+            argument_of(flag): text_of(flag, self.settings.given[flag]) for flag in self.flags
+        }
+        return {**defaults(), **of_flags, **self.dumped}
 
     @property
     def flags(self) -> list[str]:
         return [name for name in self.settings.given if name in self.settings.table.fields]
 
     def change(self, changes: Changes) -> None:
-        """Takes other values for some flags."""
-        others = {argument_of(name) for name in changes}
-        for name in self.flags:
-            if argument_of(name) in others:
-                self.settings.change({name: None})
-        kept = {name: value for name, value in changes.items() if value is not None}
-        self.settings.update(from_words(words(kept)))
+        """Takes other values for some flags, in the place of all flags that set the same
+        argument."""
+        arguments = {argument_of(flag) for flag in changes}
+        for flag in self.flags:
+            if argument_of(flag) in arguments:
+                self.settings.change({flag: None})
+        values = {flag: value for flag, value in changes.items() if value is not None}
+        self.settings.update(from_words(words(values)))
 
 
 def read_source(text: str, files: LaunchFiles) -> Source:
-    """Returns what a text says. Raises Invalid for what the parser refuses."""
-    dumped = [match for line in text.splitlines() if (match := _DUMPED.search(line[:5000]))]
-    if len(dumped) >= _FEWEST_DUMPED:
-        values = {match.group(1): match.group(2).strip() for match in dumped}
+    """Reads the arguments of a text. Raises Invalid for what the parser of Megatron refuses."""
+    matches = [_DUMPED.search(line[:5000]) for line in text.splitlines()]
+    values = {match.group(1): match.group(2).strip() for match in matches if match}
+    if sum(match is not None for match in matches) >= _FEWEST_DUMPED:
         return Source(settings=from_dump(values), dumped=_of_no_flag(values))
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
@@ -90,11 +94,11 @@ def _of_no_flag(values: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in values.items() if name not in flag_of_argument()}
 
 
-def _of_words(typed: Sequence[str]) -> tuple[Settings, dict[str, str]]:
-    """Returns what flags say as they are typed, those of forks among them; and the arguments of
-    those that Megatron-DeepSpeed adds."""
+def _of_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
+    """Returns the settings of a command line, whose flags may have the names of forks; and the
+    arguments of the flags that Megatron-DeepSpeed adds."""
     same = table().facts["same_as"]
-    settings = from_words([same.get(word, word) for word in typed])
+    settings = from_words([same.get(word, word) for word in words])
     of_deepspeed = {
         argument: str(settings.given.pop(name)) or "True"
         for name, argument in table().facts["of_deepspeed"].items()
@@ -104,8 +108,8 @@ def _of_words(typed: Sequence[str]) -> tuple[Settings, dict[str, str]]:
 
 
 def _conditional(command: Command) -> Iterable[Reservation]:
-    """Assignments that may or may not have run, and hold flags that may matter or another value of
-    a variable."""
+    """Yields the assignments of undecided branches that hold flags which may matter, or another
+    value of a variable."""
     for assignment in command.in_branches:
         names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
         is_value = not names and assignment in command.replaced_in_branches
@@ -114,19 +118,20 @@ def _conditional(command: Command) -> Iterable[Reservation]:
 
 
 def _of_document(document: Any) -> Source:
-    """Returns what a YAML document of flags or arguments says, with dashes or underscores. A recipe
-    has them in an object of its own, beside one of environment variables."""
+    """Reads a YAML document of flags or arguments, with dashes or underscores. A recipe has them in
+    an object of its own, beside one of environment variables: {"MODEL_ARGS": {"--num-layers": 32},
+    "ENV_VARS": {"CUDA_DEVICE_MAX_CONNECTIONS": 1}}."""
     same = table().facts["same_as"]
-    typed: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     others: dict[str, str] = {}
-    for written, value in _leaves(_arguments_of(document)):
-        name = written.lstrip("-").replace("-", "_")
+    for key, value in _leaves(_arguments_of(document)):
+        name = key.lstrip("-").replace("-", "_")
         flag = f"--{name.replace('_', '-')}"
         if same.get(flag, flag) in table().fields:
-            typed[flag] = value
+            flags[flag] = value
         else:
             others[name] = str(value)
-    settings, of_deepspeed = _of_words(list(_words_of(typed)))
+    settings, of_deepspeed = _of_words(list(_words_of(flags)))
     settings.update(from_dump(others))
     environment = document.get(_VARIABLES) if isinstance(document, Mapping) else None
     return Source(
@@ -140,16 +145,20 @@ def _of_document(document: Any) -> Source:
 
 
 def _arguments_of(document: Any) -> Any:
-    """The object of a recipe that has the arguments; the whole document where there is none."""
+    """Returns the objects of a recipe that have the arguments, as one; the whole document where
+    there are none."""
     if not isinstance(document, Mapping):
         return {}
-    named = [value for name, value in document.items() if str(name).upper().endswith(_ARGUMENTS)]
-    objects = [value for value in named if isinstance(value, Mapping)]
-    return {name: value for section in objects for name, value in section.items()} or document
+    arguments: dict[str, Any] = {}
+    for name, section in document.items():
+        if str(name).upper().endswith(_ARGUMENTS) and isinstance(section, Mapping):
+            arguments |= section
+    return arguments or document
 
 
 def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
-    """Flags of a document as they are typed; false and null leave one out."""
+    """Yields the flags of a document as they stand on a command line; false and null leave one
+    out."""
     for flag, value in values.items():
         if value is True:
             yield flag

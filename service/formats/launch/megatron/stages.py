@@ -17,7 +17,7 @@ from service.formats.megatron.stages import EMBEDDING, FIRST, LAST, LOSS
 def stage_arguments(
     layers: Sequence[int], pp: int, virtual_stages: int, mtp_layers: int
 ) -> dict[str, Any]:
-    """The arguments, by name, that give the chunks these numbers of layers."""
+    """Returns the arguments, by name, that give the chunks these numbers of layers."""
     if pp == 1:
         return {}
     virtual = {"num_virtual_stages_per_pipeline_rank": virtual_stages} if virtual_stages > 1 else {}
@@ -30,25 +30,26 @@ def stage_arguments(
 
 
 def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[str, Any] | None:
-    """Arguments that change the first and the last stage alone; None where these do not do."""
-    stages = [set(layers[stage::pp]) for stage in range(pp)]
-    middle = {count for counts in stages[1:-1] for count in counts}
-    if all(len(counts) == 1 for counts in stages) and len(middle) <= 1:
-        first, last = (counts.pop() * virtual_stages for counts in (stages[0], stages[-1]))
-        usual = middle.pop() * virtual_stages if middle else None
-        if first and last:
-            sizes = {FIRST: first, LAST: last}
-            return {name: size for name, size in sizes.items() if size != usual}
-    usual = max(layers)
-    inner = set(layers[1:-1])
-    if inner <= {usual} and layers[0] >= usual - 1 and layers[-1] >= usual - 1:
-        counted = {EMBEDDING: layers[0] < usual, LOSS: layers[-1] < usual}
-        return {name: True for name, counts in counted.items() if counts}
+    """Returns arguments that change the first and the last stage alone: numbers of their layers, or
+    that the embedding and the loss count as a layer. None where these do not give such layers."""
+    counts_of_stages = [set(layers[stage::pp]) for stage in range(pp)]
+    middle_counts = set().union(*counts_of_stages[1:-1])
+    is_even_within_stages = all(len(counts) == 1 for counts in counts_of_stages)
+    if is_even_within_stages and len(middle_counts) <= 1 and layers[0] and layers[-1]:
+        middle = middle_counts.pop() * virtual_stages if middle_counts else None
+        sizes = {FIRST: layers[0] * virtual_stages, LAST: layers[-1] * virtual_stages}
+        return {name: size for name, size in sizes.items() if size != middle}
+    most = max(layers)
+    is_even_between_ends = set(layers[1:-1]) <= {most}
+    if is_even_between_ends and layers[0] >= most - 1 and layers[-1] >= most - 1:
+        counts_as_layer = {EMBEDDING: layers[0] < most, LOSS: layers[-1] < most}
+        return {name: True for name, counts in counts_as_layer.items() if counts}
     return None
 
 
 def layout_string(layers: Sequence[int], mtp_layers: int) -> str:
-    """The layout with so many layers in each chunk, and all else on the first and the last."""
+    """Returns the layout with so many layers in each chunk, the embedding on the first and the rest
+    on the last: Et*3|(tt|)*6t*3L."""
     chunks = [_repeated("t", count) for count in layers]
     chunks[0] = "E" + chunks[0]
     chunks[-1] += _repeated("m", mtp_layers) + "L"

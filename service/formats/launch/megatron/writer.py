@@ -37,7 +37,7 @@ _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings"
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """The arguments that run a layout. Raises Inexpressible where none do."""
+    """Returns the arguments that run a layout. Raises Inexpressible where none do."""
     model = job.problem.architecture
     job_arguments.require_expressible(NAME, job)
     arguments = {
@@ -67,8 +67,8 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def _flags_of_switches(job: Job) -> dict[str, Any]:
-    """The switches as flags. Raises Inexpressible where the stack has one on that is a key of a
-    file of its own, as Primus-Turbo does; off it is as without that stack."""
+    """Returns the switches as flags. Raises Inexpressible where the stack has one on that is a key
+    of a file of its own, as Primus-Turbo does; off it is as without that stack."""
     stack = job.problem.stack
     flags: dict[str, Any] = {}
     for name, value in job_arguments.switches(job).items():
@@ -87,7 +87,7 @@ says = job_arguments.says
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as the words of a command line."""
+    """Returns the settings as the words of a command line."""
     listed: list[str] = []
     for name, value in settings.items():
         listed.append(name)
@@ -99,7 +99,7 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name as flags, none of which says what holds without it."""
+    """Returns the arguments by name as flags, none of which says what holds without it."""
     flags: dict[str, Any] = {}
     for name, value in arguments.items():
         flag = flag_of_argument()[name]
@@ -113,18 +113,19 @@ def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _positions(job: Job) -> int:
-    """The positions that the model has: those it learns, or its context, which is at least as long
-    as the sequences that it is trained on."""
+    """Returns the positions that the model has: those it learns, or its context, which is at least
+    as long as the sequences that it is trained on."""
     learned = job.problem.architecture.learned_positions
     return learned or max(job.problem.workload.seq_len, job.details.context_length or 0)
 
 
 def _rotary(job: Job) -> dict[str, Any]:
-    """The base of rotary positions, which Megatron takes as a whole number, how they are stretched,
-    and their share of a head, which latent attention says by itself."""
+    """Returns the base of rotary positions, which Megatron takes as a whole number, how they are
+    stretched, and their share of a head, which latent attention says by itself."""
     if not _has_rotary(job):
         return {}
-    theta, share = job.details.rope_theta, job.details.rotary_share
+    theta = job.details.rope_theta
+    share = job.details.rotary_share
     arguments: dict[str, Any] = _stretched(job)
     if theta is not None and theta.is_integer():
         arguments["rotary_base"] = int(theta)
@@ -136,8 +137,8 @@ def _rotary(job: Job) -> dict[str, Any]:
 
 
 def _stretched(job: Job) -> dict[str, Any]:
-    """The arguments that stretch rotary positions; none where Megatron has none that do it as the
-    model does, which a note then says."""
+    """Returns the arguments that stretch rotary positions; none where Megatron has none that do it
+    as the model does, which a note then says."""
     scaling = job.details.rope_scaling
     if scaling is None:
         return {}

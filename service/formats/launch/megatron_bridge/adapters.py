@@ -34,8 +34,8 @@ _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
 
 
 def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, Any]:
-    """The fields that make adapters, of each expert by itself. Raises Inexpressible where the model
-    has no layer that they would adapt."""
+    """Returns the fields that make adapters, of each expert by itself. Raises Inexpressible where
+    the model has no layer that they would adapt."""
     modules = _adapted(model, lora)
     if not modules:
         cure = f"{model.name} has none of these layers; ask with attention, mlp or both"
@@ -58,8 +58,8 @@ def adapters_in_python(format_: str, model: Architecture, lora: Lora) -> str:
 
 
 def _adapted(model: Architecture, lora: Lora) -> list[str]:
-    """The names of the modules that have adapters. Those of routed experts are called as those of
-    an MLP."""
+    """Returns the names of the modules that have adapters, such as linear_qkv. The modules of
+    routed experts are called as those of an MLP."""
     names: list[str] = []
     if "attention" in lora.targets:
         is_latent = any(attention.is_mla for attention in model.attentions)
@@ -78,20 +78,20 @@ def _adapted(model: Architecture, lora: Lora) -> list[str]:
 # -- reading
 
 
-def fields_of_scheme(written: str) -> dict[str, str]:
-    """The fields that a scheme sets, which is a name, or LoRA(dim=8) in Python."""
+def fields_of_scheme(text: str) -> dict[str, str]:
+    """Returns the fields that a scheme sets: a name, or Python, of which LoRA(dim=8) is
+    {"peft.scheme": "LoRA", "peft.dim": "8"}."""
     try:
-        made = ast.parse(written.strip(), mode="eval").body
+        scheme = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {SCHEME: written}
-    if not isinstance(made, ast.Call):
-        return {SCHEME: written.rpartition(".")[2]}
-    given = {
-        f"{_SECTION}{keyword.arg}": ast.unparse(keyword.value)
-        for keyword in made.keywords
-        if keyword.arg
-    }
-    return {SCHEME: ast.unparse(made.func).rpartition(".")[2], **given}
+        return {SCHEME: text}
+    if not isinstance(scheme, ast.Call):
+        return {SCHEME: text.rpartition(".")[2]}
+    fields = {SCHEME: ast.unparse(scheme.func).rpartition(".")[2]}
+    for keyword in scheme.keywords:
+        if keyword.arg:
+            fields[f"{_SECTION}{keyword.arg}"] = ast.unparse(keyword.value)
+    return fields
 
 
 def has_adapters(fields: Mapping[str, str]) -> bool:
@@ -103,32 +103,33 @@ def has_adapters(fields: Mapping[str, str]) -> bool:
 def read_adapters(
     fields: Mapping[str, str], *, is_moe: bool
 ) -> tuple[dict[str, Any], list[Reservation]]:
-    """Adapters in the wire form, and what is understood in part of the fields that make them.
-    Raises Invalid for a rank that is none."""
+    """Returns the adapters in the wire form, {"rank": 32, "targets": ["attention"]}, and
+    reservations about fields that are read only in part. Raises Invalid for a rank or modules that
+    are none."""
     rank = fields.get("peft.dim", str(_USUAL_RANK))
     if not _RANK.fullmatch(rank):
         raise Invalid(PATH, f"peft.dim={rank}", f"must be a whole number from 1 to {MAX_RANK}")
-    written = fields.get("peft.target_modules")
-    modules = _USUAL_MODULES if written is None else re.findall(r"[\w.*]{1,200}", written, re.ASCII)
+    text = fields.get("peft.target_modules")
+    modules = _USUAL_MODULES if text is None else re.findall(r"[\w.*]{1,200}", text, re.ASCII)
     targets = list(dict.fromkeys(target for name in modules for target in _targets(name)))
     if not targets:
         rule = f"names no module of {', '.join(_USUAL_MODULES)}: write which have adapters"
-        raise Invalid(PATH, f"peft.target_modules={written}", rule)
-    unsure = []
-    if written is not None and not _are_whole(modules):
+        raise Invalid(PATH, f"peft.target_modules={text}", rule)
+    reservations = []
+    if text is not None and not _are_whole(modules):
         reason = f"it is read as adapters of {', '.join(targets)}"
-        unsure.append(_unsure("peft.target_modules", written, reason))
+        reservations.append(_reservation("peft.target_modules", text, reason))
     scheme = fields.get(SCHEME, "lora")
     if scheme.lower() != "lora":
-        unsure.append(_unsure("peft_scheme", scheme, "it is read as lora"))
+        reservations.append(_reservation("peft_scheme", scheme, "it is read as lora"))
     is_shared = fields.get("peft.share_expert_adapters") != "False"
     if is_moe and "experts" in targets and is_shared:
         reason = "it is read as adapters of each expert by itself"
-        unsure.append(_unsure("peft.share_expert_adapters", "true", reason))
-    return {"rank": int(rank), "targets": targets}, unsure
+        reservations.append(_reservation("peft.share_expert_adapters", "true", reason))
+    return {"rank": int(rank), "targets": targets}, reservations
 
 
-def _unsure(name: str, value: str, reason: str) -> Reservation:
+def _reservation(name: str, value: str, reason: str) -> Reservation:
     return Reservation(
         setting=shown(name, value),
         reason=reason,
@@ -138,7 +139,8 @@ def _unsure(name: str, value: str, reason: str) -> Reservation:
 
 
 def _targets(module: str) -> tuple[str, ...]:
-    """Returns the modules that a name stands for, in the words of requests."""
+    """Returns the targets of a module in the words of requests: "mlp" and "experts" of
+    linear_fc1."""
     parts = module.split(".")
     if parts[-1] not in _NETWORK:
         return ("attention",) if parts[-1] in _MIXERS else ()
@@ -150,8 +152,9 @@ def _targets(module: str) -> tuple[str, ...]:
 def _are_whole(modules: Collection[str]) -> bool:
     """Returns True where all modules are known, and each network and each mixer is adapted as a
     whole."""
-    last = {name.rpartition(".")[2] for name in modules}
-    has_network = {*_NETWORK} <= last or not last & {*_NETWORK}
-    has_inputs = bool(last & {"linear_qkv", "linear_kv_up_proj"})
-    has_mixers = has_inputs == ("linear_proj" in last)
-    return has_network and has_mixers and last <= {*_NETWORK, *_MIXERS}
+    names = {name.rpartition(".")[2] for name in modules}
+    network = names & {*_NETWORK}
+    has_inputs = bool(names & {"linear_qkv", "linear_kv_up_proj"})
+    has_output = "linear_proj" in names
+    are_known = names <= {*_NETWORK, *_MIXERS}
+    return are_known and len(network) in (0, len(_NETWORK)) and has_inputs == has_output

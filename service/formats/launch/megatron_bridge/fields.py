@@ -22,14 +22,14 @@ def table() -> FieldTable:
 
 
 def precisions() -> Mapping[str, Mapping[str, str]]:
-    """The mixed precisions that have a name, by the fields that they set."""
+    """Returns the mixed precisions that have a name, by the fields that they set."""
     by_name: Mapping[str, Mapping[str, str]] = table().facts["precisions"]
     return by_name
 
 
 @cache
 def argument_of_field() -> Mapping[str, str]:
-    """The argument that says the same as a field, by the field."""
+    """Returns the argument of Megatron-LM that says the same as each field."""
     renamed: Mapping[str, str] = table().facts["renamed"]
     arguments = {field: argument for argument, field in renamed.items()}
     for field in table().fields:
@@ -41,5 +41,5 @@ def argument_of_field() -> Mapping[str, str]:
 
 
 def field_of_argument(argument: str) -> str:
-    named: str = table().facts["renamed"].get(argument, f"{_MODEL}{argument}")
-    return named
+    field: str = table().facts["renamed"].get(argument, f"{_MODEL}{argument}")
+    return field

@@ -1,7 +1,7 @@
-"""This module reads what Megatron-Bridge or NeMo 2 is told, as arguments of Megatron-LM.
+"""This module reads launches of Megatron-Bridge and NeMo 2, as arguments of Megatron-LM.
 
-What is left out is as the recipe has it. Where no recipe is told, that is the base of all recipes
-(megatron/bridge/recipes/common.py), as far as it says something of time or memory.
+Settings that a launch leaves out are those of its recipe. Where it names none they are those of the
+base of all recipes (megatron/bridge/recipes/common.py), as far as these decide time or memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
 from service.formats.launch.megatron.half_read import half_read
-from service.formats.launch.megatron.question import SHAPE, reading, without_refused
+from service.formats.launch.megatron.question import SHAPE, launch_reading, without_refused
 from service.formats.launch.megatron.refusals import SOURCE
 from service.formats.launch.megatron_bridge.adapters import has_adapters, read_adapters
 from service.formats.launch.megatron_bridge.fields import (
@@ -33,7 +33,7 @@ from service.formats.megatron.flags import flag_of_argument
 from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
-from service.formats.settings.settings import SortedSettings
+from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
@@ -54,131 +54,140 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """Returns what overrides say. Raises Invalid for values that are none of their fields'."""
+    """Reads the overrides of a recipe, such as model.tensor_model_parallel_size=4. Raises Invalid
+    for values that their fields do not take."""
     release = known_release(NAME, version)
     overrides = read_overrides(text, files)
     overrides.change(changes)
-    values = _values(overrides)
+    arguments = in_todays_names(filled_in(_arguments(overrides)))
     stops = Stops(SOURCE)
-    given = without_refused(Arguments(in_todays_names(filled_in(values)), _names()), stops)
-    read_as_flags = reading(
-        _without_part_of_model(given),
+    args = without_refused(Arguments(arguments, _fields_of_arguments()), stops)
+    reading = launch_reading(
+        _without_part_of_model(args),
         stops,
         stack_id=NAME,
         framework=FRAMEWORK,
         release=release,
         environment=overrides.environment,
         switches=_switches(overrides),
-        sorted_out=_sorted_out(given, overrides),
+        unread=_unread(args, overrides),
     )
-    in_fields = [
-        replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
-        for stop in read_as_flags.stops
-    ]
-    model = read_as_flags.model
+    model = reading.model
     if model is None and overrides.model is not None:
         model = {"name": overrides.model}
-    told = replace(
-        read_as_flags, model=model, stops=tuple(in_fields), settings=dict(overrides.settings.given)
+    reading = replace(
+        reading,
+        model=model,
+        stops=tuple(
+            replace(stop, rule=_in_fields(stop.rule), cure=_in_fields(stop.cure))
+            for stop in reading.stops
+        ),
+        settings=dict(overrides.settings.given),
     )
-    return _with_adapters(told, overrides) if has_adapters(overrides.texts) else told
+    return _with_adapters(reading, overrides) if has_adapters(overrides.texts) else reading
 
 
-def _with_adapters(told: LaunchReading, overrides: Overrides) -> LaunchReading:
-    is_moe = "load_balancing" in told.workload
-    lora, unsure = read_adapters(overrides.texts, is_moe=is_moe)
-    reservations = (*told.reservations, *unsure)
-    return replace(told, workload={**told.workload, "lora": lora}, reservations=reservations)
+def _with_adapters(reading: LaunchReading, overrides: Overrides) -> LaunchReading:
+    is_moe = "load_balancing" in reading.workload
+    lora, reservations = read_adapters(overrides.texts, is_moe=is_moe)
+    return replace(
+        reading,
+        workload={**reading.workload, "lora": lora},
+        reservations=(*reading.reservations, *reservations),
+    )
 
 
-def _names() -> Mapping[str, str]:
-    """The field of each argument."""
+def _fields_of_arguments() -> Mapping[str, str]:
     return {argument: field_of_argument(argument) for argument in flag_of_argument()}
 
 
 def _in_fields(rule: str) -> str:
-    """A rule about flags of Megatron-LM, in the fields of the same."""
+    """Returns a rule with the fields for the flags of Megatron-LM in it: "needs --bf16" is "needs
+    model.bf16"."""
 
-    def named(match: re.Match[str]) -> str:
+    def field_of_flag(match: re.Match[str]) -> str:
         flag = match.group()
         is_flag = flag in megatron_flags.table().fields
         return field_of_argument(megatron_flags.argument_of(flag)) if is_flag else flag
 
-    return _FLAG_IN_RULE.sub(named, rule)
+    return _FLAG_IN_RULE.sub(field_of_flag, rule)
 
 
 # -- values by argument
 
 
-def _values(overrides: Overrides) -> dict[str, str]:
-    """The overrides as arguments of Megatron-LM, with what recipes set for all that is left out."""
-    arguments = argument_of_field()
+def _arguments(overrides: Overrides) -> dict[str, str]:
+    """Returns the overrides as the texts of Megatron-LM's arguments, with the values of recipes for
+    those that are left out."""
+    argument_of = argument_of_field()
     fields = overrides.texts
-    given = {arguments[name]: text for name, text in fields.items() if name in arguments}
+    arguments = {argument_of[name]: text for name, text in fields.items() if name in argument_of}
     for sequence in ("dataset.seq_length", "model.seq_length"):
         if sequence in fields:
-            given["seq_length"] = fields[sequence]
-    given |= _precision(fields)
+            arguments["seq_length"] = fields[sequence]
+    arguments |= _precision(fields)
     ties = fields.get("model.share_embeddings_and_output_weights")
     if ties is not None:
-        given["untie_embeddings_and_output_weights"] = str(ties == "False")
-    if given.get("num_query_groups", "None") != "None":
-        given["group_query_attention"] = "True"
+        arguments["untie_embeddings_and_output_weights"] = str(ties == "False")
+    if arguments.get("num_query_groups", "None") != "None":
+        arguments["group_query_attention"] = "True"
     if fields.get("dist.use_megatron_fsdp") == "True":
-        given["use_megatron_fsdp"] = "True"
-    if given.get("pipeline_model_parallel_layout", "None") != "None":
-        given.pop("num_virtual_stages_per_pipeline_rank", None)
+        arguments["use_megatron_fsdp"] = "True"
+    if arguments.get("pipeline_model_parallel_layout", "None") != "None":
+        arguments.pop("num_virtual_stages_per_pipeline_rank", None)
     if overrides.num_ranks:
-        given["world_size"] = str(overrides.num_ranks)
+        arguments["world_size"] = str(overrides.num_ranks)
     # Fields of NeMo 1 have names that other versions of Megatron had (formats.megatron.versions).
     old = {
         name.removeprefix("model."): text for name, text in fields.items() if name.startswith(_OLD)
     }
-    return {**megatron_flags.defaults(), **table().facts["base"], **old, **given}
+    return {**megatron_flags.defaults(), **table().facts["base"], **old, **arguments}
 
 
 def _precision(fields: Mapping[str, str]) -> dict[str, str]:
-    """The number formats that a mixed precision sets, by its name or field by field."""
+    """Returns the arguments for the number formats that a mixed precision sets, by its name or
+    field by field."""
     name = fields.get("mixed_precision")
     values: dict[str, str] = {}
     if name == "None":
         values = {"bf16": "False", "fp16": "False"}
     elif name is not None:
         key = name.removesuffix("()").replace("-", "_")
-        named = precisions().get({"16_mixed": "fp16_mixed"}.get(key, key))
-        if named is None:
+        formats = precisions().get({"16_mixed": "fp16_mixed"}.get(key, key))
+        if formats is None:
             rule = f"must be one of {', '.join(precisions())}{suggestion(key, precisions())}"
             raise Invalid(PATH, f"mixed_precision={name[:80]}", rule)
-        values = {"bf16": "False", **named}
+        values = {"bf16": "False", **formats}
     if fields.get("mixed_precision.fp16") == "True":
         values["bf16"] = "False"
     for format_ in _FORMATS:
-        stated = fields.get(f"mixed_precision.{format_}")
-        if stated is not None:
-            values[format_] = stated
+        value = fields.get(f"mixed_precision.{format_}")
+        if value is not None:
+            values[format_] = value
     return {name: text for name, text in values.items() if name in flag_of_argument()}
 
 
-def _without_part_of_model(given: Arguments) -> Arguments:
-    """The arguments without a shape that is said in part: the recipe has the rest of it."""
-    if all(given.word(name) for name in SHAPE):
-        return given
+def _without_part_of_model(args: Arguments) -> Arguments:
+    """Returns the arguments without the model where they set only a part of it: the recipe has the
+    rest."""
+    if all(args.text(name) for name in SHAPE):
+        return args
     shape = {name: "None" for name in SHAPE if name != "num_layers"}
-    return given.replaced(**shape)
+    return args.replaced(**shape)
 
 
 def _switches(overrides: Overrides) -> dict[str, Any]:
-    """The switches that are set, by their fields. A mixed precision and the configuration of
-    overlaps go before what is said elsewhere."""
+    """Returns the switches that are set, by their fields. A mixed precision and the configuration
+    of overlaps go before other fields."""
     fields = overrides.texts
     stack_switches = switches_of(catalogue.stack(NAME))
     names = {name for switch in stack_switches for name in switch.arguments}
     switches = {**table().facts["base_switches"], **_named_precision(fields)}
     switches |= {name: fields[name] for name in names if name in fields}
     for name in _OVERLAPS:
-        stated = fields.get(f"comm_overlap.{name}", "None")
-        if stated != "None":
-            switches[f"ddp.{name}"] = stated
+        value = fields.get(f"comm_overlap.{name}", "None")
+        if value != "None":
+            switches[f"ddp.{name}"] = value
     if fields.get("mixed_precision", "None") != "None":
         switches |= _named_precision(fields)
     in_fp32 = fields.get("mixed_precision.grad_reduce_in_fp32")
@@ -191,34 +200,34 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
 
 
 def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what the mixed precision that is named sets of switches."""
+    """Returns the switches that the mixed precision of this name sets."""
     key = fields.get("mixed_precision", "bf16_mixed").replace("-", "_").removesuffix("()")
-    named = precisions().get(key, {})
+    formats = precisions().get(key, {})
     return {
-        _IN_FP32: named.get("grad_reduce_in_fp32", "True"),
-        _GATHERS: named.get("fp8_param_gather", "False"),
+        _IN_FP32: formats.get("grad_reduce_in_fp32", "True"),
+        _GATHERS: formats.get("fp8_param_gather", "False"),
     }
 
 
 # -- what is not read
 
 
-def _sorted_out(given: Arguments, overrides: Overrides) -> SortedSettings:
-    """Returns what was given, by what it means for an answer."""
+def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
+    """Returns the overrides that are not read, or only in part."""
     settings = overrides.settings
     if overrides.recipe is not None:
         reason = "what the recipe sets itself is not known"
         cure = "write as overrides what it sets of parallelism, precision and recompute"
         settings.reserve_text(overrides.recipe, reason, cure, is_open=True)
-    if given.word("micro_batch_size") is None:
+    if args.text("micro_batch_size") is None:
         reason = "it is not said: the recipe has it"
         settings.reserve_text("train.micro_batch_size", reason, "write it as an override")
     for name in settings.known:
         argument = argument_of_field().get(name, "")
-        if argument in SHAPE and not all(map(given.word, SHAPE)):
+        if argument in SHAPE and not all(map(args.text, SHAPE)):
             reason = "the recipe has the rest of the model"
             cure = "describe the model beside the launch, as `model`"
             settings.reserve(name, reason, cure, answered_by="model")
-        elif words := half_read(argument, given):
-            settings.reserve(name, *map(_in_fields, words))
-    return settings.sorted_out()
+        elif reason_and_cure := half_read(argument, args):
+            settings.reserve(name, *map(_in_fields, reason_and_cure))
+    return settings.unread()

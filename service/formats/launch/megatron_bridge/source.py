@@ -55,28 +55,30 @@ class Overrides:
 
     @property
     def model(self) -> str | None:
-        """The name of the recipe's model in the catalogue; None where that is not known."""
-        names = re.findall(r"\S+", self.recipe or "")[1::2]
-        match = _RECIPE.fullmatch("_".join(names))
+        """Returns the name of the recipe's model in the catalogue, such as llama-3-8b of "recipe
+        llama3_8b_pretrain_config"; None where that is not known."""
+        values = re.findall(r"\S+", self.recipe or "")[1::2]  # behind each option
+        match = _RECIPE.fullmatch("_".join(values))
         if match is None:
             return None
         return named_model("recipe", _JOINED_VERSION.sub(r"\1\2.\3", match["model"])).id
 
     @property
     def texts(self) -> dict[str, str]:
-        """The settings as Megatron dumps values."""
+        """Returns the settings as Megatron dumps values."""
         return {name: str(value) for name, value in self.settings.given.items()}
 
     def change(self, changes: Changes) -> None:
         """Takes other values for some settings."""
-        plain = {
+        values = {
             name: None if value is None else _value(name, str(value))
             for name, value in changes.items()
         }
-        self.settings.change(plain)
+        self.settings.change(values)
 
 
 def read_overrides(text: str, files: LaunchFiles) -> Overrides:
+    """Reads assignments of Python, a document of YAML, or a command line."""
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_ASSIGNMENT.fullmatch, lines)):
         pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
@@ -94,44 +96,49 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
 
 
 def _without_object(name: str) -> str:
-    """An assigned attribute without the variable of the configuration: cfg.model.x is model.x."""
-    first, _, rest = name.partition(".")
-    known = {field.partition(".")[0] for field in table().fields}
-    known |= {"trainer", "data", "optim", "env_vars"}
-    return rest if first not in known and rest.partition(".")[0] in known else name
+    """Returns an assigned attribute without the variable of the configuration: model.x of
+    cfg.model.x."""
+    variable, _, attribute = name.partition(".")
+    sections = {field.partition(".")[0] for field in table().fields}
+    sections |= {"trainer", "data", "optim", "env_vars"}
+    has_variable = variable not in sections and attribute.partition(".")[0] in sections
+    return attribute if has_variable else name
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Overrides and options of a command line. An option without a value is true."""
-    waiting: str | None = None
+    """Yields the overrides and options of a command line: ("model.tp", "2"), ("num_gpus", "8") of
+    model.tp=2 --num-gpus 8. An option without a value is true, and a word that is the value of none
+    has no name."""
+    option: str | None = None  # whose value may be the next word
     for word in words:
         override = _OVERRIDE.fullmatch(word)
-        if waiting is not None and (override or word.startswith("-")):
-            yield waiting, "True"
-            waiting = None
+        if option is not None and (override or word.startswith("-")):
+            yield option, "True"
+            option = None
         if override:
             yield override.group(1), override.group(2)
         elif word.startswith("-"):
             name, has_value, value = word.lstrip("-").partition("=")
             name = name.replace("-", "_")
-            waiting = None if has_value else name
+            option = None if has_value else name
             if has_value:
                 yield name, value
-        elif waiting is not None:
-            yield waiting, word
-            waiting = None
+        elif option is not None:
+            yield option, word
+            option = None
         else:
             require_arguments_defined(word)
             yield "", word
-    if waiting is not None:
-        yield waiting, "True"
+    if option is not None:
+        yield option, "True"
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
+    """Returns the overrides of options and fields with their texts, in their order."""
     overrides = Overrides(Settings(table()))
-    others: dict[str, str] = {}
-    for written, text in pairs:
-        name = _field_of_option(written)
+    run_options: dict[str, str] = {}
+    for option, text in pairs:
+        name = _field_of_option(option)
         if name.startswith("env_vars."):
             overrides.environment[name.removeprefix("env_vars.")] = text
         elif name in _SCHEMES:
@@ -142,12 +149,12 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
         elif "." in name or name == "mixed_precision":
             overrides.settings.put(name, _value(name, text))
         elif name in _OPTIONS_OF_RUNS:
-            others[name] = text
+            run_options[name] = text
         elif not _is_of_no_account(name):
             reason = "it is no option of the launch scripts, and no field"
             cure = "leave it out if it changes nothing, or write the field that it sets"
             overrides.settings.reserve_text(f"{name} {text}".strip(), reason, cure)
-    _take_run(overrides, others)
+    _take_run(overrides, run_options)
     return overrides
 
 
@@ -157,21 +164,22 @@ def _is_of_no_account(option: str) -> bool:
 
 
 def _field_of_option(name: str) -> str:
-    """The dotted field that an option or a field of NeMo sets; the name itself where there is
-    none."""
-    for before, after in table().facts["moved"]:
-        if name == before or (before.endswith(".") and name.startswith(before)):
-            return _field_of_option(after + name.removeprefix(before))
+    """Returns the dotted field that an option or a field of NeMo sets, such as
+    model.tensor_model_parallel_size of tp; the name itself where it sets none."""
+    for old_name, new_name in table().facts["moved"]:
+        if name == old_name or (old_name.endswith(".") and name.startswith(old_name)):
+            return _field_of_option(new_name + name.removeprefix(old_name))
     if "." in name:
         return name
-    named = table().facts["options"].get(name) or field_of_argument(name)
-    return named if named in table().fields or named in _OPTIONS_OF_RUNS else name
+    field_name: str = table().facts["options"].get(name) or field_of_argument(name)
+    is_known = field_name in table().fields or field_name in _OPTIONS_OF_RUNS
+    return field_name if is_known else name
 
 
-def _value(name: str, written: str) -> Any:
-    """The value of a field. Where it changes nothing it may be a variable that the text does not
-    define."""
-    text = _text(name, written)
+def _value(name: str, text: str) -> Any:
+    """Returns the value of a field: 4 of "4", None of "null". Where it changes nothing it may be a
+    variable that the text does not define."""
+    text = _text(name, text)
     if text in _PLAIN and not _is_word(name):
         return _PLAIN[text]
     if _NUMBER.fullmatch(text):
@@ -184,11 +192,11 @@ def _is_word(name: str) -> bool:
     return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
 
 
-def _text(name: str, written: str) -> str:
-    """A value as Megatron dumps it."""
+def _text(name: str, text: str) -> str:
+    """Returns a value as Megatron dumps it: "True" of true, "['mlp', 'moe']" of [mlp, moe]."""
     if not table().is_of_no_account(name):
-        require_defined(name, written)
-    text = written.strip()
+        require_defined(name, text)
+    text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     if _is_word(name):
@@ -202,7 +210,7 @@ def _text(name: str, written: str) -> str:
 
 
 def _take_run(overrides: Overrides, options: Mapping[str, str]) -> None:
-    """Takes what options, and a trainer of NeMo, say of the number of ranks and the precision."""
+    """Takes the number of ranks and the precision from options, or from a trainer of NeMo."""
     if options.get("num_gpus", "").isdecimal():
         overrides.num_ranks = int(options["num_gpus"])
     nodes = overrides.settings.given.pop("trainer.num_nodes", None)
@@ -212,7 +220,8 @@ def _take_run(overrides: Overrides, options: Mapping[str, str]) -> None:
     dtype = options.get("compute_dtype")
     if dtype is None:
         return
-    known = table().facts["dtypes"]
-    if dtype.lower() not in known:
-        raise Invalid(PATH, f"compute_dtype {dtype[:80]}", f"must be one of {', '.join(known)}")
-    overrides.settings.put("mixed_precision", known[dtype.lower()])
+    precision_of = table().facts["dtypes"]
+    if dtype.lower() not in precision_of:
+        rule = f"must be one of {', '.join(precision_of)}"
+        raise Invalid(PATH, f"compute_dtype {dtype[:80]}", rule)
+    overrides.settings.put("mixed_precision", precision_of[dtype.lower()])

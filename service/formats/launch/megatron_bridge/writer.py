@@ -55,7 +55,7 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """The overrides that run a layout. Raises Inexpressible where none do."""
+    """Returns the overrides that run a layout. Raises Inexpressible where none do."""
     job_arguments.require_expressible(NAME, job)
     if has_pattern(job.problem.architecture) and job.layout.virtual_stages > 1:
         cure = "HybridModelProvider has no virtual stages; ask with schedule 1f1b, or for megatron"
@@ -98,8 +98,8 @@ says = job_arguments.says
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as overrides of Hydra. What is added to fields that it does not see has a + in
-    front."""
+    """Returns the settings as overrides of Hydra. What is added to fields that it does not see has
+    a + in front."""
     return [
         f"{'+' * name.startswith(_UNSEEN)}{name}={_shown(value)}"
         for name, value in settings.items()
@@ -116,7 +116,7 @@ def _shown(value: Any) -> str:
 
 
 def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Arguments of Megatron-LM as fields."""
+    """Yields the arguments of Megatron-LM as fields."""
     for argument, value in arguments.items():
         if argument in _SINGLE:
             yield field_of_argument(argument), value[0]
@@ -133,7 +133,7 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _model(job: Job) -> dict[str, Any]:
-    """The shape of the model, which a recipe of it has too."""
+    """Returns the shape of the model, which a recipe of it has too."""
     model = job.problem.architecture
     arguments = megatron_model.model_arguments(NAME, job)
     heads = arguments["num_attention_heads"]
@@ -186,8 +186,8 @@ def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
-    """The number formats: by name where the recipe of that name does the same, else field by
-    field."""
+    """Returns the number formats: by name where the recipe of that name does the same, else field
+    by field."""
     precision = job.problem.workload.precision
     if precision == "fp32":
         # Providers of hybrid models have bf16 unless they are told (models/hybrid_provider.py).
@@ -226,8 +226,8 @@ def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
 
 
 def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
-    """The switches, with those of data parallelism in both of their places: the configuration of
-    overlaps sets them anew (training/comm_overlap.py)."""
+    """Returns the switches, with those of data parallelism in both of their places: the
+    configuration of overlaps sets them anew (training/comm_overlap.py)."""
     fields = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
     for name in _OVERLAPS:
         if f"ddp.{name}" in fields:

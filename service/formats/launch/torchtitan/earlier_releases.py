@@ -46,11 +46,12 @@ def is_earlier(name: str) -> bool:
 
 
 def words_of_today(name: str, value: Any) -> str:
-    """Returns what 0.3.0 is told instead of a flag; empty where it has no such flag."""
-    now = field_table(TABLE).facts["earlier"]["renamed"].get(name, "")
-    if now == RECOMPUTE:
-        return f"{now.replace('_', '-')}:{_mode(value)}"
-    return f"--{now} {value}" if now else ""
+    """Returns what to write in 0.3.0 for a flag of an earlier release, such as
+    activation-checkpoint:full; empty where it has no such flag."""
+    name_today = field_table(TABLE).facts["earlier"]["renamed"].get(name, "")
+    if name_today == RECOMPUTE:
+        return f"{name_today.replace('_', '-')}:{_mode(value)}"
+    return f"--{name_today} {value}" if name_today else ""
 
 
 def name_in(name: str, release: str | None) -> str:
@@ -63,51 +64,61 @@ def name_in(name: str, release: str | None) -> str:
 class EarlierSettings(Settings):
     """The settings of a file or of flags, by their names in 0.3.0."""
 
-    def __init__(self, written: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(field_table(TABLE))
-        facts = self.table.facts["earlier"]
         self.ignored: list[str] = []
         self.assumed: list[str] = []
-        read = {
+        facts = self.table.facts["earlier"]
+        self._fields = {
             name: Field(name=name, kind=kind.rstrip("?"), default=default)
             for name, (kind, default) in facts["read"].items()
         }
-        self.older = {name: field.default for name, field in read.items()}
         """Settings without a name in 0.3.0."""
-        for name, value in written.items():
-            now = facts["renamed"].get(name, name)
-            if now == RECOMPUTE:
-                self.put(now, _mode(value))
-            elif now in read:
-                self.older[now] = _typed(read[now], value)
-            elif name in facts["not_described"]:
-                usual, *words = facts["not_described"][name]
-                if str(value).lower() == str(usual).lower():
-                    self.ignored.append(shown(name, value))
-                else:
-                    self.reserve_text(shown(name, value), *words)
-            elif now in self.table.fields:
-                self.put(now, _typed(self.table.fields[now], value))
-            elif _is_ignored(name, facts["ignored"]):
-                self.ignored.append(shown(name, value))
-            else:
-                known = [*read, *self.table.fields] if len(self.reservations) < MOST_HINTS else ()
-                reason = f"torchtitan {RELEASE} has no such setting{suggestion(name, known)}"
-                self.reserve_text(shown(name, value), reason, "leave it out if it changes nothing")
+        self.older = {name: field.default for name, field in self._fields.items()}
+        """The values of these."""
+        for name, value in settings.items():
+            self._take(name, value)
         self.config = self._read_config(facts["flavors"])
         """This is what a config function is in 0.3.0: the model, its precision and its
         optimizer."""
 
+    def _take(self, name: str, value: Any) -> None:
+        """Takes one setting, by its name in a release before 0.3.0."""
+        facts = self.table.facts["earlier"]
+        name_today = facts["renamed"].get(name, name)
+        if name_today == RECOMPUTE:
+            self.put(RECOMPUTE, _mode(value))
+        elif name_today in self._fields:
+            self.older[name_today] = _typed(self._fields[name_today], value)
+        elif name in facts["not_described"]:
+            default, *reason_and_cure = facts["not_described"][name]
+            if str(value).lower() == str(default).lower():
+                self.ignored.append(shown(name, value))
+            else:
+                self.reserve_text(shown(name, value), *reason_and_cure)
+        elif name_today in self.table.fields:
+            self.put(name_today, _typed(self.table.fields[name_today], value))
+        elif _is_ignored(name, facts["ignored"]):
+            self.ignored.append(shown(name, value))
+        else:
+            has_hint = len(self.reservations) < MOST_HINTS
+            known = [*self._fields, *self.table.fields] if has_hint else ()
+            reason = f"torchtitan {RELEASE} has no such setting{suggestion(name, known)}"
+            self.reserve_text(shown(name, value), reason, "leave it out if it changes nothing")
+
     def _read_config(self, flavors: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-        name, flavor = self.older["model.name"], self.older["model.flavor"]
+        """Returns the model of a flavor, with its precision, as `_config` of the reader has that of
+        a config function."""
+        name = self.older["model.name"]
+        flavor = self.older["model.flavor"]
         model = flavors.get(name, {}).get(flavor)
         config: dict[str, Any] = {"model": model}
         if model:
             config["layers"] = catalogue.architecture(model).num_layers
         elif name is not None:
-            written = shown("model.flavor", f"{name} {flavor}")
+            setting = shown("model.flavor", f"{name} {flavor}")
             reason = "this flavor is not in the catalogue"
-            self.reserve_text(written, reason, "describe the model", "model")
+            self.reserve_text(setting, reason, "describe the model", "model")
         is_sparse = model is not None and catalogue.architecture(model).is_moe
         config |= self._read_converters(is_sparse)
         optimizer = self.older["optimizer.name"]
@@ -117,7 +128,8 @@ class EarlierSettings(Settings):
         return config
 
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
-        """Returns the format of products, and which part of a tensor shares a scale."""
+        """Returns the format of products, and which part of a tensor shares a scale: {"precision":
+        "fp8", "scaling": {"fp8_scaling": "rowwise"}}; nothing where they stay in bf16."""
         converters: list[str] = self.older["model.converters"]
         formats = [_CONVERTERS[converter] for converter in converters if converter in _CONVERTERS]
         if self.older["float8.enable_float8_linear"]:
@@ -127,13 +139,13 @@ class EarlierSettings(Settings):
             for converter in converters
             if converter not in _CONVERTERS and converter not in _OF_EXPERTS
         ]
-        written = shown("model.converters", converters)
         if others:
             reason = "what they make of layers is not known"
             self.reserve_text(shown("model.converters", others), reason)
         if is_sparse and bool(formats) != any(converter in _OF_EXPERTS for converter in converters):
             reason = "only some products are in a narrow format, and all are read alike"
-            self.reserve_text(written, reason, "convert linear and grouped_mm, or neither")
+            setting = shown("model.converters", converters)
+            self.reserve_text(setting, reason, "convert linear and grouped_mm, or neither")
         if not formats:
             return {}
         wide = [layer for layer in self.older[_FILTER] if layer not in _IN_16_BITS]
@@ -148,15 +160,15 @@ class EarlierSettings(Settings):
         return {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"} if by_row else {}}
 
     def layout(self, values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        """Returns the knobs that are said otherwise than in 0.3.0."""
+        """Returns the knobs of a layout whose settings 0.3.0 does not have."""
         knobs: dict[str, Any] = {"etp": self.older["parallelism.expert_tensor_parallel_degree"]}
         option = self.older["activation_checkpoint.selective_ac_option"]
         if values[RECOMPUTE] == "selective" and option != "op":
             knobs["recompute"] = "full"
             if option != "1":
-                written = shown("activation_checkpoint.selective_ac_option", option)
+                setting = shown("activation_checkpoint.selective_ac_option", option)
                 reason = "every layer of so many is recomputed, and all are read as such"
-                settings.reserve_text(written, reason, "use op, or 1")
+                settings.reserve_text(setting, reason, "use op, or 1")
         return knobs
 
 
@@ -168,7 +180,8 @@ def _mode(value: Any) -> str:
 
 
 def _typed(field_: Field, value: Any) -> Any:
-    """A value of a flag, which is text, or of TOML, where a number may stand for a word."""
+    """Returns the value of a flag, which is text, or of TOML, where a number may stand for a
+    word."""
     if isinstance(value, str):
         return field_.parse(value)
     return str(value) if field_.kind == "str" else field_.checked(value)

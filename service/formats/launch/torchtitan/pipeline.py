@@ -28,14 +28,15 @@ _LAYER = re.compile(r"layers\.\d+", re.ASCII)
 
 
 def named_split(layers_per_chunk: Sequence[int]) -> dict[str, Any]:
-    """The setting that gives each chunk these layers by the names of all modules, whatever the
-    number of layers is."""
+    """Returns the setting that gives each chunk these layers, by the names of all modules:
+    [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]]."""
     return {NAMES: _module_names(layers_per_chunk)}
 
 
 def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict[str, Any]:
-    """The settings that give each chunk these layers: two weights where they do, else the names of
-    all modules. `has_chunks` is for schedules with several chunks a rank."""
+    """Returns the settings that give each chunk these layers: the weights of embedding and head
+    where these suffice, else the names of all modules. `has_chunks` says that the schedule has
+    several chunks a rank."""
     num_layers = sum(layers_per_chunk)
     chunks = len(layers_per_chunk)
     for first, last in _weights(layers_per_chunk):
@@ -53,16 +54,16 @@ def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict
 
 
 def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The weights of embedding and head, in layers, that may make a split; the default first. What
-    both weigh together decides how much each chunk holds, and so what each of them weighs."""
+    """Yields the weights of embedding and head, in layers, that may make a split; the default
+    first. Their sum decides how much each chunk holds, and so the weight of each."""
     yield 1, 1
     num_layers = sum(layers_per_chunk)
     chunks = len(layers_per_chunk)
-    for together in range(2 * max(layers_per_chunk) + 1):
-        base, extra = divmod(num_layers + together, chunks)
+    for weight in range(2 * max(layers_per_chunk) + 1):
+        base, extra = divmod(num_layers + weight, chunks)
         first = base + (extra > 0) - layers_per_chunk[0]
         last = base - layers_per_chunk[-1]
-        if first >= 0 and last >= 0 and first + last == together:
+        if first >= 0 and last >= 0 and first + last == weight:
             yield first, last
 
 
@@ -95,11 +96,15 @@ def _module_names(layers_per_chunk: Sequence[int]) -> list[list[str]]:
 def read_split(
     settings: Mapping[str, Any], num_layers: int | None, pp: int, default_chunks: int
 ) -> tuple[int, tuple[int, ...] | None]:
-    """The number of chunks of a rank, and the layers of all chunks; None where the number of layers
-    of the model is not known. `default_chunks` are a rank's where nothing is said."""
-    named = settings[NAMES]
-    if named is not None:
-        counts = tuple(sum(bool(_LAYER.fullmatch(name)) for name in part) for part in named)
+    """Returns the number of chunks of a rank, `default_chunks` where no setting says it; and the
+    number of layers of each chunk, None where that of the model is not known. Raises Stopped for a
+    split that torchtitan refuses."""
+    modules_of_chunks = settings[NAMES]
+    if modules_of_chunks is not None:
+        counts = tuple(
+            len([name for name in modules if _LAYER.fullmatch(name)])
+            for modules in modules_of_chunks
+        )
         return _chunks_of_rank(len(counts), pp, NAMES), counts
     if num_layers is None:
         return default_chunks, None
@@ -107,7 +112,8 @@ def read_split(
         if settings[name] is not None and settings[name] < least:
             rule = f"must be at least {least}"
             raise Stopped(f"--{name}", settings[name], rule, f"--{name} {least}")
-    first, last = settings[FIRST], settings[LAST]
+    first = settings[FIRST]
+    last = settings[LAST]
     chunks = pp * default_chunks
     per_stage = settings[PER_STAGE]
     if per_stage:

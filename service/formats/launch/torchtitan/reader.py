@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
-from service.formats.launch.documents import read_toml
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.named_model import named_model
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
-from service.formats.launch.torchtitan.earlier_releases import (
-    EarlierSettings,
-    is_earlier,
-    words_of_today,
-)
+from service.formats.launch.torchtitan.earlier_releases import EarlierSettings
+from service.formats.launch.torchtitan.flags import read_flags
 from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
 from service.formats.launch.torchtitan.stops import stops
 from service.formats.launch.torchtitan.writer import (
@@ -29,22 +24,15 @@ from service.formats.launch.torchtitan.writer import (
     RELEASE,
     TABLE,
 )
-from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.release import known_release
-from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
-from service.formats.settings.stop import Stop, Stopped, Stops
-from service.formats.shell.command import Command, split_command
-from service.formats.shell.faults import PATH, require_arguments_defined
+from service.formats.settings.stop import Stopped, Stops
+from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.nearest_names import suggestion
 
 MESH = f"torchtitan {RELEASE}: distributed/parallel_dims.py and pipeline_parallel.py, trainer.py"
-_SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
-_FILE = "job.config_file"
-_TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
-_HEREDOC = re.compile(r"<<-?[ \t]*['\"\\\\]?[A-Za-z_]")
 _OF_PIPELINE = "the micro-batch of the pipeline"
 _OF_STEP = "local_batch_size * data-parallel ranks"
 _COMPONENTS = ("model", "loss")
@@ -85,11 +73,6 @@ def read(
     return _Reader(version, num_devices).read(text, changes, files)
 
 
-def _is_toml(text: str) -> bool:
-    """Returns True where a text is a file of settings, and no script that may write one."""
-    return _TOML_SECTION.search(text) is not None and not _HEREDOC.search(text)
-
-
 class _Reader:
     def __init__(self, version: str | None, num_devices: int | None) -> None:
         self.table = field_table(TABLE)
@@ -97,9 +80,8 @@ class _Reader:
         self.num_devices = num_devices
         self.settings = Settings(self.table)
         """The settings of the text, by their names in 0.3.0."""
-        self.others: dict[str, Any] = {}
-        """Flags that 0.3.0 does not have."""
-        self.ignored: list[str] = []
+        self.earlier: EarlierSettings | None = None
+        """The settings as a release before 0.3.0 has them, where the text is one of it."""
         self.stops = Stops(MESH)
 
     @property
@@ -108,155 +90,37 @@ class _Reader:
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
-        older: EarlierSettings | None = None
-        if _is_toml(text):
-            older = EarlierSettings(read_toml(text))
-        else:
-            command = split_command(text, files)
-            self._read_command(command)
-            marks = self._marks_of_release()
-            if marks:
-                self._refuse_earlier(marks[0])
-            elif any(map(is_earlier, self.others)):
-                older = EarlierSettings(self._with_file(command.files))
-            if older is None:
-                self._report_unknown()
-            self.num_devices = _num_ranks(command) or self.num_devices
-        if older is not None:
-            self.settings.given = {**older.given, **self.given}
-            self.settings.reservations += older.reservations
-            self.ignored += older.ignored
-            if RECOMPUTE in changes:
-                rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
-                raise Invalid(PATH, RECOMPUTE, rule)
+        launched = read_flags(text, self.version, files)
+        self.settings = launched.settings
+        self.earlier = launched.earlier
+        self.stops.found += launched.stops
+        self.num_devices = launched.num_ranks or self.num_devices
+        if self.earlier is not None and RECOMPUTE in changes:
+            rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
+            raise Invalid(PATH, RECOMPUTE, rule)
         self.settings.change(changes)
-        return self._reading(older)
-
-    # -- words
-
-    def _read_command(self, command: Command) -> None:
-        if (command.program or "").endswith(".sh"):  # run_train.sh
-            variables = {"MODULE": "module", "CONFIG": "config"}
-            said = {name: command.environment.get(variable) for variable, name in variables.items()}
-            for name, value in said.items():
-                if value is not None:
-                    self.settings.put(name, value)
-            if "CONFIG_FILE" in command.environment and "module" not in self.given:
-                self.others[_FILE] = command.environment["CONFIG_FILE"]
-        words = list(command.words)
-        subcommand: str | None = None
-        while words:
-            word = words.pop(0)
-            if match := _SUBCOMMAND.fullmatch(word):
-                subcommand = word
-                self.given[RECOMPUTE] = self.table.fields[RECOMPUTE].checked(match.group(1))
-                continue
-            if not word.startswith("--"):
-                require_arguments_defined(word)
-                rule = "is neither a flag nor its value: flags are --section.option VALUE"
-                raise Invalid(PATH, word, rule)
-            written, has_value, value = word[2:].partition("=")
-            behind = [value] if has_value else _values(words)
-            self._read_flag(written, behind, bool(has_value), words, subcommand)
-        for branch in command.in_branches:
-            self.settings.note(Reservation.of_branch(branch))
-
-    def _read_flag(
-        self,
-        written: str,
-        behind: Sequence[str],
-        has_value: bool,
-        words: list[str],
-        subcommand: str | None,
-    ) -> None:
-        name = written.replace("-", "_")
-        if subcommand and not name.startswith(f"{RECOMPUTE}."):
-            rule = (
-                f"stands behind {subcommand}, where torchtitan reads only options of"
-                f" activation-checkpoint: put it in front"
-            )
-            raise Invalid(PATH, f"--{written}", rule)
-        positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
-        fields = self.table.fields
-        if name not in fields and positive in fields and fields[positive].kind == "bool":
-            self.given[positive] = False
-            return
-        if name not in fields:
-            self.others[name] = " ".join(behind) or True
-            _drop(words, behind, has_value)
-            return
-        field = fields[name]
-        if field.kind == "bool":
-            if has_value:
-                section, _, last = name.rpartition(".")
-                rule = f"is a flag, without a value: write --{name}, or --{section}.no_{last}"
-                raise Invalid(PATH, shown(name, behind[0]), rule)
-            self.given[name] = True
-        elif not behind:
-            raise Invalid(PATH, f"--{written}", "needs a value behind it")
-        elif field.kind == "lists":
-            self.given[name] = [part.split(",") for part in behind]
-            _drop(words, behind, has_value)
-        else:
-            self.given[name] = field.parse(behind[0])
-            _drop(words, behind[:1], has_value)
-
-    def _marks_of_release(self) -> list[str]:
-        """Returns what was written that only 0.3.0 has."""
-        marks = [f"--{name}" for name in ("module", "config") if name in self.given]
-        policy = self.given.get(RECOMPUTE)
-        return marks if policy is None else [*marks, f"activation-checkpoint:{policy}"]
-
-    def _refuse_earlier(self, mark: str) -> None:
-        """Flags of earlier releases, at which 0.3.0 stops: they are read as what they were."""
-        names = [*filter(is_earlier, self.others)]
-        written = {name: self.others.pop(name) for name in names}
-        for name, value in written.items():
-            rule = (
-                f"is a flag of torchtitan before 0.3.0, and {mark} is one of 0.3.0: write the flags"
-                " of one release"
-            )
-            cure = words_of_today(name, value)
-            source = self.table.facts["parser"]
-            self.stops.found.append(
-                Stop(setting=f"--{name}", value=value, rule=rule, source=source, cure=cure)
-            )
-        older = EarlierSettings(written)
-        self.settings.given = {**older.given, **self.given}
-
-    def _with_file(self, files: LaunchFiles) -> dict[str, Any]:
-        """The flags of an earlier release, and the settings of the file that one of them names."""
-        if _FILE not in self.others:
-            return self.others
-        file = self.others.pop(_FILE)
-        return {**read_toml(files.text(file, f"--{_FILE} {file}")), **self.others}
-
-    def _report_unknown(self) -> None:
-        """Takes in the flags that 0.3.0 does not have. It stops at them, unless they are of another
-        release or of a config function that is not known."""
-        name = self.given.get("config")
-        configs = self.table.facts["configs"].get(self.given.get("module"), {})
-        is_known = self.version in (None, RELEASE) and (name is None or name in configs)
-        self.settings.is_other_release = not is_known
-        self.settings.given |= self.others
+        return self._reading()
 
     # -- meaning
 
-    def _reading(self, older: EarlierSettings | None) -> LaunchReading:
-        config = older.config if older else self._config()
+    def _reading(self) -> LaunchReading:
+        """Returns the reading of the settings, filled up with those of the config function and the
+        defaults."""
+        earlier = self.earlier
+        config = earlier.config if earlier else self._config()
         values = {**self.table.defaults(), **config.get("sets", {}), **self.given}
         self._replace_degrees(values)
         layout = self._layout(values, config)
-        if older:
-            layout |= older.layout(values, self.settings)
+        if earlier:
+            layout |= earlier.layout(values, self.settings)
         self._divide_devices(layout, values)
         workload = self._workload(values, layout, config)
-        stack = self._stack(values, layout, config, older)
-        sorted_out = self.settings.sorted_out()
+        stack = self._stack(values, layout, config)
+        unread = self.settings.unread()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
-            version=self._release(older),
+            version=self._release or RELEASE,
             model=_model(config),
             workload=workload,
             stack=stack,
@@ -264,57 +128,55 @@ class _Reader:
             num_devices=self.num_devices,
             devices_setting=None if values[_SHARDS] == -1 else f"--{_SHARDS}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
-            unwritten=self._unwritten(values, layout, config, older),
+            default_origins=self._default_origins(values, layout, config),
             stops=(
                 *self.stops.found,
-                *sorted_out.stops,
-                *(() if older else stops(values, layout, config)),
+                *unread.stops,
+                *(() if earlier else stops(values, layout, config)),
             ),
             settings=self.settings.known,
-            reservations=sorted_out.reservations,
-            ignored=(*self.ignored, *sorted_out.no_account),
-            assumed=tuple(older.assumed) if older else (),
+            reservations=unread.reservations,
+            ignored=(*(earlier.ignored if earlier else ()), *unread.no_account),
+            assumed=tuple(earlier.assumed) if earlier else (),
         )
 
-    def _release(self, older: EarlierSettings | None) -> str:
-        """The release whose defaults hold."""
-        written = self.version or (EARLIER if older else None)
-        return known_release(NAME, written) or RELEASE
+    @property
+    def _release(self) -> str | None:
+        """Returns the release whose defaults hold; None for the newest."""
+        return known_release(NAME, self.version or (EARLIER if self.earlier else None))
 
-    def _unwritten(
-        self,
-        values: Mapping[str, Any],
-        layout: Mapping[str, Any],
-        config: Mapping[str, Any],
-        older: EarlierSettings | None,
+    def _default_origins(
+        self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Returns the source of each length and batch that nobody wrote."""
-        local = "training.local_batch_size"
+        """Returns, by field of the request, where lengths and batches come from that the text does
+        not set."""
+        local_batch = "training.local_batch_size"
         of_pipeline = "parallelism.pipeline_parallel_microbatch_size"
         fields = {
             "workload.seq_len": "training.seq_len",
-            "layout.micro_batch": of_pipeline if layout["pp"] > 1 else local,
+            "layout.micro_batch": of_pipeline if layout["pp"] > 1 else local_batch,
         }
-        release = self._release(older)
-        sources = {}
+        origins: dict[str, str] = {}
         for field, name in fields.items():
+            if name in self.given:
+                continue
             if name in config.get("sets", {}):
-                sources[field] = f"what --config {self.given['config']} sets for {name}"
+                origins[field] = f"what --config {self.given['config']} sets for {name}"
             else:
-                sources[field] = f"the default of {name} in {FRAMEWORK} {release}"
-        sources = {
-            field: sources[field] for field, name in fields.items() if name not in self.given
-        }
+                release = self._release or RELEASE
+                origins[field] = f"the default of {name} in {FRAMEWORK} {release}"
         if values["training.global_batch_size"] < 0:
-            sources["workload.global_batch"] = (
-                f"{local}, {values[local]}, of every data-parallel rank, as"
+            origins["workload.global_batch"] = (
+                f"{local_batch}, {values[local_batch]}, of every data-parallel rank, as"
                 " training.global_batch_size is not set"
             )
-        return sources
+        return origins
 
     def _config(self) -> Mapping[str, Any]:
-        """Returns what the config function sets; nothing where it is none of the release."""
-        module, name = self.given.get("module"), self.given.get("config")
+        """Returns what the config function of a text sets, as {"model": "llama-3-8b", "sets":
+        {"training.seq_len": 8192}}; nothing where the release has no such function."""
+        module = self.given.get("module")
+        name = self.given.get("config")
         configs = self.table.facts["configs"].get(module, {})
         if name is None:
             reason = "it is not given, and what its function sets is not known"
@@ -325,23 +187,25 @@ class _Reader:
             hint = suggestion(name, configs) if module in self.table.facts["modules"] else ""
             reason = f"what this function sets is not known{hint}"
             cure = "write as flags what it sets, and describe the model in the request"
-            written = f"--module {module} --config {name}"
-            self.settings.reserve_text(written, reason, cure, is_open=True)
+            self.settings.reserve_text(
+                f"--module {module} --config {name}", reason, cure, is_open=True
+            )
         return dict(configs.get(name, {}))
 
     def _replace_degrees(self, values: dict[str, Any]) -> None:
-        """Put 1, or -1 where that is the rest, for numbers at which torchtitan stops whatever the
-        others are."""
+        """Replaces numbers at which torchtitan stops, whatever the others are: with 1, or with -1
+        where that takes the devices that are left."""
         for name in (*_DEGREES.values(), *_COUNTS):
-            is_ours = values[name] >= 1 or (name == _SHARDS and values[name] == -1)
-            if not is_ours:
+            is_taken = values[name] >= 1 or (name == _SHARDS and values[name] == -1)
+            if not is_taken:
                 self.stops.attempt(partial(_refuse_degree, name, values[name]), None)
                 values[name] = -1 if name == _SHARDS else 1
 
     def _layout(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        layout: dict[str, Any] = {ours: values[name] for ours, name in _DEGREES.items()}
-        known = config.get("model")
-        if known and not catalogue.architecture(known).is_moe:
+        """Returns the layout but for what follows from the number of devices."""
+        layout: dict[str, Any] = {axis: values[name] for axis, name in _DEGREES.items()}
+        model = config.get("model")
+        if model and not catalogue.architecture(model).is_moe:
             layout["ep"] = 1  # of a dense model it has no effect
         if values[_SHARDS] != -1:
             layout["dp_shard"] = values[_SHARDS]
@@ -366,22 +230,24 @@ class _Reader:
     def _pipeline(
         self, values: Mapping[str, Any], pp: int, config: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """Returns the schedule of a pipeline and its split, if the number of layers is known."""
         name = "parallelism.pipeline_parallel_schedule"
-        written = values[name]
-        schedule, is_same = self.stops.attempt(partial(_schedule, written), ("1f1b", True))
-        if not is_same:
+        schedule, is_described = self.stops.attempt(
+            partial(_schedule, values[name]), ("1f1b", True)
+        )
+        if not is_described:
             reason = f"this schedule is not described, and read as {schedule}, the nearest"
             self.settings.reserve(name, reason, "use a schedule that is: 1F1B or Interleaved1F1B")
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = config.get("layers")
-        unknown: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
-        of_rank, split = self.stops.attempt(
-            lambda: read_split(values, num_layers, pp, default_chunks), unknown
+        unsplit: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
+        virtual_stages, split = self.stops.attempt(
+            lambda: read_split(values, num_layers, pp, default_chunks), unsplit
         )
         if split is None and (PER_STAGE in self.given or NAMES in self.given):
             reason = "how the layers of the model are split is not known without their number"
             self.settings.reserve(PER_STAGE, reason, "name a --config of torchtitan's own")
-        layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": of_rank}
+        layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual_stages}
         if split is not None:
             layout["balanced"] = len(set(split)) > 1
             if layout["balanced"]:
@@ -389,8 +255,8 @@ class _Reader:
         return layout
 
     def _divide_devices(self, layout: dict[str, Any], values: Mapping[str, Any]) -> None:
-        """The sharded data-parallel degree and the number of devices, and with them what is
-        sharded. FSDP shards over context parallelism too."""
+        """Puts the degree of sharded data parallelism, and what is sharded, into a layout, and
+        finds the number of devices where the degrees say it."""
         others = layout["pp"] * layout["dp_replicate"] * layout["cp"] * layout["tp"]
         if "dp_shard" not in layout and self.num_devices is not None:
             layout["dp_shard"] = self.stops.attempt(
@@ -403,14 +269,15 @@ class _Reader:
         layout |= self._sharding(layout, values)
 
     def _sharding(self, layout: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the ZeRO stage, and whether FSDP drops parameters after forward."""
         name = "parallelism.fsdp_reshard_after_forward"
         policy = values[name]
         reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
-        replicates = layout["dp_replicate"] > 1
-        shard = layout.get("dp_shard")
-        is_sharded = shard is None or shard > 1
-        if not replicates:
-            # At degree 1 FSDP shards nothing; whoever says how, or offloads, means FSDP.
+        dp_shard = layout.get("dp_shard")
+        is_sharded = dp_shard is None or dp_shard > 1
+        if layout["dp_replicate"] == 1:
+            # FSDP shards over context parallelism too. At degree 1 it shards nothing, and a text
+            # that says how, or offloads, means FSDP.
             means_fsdp = name in self.given or layout["offload_optimizer"]
             is_sharded = is_sharded or layout["cp"] > 1 or means_fsdp
         elif layout["cp"] > 1 and not is_sharded:
@@ -426,6 +293,7 @@ class _Reader:
     def _workload(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """Returns the workload, without what a config function decides that is not known."""
         precision = config.get("precision", "bf16")
         if values["training.mixed_precision_param"] == "float32" and precision == "bf16":
             precision = "fp32"
@@ -449,6 +317,8 @@ class _Reader:
         return workload if batch is None else {**workload, "global_batch": batch}
 
     def _global_batch(self, values: Mapping[str, Any], layout: Mapping[str, Any]) -> int | None:
+        """Returns the global batch; None where it follows from a number of devices that is not
+        known."""
         local: int = values["training.local_batch_size"]
         batch: int = values["training.global_batch_size"]
         micro_batch: int = layout["micro_batch"]
@@ -470,68 +340,44 @@ class _Reader:
         return batch
 
     def _stack(
-        self,
-        values: Mapping[str, Any],
-        layout: Mapping[str, Any],
-        config: Mapping[str, Any],
-        older: EarlierSettings | None,
+        self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
     ) -> dict[str, Any]:
-        release = known_release(NAME, self.version or (EARLIER if older else None))
-        said = {**config.get("sets", {}), **self.given}
+        """Returns the stack. The switches of compilation and of CUDA graphs are set as they take
+        effect, and the others as the text has them."""
+        switches = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
         compiles = values["compile.enable"]
-        said["compile.enable"] = compiles and "model" in components
-        if "compile.components" in said:  # in any order
-            said["compile.components"] = [
+        compiles_model = compiles and "model" in components
+        switches["compile.enable"] = compiles_model
+        if "compile.components" in switches:  # in any order
+            switches["compile.components"] = [
                 component for component in _COMPONENTS if component in components
             ]
-        may_capture = older is None and layout["pp"] == 1 and layout["ep"] == 1
+        may_capture = self.earlier is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
-        said["training.disable_cuda_graphs"] = not captures
+        switches["training.disable_cuda_graphs"] = not captures
         scaling = config.get("scaling", {})
-        stack = {"name": NAME, **switch_fields(NAME, said, release), **scaling}
+        stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
         if captures:  # kernels that are not compiled too
             stack["launch"] = "graph"
-        if compiles and "model" not in components:
+        if compiles and not compiles_model:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
             stack["sequence_parallel"] = [True, False]
         schedule = layout.get("schedule", "1f1b")
-        own = catalogue.stack(NAME).schedules
-        if schedule not in own:
-            stack["schedules"] = [*own, schedule]
+        schedules = catalogue.stack(NAME).schedules
+        if schedule not in schedules:
+            stack["schedules"] = [*schedules, schedule]
         return stack
 
 
-def _num_ranks(command: Command) -> int | None:
-    """The ranks of a job; run_train.sh starts NGPU of them on one machine."""
-    written = command.environment.get("NGPU", "")
-    return command.num_ranks or (int(written) if re.fullmatch(r"\d{1,6}", written) else None)
-
-
-def _values(words: Sequence[str]) -> list[str]:
-    """The words in front of the next flag or subcommand."""
-    values = []
-    for word in words:
-        if word.startswith("--") or _SUBCOMMAND.fullmatch(word):
-            break
-        values.append(word)
-    return values
-
-
-def _drop(words: list[str], values: Sequence[str], has_value: bool) -> None:
-    """Take away the words that were the values of a flag."""
-    if not has_value:
-        del words[: len(values)]
-
-
-def _schedule(written: str) -> tuple[str, bool]:
-    """The schedule of a name of PyTorch's, and whether it is the same."""
-    if written.lower() not in READ_SCHEDULES:
-        known = "1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
-        rule = f"must be a schedule such as {known}"
-        raise Stopped("--parallelism.pipeline_parallel_schedule", written, rule)
-    return READ_SCHEDULES[written.lower()]
+def _schedule(name: str) -> tuple[str, bool]:
+    """Returns the schedule that PyTorch has by a name, ("interleaved", True) of Interleaved1F1B, or
+    the nearest that is described, with False."""
+    if name.lower() not in READ_SCHEDULES:
+        rule = "must be a schedule such as 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
+        raise Stopped("--parallelism.pipeline_parallel_schedule", name, rule)
+    return READ_SCHEDULES[name.lower()]
 
 
 def _require_multiple(name: str, value: int, divisor: int, what: str) -> None:
@@ -542,7 +388,8 @@ def _require_multiple(name: str, value: int, divisor: int, what: str) -> None:
 
 
 def _remaining(num_devices: int, others: int) -> int:
-    """The devices over the other degrees."""
+    """Returns the devices that the other degrees leave. Raises Stopped where they do not divide
+    them."""
     if num_devices % others:
         rule = f"is what the other degrees, {others} in all, leave of {num_devices} devices"
         cure = f"degrees whose product divides {num_devices}"
@@ -566,8 +413,8 @@ def _refuse_degree(name: str, value: int) -> None:
 def _num_micro_batches(
     values: Mapping[str, Any], layout: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> int | None:
-    """The micro-batches of a data-parallel rank in a step. Unless a global batch is given, they are
-    those of the local one."""
+    """Returns the micro-batches of a data-parallel rank in a step, which are those of the local
+    batch unless there is a global one; None where the number of ranks is not known."""
     if values["training.global_batch_size"] < 0:
         return max(values["training.local_batch_size"] // layout["micro_batch"], 1)
     if "dp_shard" not in layout:
@@ -577,6 +424,6 @@ def _num_micro_batches(
 
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The model that a config function trains; none predicts several tokens."""
+    """Returns the model that a config function trains. None has multi-token prediction."""
     name = config.get("model")
     return None if name is None else named_model(name, mtp_layers=0)

@@ -18,7 +18,7 @@ _ASYNC = "compile.enable_async_tensor_parallel"
 def stops(
     values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[Stop, ...]:
-    """Every reason at which it would stop; `config` is what the config function is."""
+    """Returns every reason at which it would stop; `config` is what the config function is."""
     return tuple(_stops(values, layout, config))
 
 

@@ -54,7 +54,7 @@ IMPLEMENTATIONS: Mapping[str, str] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """The flags that run a layout. Raises Inexpressible where none do."""
+    """Returns the flags that run a layout. Raises Inexpressible where none do."""
     _require_expressible(job)
     recipe = _recipe(job)
     settings = {
@@ -78,8 +78,8 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as an argument list. The subcommand of activation checkpointing stands last: behind
-    it torchtitan reads only its own flags."""
+    """Returns the settings as an argument list. The subcommand of activation checkpointing stands
+    last: behind it torchtitan reads only its own flags."""
     arguments: list[str] = []
     for name, value in settings.items():
         if name != RECOMPUTE:
@@ -139,8 +139,8 @@ def _is_own_selective(job: Job) -> bool:
 
 
 def _recipe(job: Job) -> tuple[str, str] | None:
-    """The module and the config function that train the model of a job; None where no function of
-    the release does in its precision, with its optimizer."""
+    """Returns the module and the config function that train the model of a job; None where no
+    function of the release does in its precision, with its optimizer."""
     workload = job.problem.workload
     if workload.lora:  # which is made by a converter
         return None
@@ -228,8 +228,8 @@ def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
 
 
 def _software(job: Job) -> dict[str, Any]:
-    """The switches of the stack. A step is captured as a CUDA graph unless told otherwise, which
-    works neither in a pipeline nor with all-to-alls of the standard dispatcher (trainer.py,
+    """Returns the switches of the stack. A step is captured as a CUDA graph unless told otherwise,
+    which works neither in a pipeline nor with all-to-alls of the standard dispatcher (trainer.py,
     _validate_cuda_graphs)."""
     layout = job.layout
     stack = job.problem.stack
@@ -245,8 +245,8 @@ def _software(job: Job) -> dict[str, Any]:
 
 
 def says(problem: Problem) -> Collection[str]:
-    """The fields of the stack that `_software` says beside the switches: a loss that is compiled by
-    itself, and kernels that are captured as they are."""
+    """Returns the fields of the stack that `_software` says beside the switches: a loss that is
+    compiled by itself, and kernels that are captured as they are."""
     stack = problem.stack
     if stack.launch == "eager" and stack.loss in ("compiled", "pytorch"):
         return ("loss",)

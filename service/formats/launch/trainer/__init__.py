@@ -2,6 +2,6 @@
 ms-swift, each with FSDP or DeepSpeed.
 
 Each tool has a table of its settings (fields/*.json). `launched` finds the tool and its settings in
-a text, a module per tool says them in the names of accelerate and transformers, and `reader` makes
-of these a layout of FSDP or of DeepSpeed.
+a text, a module per tool translates them into those of accelerate and transformers, and `reader`
+makes of these a layout of FSDP or of DeepSpeed.
 """

@@ -41,27 +41,29 @@ _NAME = re.compile(r"[\w.-]{1,400}", re.ASCII)
 
 
 def flags_for(lora: Lora) -> str:
-    """The flags that make adapters. The names of all matrices of a group are the model's."""
+    """Returns the flags of TRL that make adapters: --use_peft --lora_r 16 --lora_target_modules …
+    where the modules are the model's own."""
     narrow = f" --load_in_{lora.base_bits}bit" if lora.base_bits < 16 else ""
     modules = " ".join(lora.modules) or "…"
     return f"--use_peft --lora_r {lora.rank}{narrow} --lora_target_modules {modules}"
 
 
 def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    """The adapters in the wire form; nothing where none are asked for. What is counted as something
-    else goes into `assumed`."""
-    if not (settings.truth("use_peft") or settings.truth("lora_enable")):
+    """Returns the adapters, {"lora": {"rank": 16, "targets": ["attention"], "base_bits": 4}};
+    nothing where there are none. A note on what is counted as something else goes into
+    `assumed`."""
+    if not (settings.boolean("use_peft") or settings.boolean("lora_enable")):
         for name in ("lora_r", "load_in_4bit", "load_in_8bit"):
             if settings.given.get(name) not in (None, False, "false", "False"):
                 reason = "it goes with adapters, and nothing here asks for them"
                 settings.reserve(name, reason, "write use_peft, or leave it out")
         return {}
-    rank = settings.whole("lora_r") or settings.whole("lora_rank") or _USUAL_RANK
+    rank = settings.integer("lora_r") or settings.integer("lora_rank") or _USUAL_RANK
     if rank > MAX_RANK:
         raise Invalid(PATH, shown("lora_r", rank), f"must be at most {MAX_RANK}")
-    bits = settings.whole("bits") or 16
+    bits = settings.integer("bits") or 16
     for narrow in (8, 4):
-        bits = narrow if settings.truth(f"load_in_{narrow}bit") else bits
+        bits = narrow if settings.boolean(f"load_in_{narrow}bit") else bits
     if bits not in get_args(BaseBits):
         reason = f"frozen weights of {bits} bits are not described"
         settings.reserve("bits", reason, "judge it with 4 or 8 bits")
@@ -71,7 +73,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
 
 
 def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    """The modules that are trained whole beside adapters."""
+    """Returns the modules that are trained whole beside adapters, in the wire form."""
     name = "lora_modules_to_save"
     modules = _modules(settings.given.get(name))
     if not modules:
@@ -86,53 +88,52 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
 
 
 def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
-    """The groups of matrices that have adapters, and the modules of these where they are not all,
-    in the wire form."""
+    """Returns the groups of matrices that have adapters, and the matrices of these groups where
+    only some have: {"targets": ["attention"], "modules": ["q_proj", "v_proj"]}."""
     name = "lora_target_modules"
-    written = settings.given.get(name)
-    named = _modules(written)
-    if not named:
+    names = _modules(settings.given.get(name))
+    if not names:
         assumed.append(f"{name} is not given, and PEFT picks them by model: all are counted")
-    known = {module for target in named for module in _NAMES.get(target, ())}
-    _reserve_others(settings, name, written, sorted(known))
-    parameters = _modules(settings.given.get("lora_target_parameters"))
-    of_experts = not _IN_EXPERTS.isdisjoint(parameters)
-    kinds = {
-        "attention": not known.isdisjoint(_ATTENTION),
-        "mlp": not known.isdisjoint(_NETWORK),
-        "experts": not known.isdisjoint(_NETWORK) or of_experts,
-    }
-    targets = [kind for kind in kinds if kinds[kind]] or [*kinds]
-    if of_experts and not kinds["mlp"]:
-        known |= {*_NETWORK}
-    parts = [part for part in (_ATTENTION, _NETWORK) if not known.isdisjoint(part)]
-    modules = [module for part in parts for module in part]
-    if known.issuperset(modules):
+    matrices = {matrix for module in names for matrix in _NAMES.get(module, ())}
+    _reserve_others(settings, name, sorted(matrices))
+    expert_parameters = _modules(settings.given.get("lora_target_parameters")) & _IN_EXPERTS
+    in_attention = bool(matrices & {*_ATTENTION})
+    in_mlp = bool(matrices & {*_NETWORK})
+    in_experts = in_mlp or bool(expert_parameters)
+    has_adapters = {"attention": in_attention, "mlp": in_mlp, "experts": in_experts}
+    targets = [group for group, is_in in has_adapters.items() if is_in] or [*has_adapters]
+    if in_experts and not in_mlp:
+        matrices |= {*_NETWORK}
+    of_targets = [
+        matrix for group in (_ATTENTION, _NETWORK) if matrices & {*group} for matrix in group
+    ]
+    if matrices.issuperset(of_targets):
         return {"targets": targets}
-    return {"targets": targets, "modules": [module for module in modules if module in known]}
+    return {"targets": targets, "modules": [name for name in of_targets if name in matrices]}
 
 
-def _reserve_others(settings: Settings, name: str, written: Any, known: list[str]) -> None:
-    """Note modules that are read as none, and a pattern, which may leave some layers out."""
-    in_words = str(written or "").strip("[]\"' ")
-    entries = written if isinstance(written, list) else re.split(r"[,\s\"']+", in_words)
-    names = [str(entry) for entry in entries if entry]
-    others = [name for name in names if _NAME.fullmatch(name) and not _is_known(name)]
+def _reserve_others(settings: Settings, name: str, matrices: list[str]) -> None:
+    """Reserves modules that are none of the known matrices, and a regular expression, which may
+    leave some layers out."""
+    value = settings.given.get(name)
+    words = re.split(r"[,\s\"']+", str(value or "").strip("[]\"' "))
+    modules = [str(word) for word in (value if isinstance(value, list) else words) if word]
+    others = [word for word in modules if _NAME.fullmatch(word) and not _is_known(word)]
     if others:
         reason = f"adapters of {', '.join(others[:4])} are not described"
         settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
-    elif not all(map(_NAME.fullmatch, names)):
-        reason = (
-            f"a pattern, read as adapters of {', '.join(known) or 'all matrices'} on all layers"
-        )
+    elif not all(map(_NAME.fullmatch, modules)):
+        counted = ", ".join(matrices) or "all matrices"
+        reason = f"a pattern, read as adapters of {counted} on all layers"
         settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
 
 
-def _is_known(name: str) -> bool:
-    return name == _ALL or name.rpartition(".")[2] in _NAMES
+def _is_known(module: str) -> bool:
+    return module == _ALL or module.rpartition(".")[2] in _NAMES
 
 
-def _modules(written: Any) -> set[str]:
-    """The names of modules in a list, in words, or in a pattern."""
-    text = " ".join(map(str, written)) if isinstance(written, list) else str(written or "")
+def _modules(value: Any) -> set[str]:
+    """Returns the names of modules in a list, in words, or in a regular expression: {"q_proj",
+    "v_proj"} of ".*(q_proj|v_proj)"."""
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
     return set(_MODULE.findall(text))

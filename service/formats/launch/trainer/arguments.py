@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import Any
 
 from service.formats.shell.faults import require_arguments_defined
@@ -13,8 +14,8 @@ _FILE = re.compile(r"[^-\s]\S*\.(?:ya?ml|json)", re.ASCII)
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
-    """Settings by name with underscores: --name value, --name=value, name=value. A flag without a
-    value is "true", and one with several has a list."""
+    """Returns settings by name with underscores: {"use_peft": "true", "lora_r": "16"} of --use-peft
+    --lora_r=16, or of lora_r=16. A flag with several values has a list."""
     settings: dict[str, Any] = {}
     at = 0
     while at < len(words):
@@ -25,19 +26,15 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def documents_in(words: Sequence[str]) -> list[str]:
-    """The files of YAML or JSON that stand among arguments without a flag, as of `axolotl
-    train`."""
-    return [word for word in _positional(words) if _FILE.fullmatch(word)]
-
-
-def _positional(words: Sequence[str]) -> Iterator[str]:
-    for word in words:
-        if word.startswith("-"):
-            return
-        yield word
+    """Returns the files of YAML or JSON in front of all flags: config.yml of `axolotl train
+    config.yml --bf16 true`."""
+    positional = takewhile(lambda word: not word.startswith("-"), words)
+    return [word for word in positional if _FILE.fullmatch(word)]
 
 
 def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
+    """Returns the name and the value of the setting at a place among words, and the place behind
+    it. A word that is no setting has no name."""
     word = words[at]
     if override := _OVERRIDE.fullmatch(word):
         return override.group(1), override.group(2), at + 1

@@ -6,16 +6,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from service.formats.launch.trainer.told import (
+from service.formats.launch.trainer.trained_parts import of_patterns
+from service.formats.launch.trainer.trainer_settings import (
     OBJECTIVE,
     REFERENCE_MODEL,
     TRAINED,
-    Asked,
-    Told,
+    Invocation,
+    TrainerSettings,
     put_fsdp,
     renamed,
 )
-from service.formats.launch.trainer.trained_parts import of_patterns
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop
 
@@ -39,74 +39,78 @@ _REMOVED = (
 _VERSIONS = ("fsdp_version", "fsdp_config.fsdp_version", "fsdp_config.version")
 
 
-def translate(settings: Settings, asked: Asked) -> Told:
-    told = renamed(settings)
-    _precision(told, settings)
-    _batch(told, settings)
-    _checkpointing(told, settings)
-    _objective(told, settings)
-    _adapters(told, settings)
-    _kernels(told, settings)
+def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
+    trainer = renamed(settings)
+    _precision(trainer, settings)
+    _batch(trainer, settings)
+    _checkpointing(trainer, settings)
+    _objective(trainer, settings)
+    _adapters(trainer, settings)
+    _kernels(trainer, settings)
     _plugins(settings)
-    _sharding(told, settings, asked.version)
-    if settings.truth("use_ray"):
-        told.put("num_processes", settings.value("ray_num_workers"), "ray_num_workers")
-    return told
+    _sharding(trainer, settings, invocation.version)
+    if settings.boolean("use_ray"):
+        trainer.put("num_processes", settings.value("ray_num_workers"), "ray_num_workers")
+    return trainer
 
 
-def _precision(told: Told, settings: Settings) -> None:
-    """bf16 is on where the device has it and nobody asks for fp16 (resolve_dtype)."""
-    half = bool(settings.truth("fp16") or settings.truth("float16"))
-    written = settings.given.get("bf16", "auto")
-    bf16 = not half if written in ("auto", None) else bool(settings.truth("bf16"))
-    bf16 = bf16 or settings.truth("bfloat16")
-    told.put("bf16", bf16 and not settings.truth("fp16"), "bf16")
-    told.put("fp16", half and not bf16, "fp16")
-    if settings.truth("fp8"):
-        told.put("fp8", True)
-    is_16_bit = half or settings.truth("load_in_8bit")
-    told.put("dtype", "bfloat16" if bf16 else "float16" if is_16_bit else "float32")
+def _precision(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the number formats. bf16 "auto" is on where the device has it and nothing asks for fp16
+    (resolve_dtype)."""
+    fp16 = settings.boolean("fp16") or settings.boolean("float16")
+    is_auto = settings.given.get("bf16", "auto") in ("auto", None)
+    bf16 = not fp16 if is_auto else settings.boolean("bf16")
+    bf16 = bf16 or settings.boolean("bfloat16")
+    trainer.put("bf16", bf16 and not settings.boolean("fp16"), "bf16")
+    trainer.put("fp16", fp16 and not bf16, "fp16")
+    if settings.boolean("fp8"):
+        trainer.put("fp8", True)
+    dtype = "float16" if fp16 or settings.boolean("load_in_8bit") else "float32"
+    trainer.put("dtype", "bfloat16" if bf16 else dtype)
 
 
-def _batch(told: Told, settings: Settings) -> None:
-    micro = settings.whole("micro_batch_size")
-    batch = settings.whole("batch_size")
-    steps = settings.whole("gradient_accumulation_steps")
-    if batch and micro and "gradient_accumulation_steps" not in settings.given:
-        steps = max(batch // micro, 1)  # validation.py, where batch_size is deprecated
-    told.put("per_device_train_batch_size", micro, "micro_batch_size")
-    told.put("gradient_accumulation_steps", steps)
-    told.put("max_length", settings.value("sequence_len"), "sequence_len")
+def _batch(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the batch, the length of sequences and the default optimizer."""
+    micro_batch = settings.integer("micro_batch_size")
+    batch = settings.integer("batch_size")
+    steps = settings.integer("gradient_accumulation_steps")
+    if batch and micro_batch and "gradient_accumulation_steps" not in settings.given:
+        steps = max(batch // micro_batch, 1)  # validation.py, where batch_size is deprecated
+    trainer.put("per_device_train_batch_size", micro_batch, "micro_batch_size")
+    trainer.put("gradient_accumulation_steps", steps)
+    trainer.put("max_length", settings.value("sequence_len"), "sequence_len")
     if "optimizer" not in settings.given:
-        told.put("optim", settings.table.fields["optimizer"].default, "optimizer")
+        trainer.put("optim", settings.table.fields["optimizer"].default, "optimizer")
 
 
-def _checkpointing(told: Told, settings: Settings) -> None:
-    written = settings.given.get("gradient_checkpointing")
-    told.put("gradient_checkpointing", bool(written))
-    offloads = settings.given.get("activation_offloading") or (
-        written if written in ("offload", "offload_disk") else None
-    )
+def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts activation checkpointing and offload."""
+    checkpointing = settings.given.get("gradient_checkpointing")
+    trainer.put("gradient_checkpointing", bool(checkpointing))
+    offloads = settings.given.get("activation_offloading")
+    if not offloads and checkpointing in ("offload", "offload_disk"):
+        offloads = checkpointing
     if offloads in ("disk", "offload_disk"):
         reason = "activations go to disk, whose time is not described"
         settings.reserve("activation_offloading", reason, "judge it with true, in host memory")
-    told.put("activation_offloading", bool(offloads))
+    trainer.put("activation_offloading", bool(offloads))
 
 
-def _objective(told: Told, settings: Settings) -> None:
+def _objective(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the objective: that of rl, such as dpo, or of a reward model."""
     for name, objective in _OBJECTIVES.items():
-        if settings.truth(name):
-            told.put(OBJECTIVE, objective, name)
-    if settings.word("rl"):
-        told.put(OBJECTIVE, settings.word("rl"), "rl")
-        if settings.truth("dpo_use_liger_kernel"):
-            told.put("loss_type", "chunked_nll", "dpo_use_liger_kernel")
-    if settings.truth("rl_adapter_ref_model"):
-        told.put(REFERENCE_MODEL, True, "rl_adapter_ref_model")
+        if settings.boolean(name):
+            trainer.put(OBJECTIVE, objective, name)
+    if settings.text("rl"):
+        trainer.put(OBJECTIVE, settings.text("rl"), "rl")
+        if settings.boolean("dpo_use_liger_kernel"):
+            trainer.put("loss_type", "chunked_nll", "dpo_use_liger_kernel")
+    if settings.boolean("rl_adapter_ref_model"):
+        trainer.put(REFERENCE_MODEL, True, "rl_adapter_ref_model")
 
 
-def _parameters(told: Told, settings: Settings) -> None:
-    """The parameters of the model that are trained, where not all are."""
+def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the parts of the model that are trained, where not all are."""
     patterns = settings.given.get("unfrozen_parameters")
     if not patterns:
         return
@@ -117,128 +121,135 @@ def _parameters(told: Told, settings: Settings) -> None:
         settings.reserve("unfrozen_parameters", reason, cure, answered_by="workload.trained")
         return
     if parts.is_in_part:
-        told.assumed.append("unfrozen_parameters: layers that are trained in part are counted as"
+        trainer.assumed.append("unfrozen_parameters: layers that are trained in part are counted as"
             " trained whole")  # fmt: skip
     if parts.fields is not None:
-        told.put(TRAINED, parts.fields, "unfrozen_parameters")
+        trainer.put(TRAINED, parts.fields, "unfrozen_parameters")
 
 
-def _adapters(told: Told, settings: Settings) -> None:
-    adapter = settings.word("adapter")
+def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts the adapters of lora or qlora, or without these the trained parameters."""
+    adapter = settings.text("adapter")
     if adapter is None or not adapter:
         for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
-            told.settings.pop(name, None)
-        _parameters(told, settings)
+            trainer.settings.pop(name, None)
+        _trained_parameters(trainer, settings)
         return
     if adapter not in ("lora", "qlora"):
         cure = "judge it as lora of a rank with as many parameters"
         settings.reserve("adapter", "adapters of this kind are not described", cure)
-    told.put("use_peft", True, "adapter")
-    if adapter == "qlora" and "load_in_4bit" not in told.settings:
-        told.put("load_in_4bit", True, "adapter")
-    if settings.truth("gptq"):
-        told.put("load_in_4bit", True, "gptq")
+    trainer.put("use_peft", True, "adapter")
+    if adapter == "qlora" and "load_in_4bit" not in trainer.settings:
+        trainer.put("load_in_4bit", True, "adapter")
+    if settings.boolean("gptq"):
+        trainer.put("load_in_4bit", True, "gptq")
     modules = settings.given.get("lora_target_modules")
-    if settings.truth("lora_target_linear"):
+    if settings.boolean("lora_target_linear"):
         modules = "all-linear"
     if modules is not None:
-        told.put("lora_target_modules", modules)
+        trainer.put("lora_target_modules", modules)
     if settings.given.get("lora_modules_to_save"):
-        told.put("lora_modules_to_save", settings.given["lora_modules_to_save"])
+        trainer.put("lora_modules_to_save", settings.given["lora_modules_to_save"])
     parameters = settings.given.get("lora_target_parameters")
     if parameters:
-        told.put("lora_target_parameters", parameters)
+        trainer.put("lora_target_parameters", parameters)
 
 
-def _kernels(told: Told, settings: Settings) -> None:
-    if "attn_implementation" not in told.settings:
-        on = [kernel for name, kernel in _ATTENTION.items() if settings.truth(name)]
-        if on:
-            told.put("attn_implementation", on[0])
+def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts attention, Liger and the other losses that make no logits; reserves quantization-aware
+    training."""
+    if "attn_implementation" not in trainer.settings:
+        switches = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
+        if kernel := next(switches, None):
+            trainer.put("attn_implementation", kernel)
     plugins = " ".join(map(str, settings.value("plugins") or ()))
-    cuts = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
-    if settings.truth("liger_fused_linear_cross_entropy") or cuts:
-        told.put("use_liger_kernel", True, "liger_fused_linear_cross_entropy")
-    if cuts:
-        told.assumed.append("cut_cross_entropy is counted as Liger's loss: neither makes logits")
-    rounds = next((name for name in settings.given if name.startswith("qat.")), None)
-    if rounds is not None:
+    has_cut_loss = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
+    if settings.boolean("liger_fused_linear_cross_entropy") or has_cut_loss:
+        trainer.put("use_liger_kernel", True, "liger_fused_linear_cross_entropy")
+    if has_cut_loss:
+        trainer.assumed.append("cut_cross_entropy is counted as Liger's loss: neither makes logits")
+    qat = next((name for name in settings.given if name.startswith("qat.")), None)
+    if qat is not None:
         reason = "the rounding of weights or activations in every forward pass is not described"
-        settings.reserve(rounds, reason, "leave qat out to judge the rest of the job")
-    if settings.truth("chunked_cross_entropy"):
-        told.put("loss_type", "chunked_nll", "chunked_cross_entropy")
+        settings.reserve(qat, reason, "leave qat out to judge the rest of the job")
+    if settings.boolean("chunked_cross_entropy"):
+        trainer.put("loss_type", "chunked_nll", "chunked_cross_entropy")
 
 
 def _plugins(settings: Settings) -> None:
-    known = settings.table.facts["plugins"]
-    for plugin in settings.value("plugins") or ():
-        use = next((use for name, use in known.items() if str(plugin).endswith(name)), None)
-        if use is None or use == "not_described":
-            reason = f"the plugin {str(plugin)[:80]} may do anything in a step"
+    """Reserves plugins that are not described, and the formats of quantized weights."""
+    uses: dict[str, str] = settings.table.facts["plugins"]
+    for plugin in map(str, settings.value("plugins") or ()):
+        use = next((use for name, use in uses.items() if plugin.endswith(name)), "not_described")
+        if use == "not_described":
+            reason = f"the plugin {plugin[:80]} may do anything in a step"
             settings.reserve("plugins", reason, "leave it out to judge the rest of the job")
-    quantized = settings.word("model_quantization_config")
+    quantized = settings.text("model_quantization_config")
     if quantized and not settings.given.get("model_quantization_config_kwargs.dequantize"):
         reason = "the frozen weights have fewer bits, in a format that is not described"
         cure = "give workload.lora.base_bits 4 or 8"
         settings.reserve("model_quantization_config", reason, cure)
 
 
-def _sharding(told: Told, settings: Settings, version: str | None) -> None:
+def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
+    """Puts FSDP, context and expert parallelism, with the defaults of the release."""
     prefix = "parallelism_config.parallelism_config_"
-    own_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
-    has_fsdp = any(name.startswith("fsdp_config.") for name in settings.given)
-    listed = settings.given.get("fsdp")
-    has_fsdp1 = _is_before(version, _WITHOUT_FSDP1)
-    if not has_fsdp1:
+    fsdp_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
+    has_config = any(name.startswith("fsdp_config.") for name in settings.given)
+    options = settings.given.get("fsdp")  # such as full_shard, which only FSDP1 has
+    release_has_fsdp1 = _is_before(version, _WITHOUT_FSDP1)
+    if not release_has_fsdp1:
         _stop_at_fsdp1(settings)
-    if listed and has_fsdp1:
-        put_fsdp(told, settings, version=1 if str(own_version) != "2" else 2)
-        told.put("fsdp", listed)
-    elif has_fsdp or listed:
-        put_fsdp(told, settings, version=2)
-    _context(told, settings, prefix, version)
-    _experts(told, settings, prefix)
-    if any(name.startswith(prefix) for name in told.settings):
+    if options and release_has_fsdp1:
+        put_fsdp(trainer, settings, version=2 if str(fsdp_version) == "2" else 1)
+        trainer.put("fsdp", options)
+    elif has_config or options:
+        put_fsdp(trainer, settings, version=2)
+    _context(trainer, settings, prefix, version)
+    _experts(trainer, settings, prefix)
+    if any(name.startswith(prefix) for name in trainer.settings):
         # Devices that no degree takes are shards, or else replicas (utils/distributed.py).
         for axis in ("dp_shard", "dp_replicate"):
-            told.settings.setdefault(f"{prefix}{axis}_size", "auto")
+            trainer.settings.setdefault(f"{prefix}{axis}_size", "auto")
 
 
-def _context(told: Told, settings: Settings, prefix: str, version: str | None) -> None:
-    """Heads are exchanged for tokens where nobody asks for a ring and the ranks of a sequence fit
-    a node (integrations/context_parallel); earlier releases have a ring. Beside DeepSpeed it is its
-    sequence parallelism (utils/distributed.py)."""
-    cp = settings.whole("context_parallel_size") or settings.whole("context_parallel.size") or 1
-    cp = settings.whole("sequence_parallel_degree") or cp
-    told.settings.pop(f"{prefix}cp_size", None)
+def _context(
+    trainer: TrainerSettings, settings: Settings, prefix: str, version: str | None
+) -> None:
+    """Puts context parallelism: Ulysses where nothing asks for a ring and the ranks of a sequence
+    fit a node (integrations/context_parallel). Earlier releases have a ring. Beside DeepSpeed it is
+    DeepSpeed's sequence parallelism (utils/distributed.py)."""
+    cp = settings.integer("context_parallel_size") or settings.integer("context_parallel.size") or 1
+    cp = settings.integer("sequence_parallel_degree") or cp
+    trainer.settings.pop(f"{prefix}cp_size", None)
     if cp == 1:
         return
-    backend = settings.word("context_parallel.backend")
+    backend = settings.text("context_parallel.backend")
     is_ring = backend == "ring" or _is_before(version, _WITH_ULYSSES)
     if settings.given.get("deepspeed") or not is_ring:
-        told.put(f"{prefix}sp_size", cp, "context_parallel_size")
+        trainer.put(f"{prefix}sp_size", cp, "context_parallel_size")
     else:
-        told.put(f"{prefix}cp_size", cp, "context_parallel_size")
-        told.put(f"{prefix}cp_comm_strategy", "alltoall")
+        trainer.put(f"{prefix}cp_size", cp, "context_parallel_size")
+        trainer.put(f"{prefix}cp_comm_strategy", "alltoall")
     if backend == "usp":
         reason = "heads and a ring together are not described"
         cure = "judge it with backend ulysses or ring"
         settings.reserve("context_parallel.backend", reason, cure)
 
 
-def _experts(told: Told, settings: Settings, prefix: str) -> None:
-    """Experts that are divided over ranks (integrations/expert_parallel)."""
-    ep = settings.whole("expert_parallel_size") or 1
+def _experts(trainer: TrainerSettings, settings: Settings, prefix: str) -> None:
+    """Puts expert parallelism (integrations/expert_parallel)."""
+    ep = settings.integer("expert_parallel_size") or 1
     if ep == 1:
         return
-    if told.settings.get("distributed_type") != "FSDP":
+    if trainer.settings.get("distributed_type") != "FSDP":
         _stop(settings, "expert_parallel_size", "needs fsdp_config, with fsdp_version 2")
-    told.put(f"{prefix}ep_size", ep, "expert_parallel_size")
-    cap = settings.whole("expert_parallel_token_capacity")
-    micro = settings.whole("micro_batch_size") or 1
-    tokens = (settings.whole("sequence_len") or 1) * micro * ep
-    if cap is not None and cap < tokens:
-        reason = f"it drops tokens of an expert that gets more than {cap} of {tokens}"
+    trainer.put(f"{prefix}ep_size", ep, "expert_parallel_size")
+    capacity = settings.integer("expert_parallel_token_capacity")
+    micro_batch = settings.integer("micro_batch_size") or 1
+    tokens = (settings.integer("sequence_len") or 1) * micro_batch * ep
+    if capacity is not None and capacity < tokens:
+        reason = f"it drops tokens of an expert that gets more than {capacity} of {tokens}"
         cure = "give workload.capacity_factor"
         settings.reserve("expert_parallel_token_capacity", reason, cure)
 
@@ -250,7 +261,8 @@ def _is_before(version: str | None, minor: int) -> bool:
 
 
 def _stop_at_fsdp1(settings: Settings) -> None:
-    """Note where this release stops at settings of FSDP1 (validation.py, check_fsdp_version)."""
+    """Notes the settings of FSDP1, at which this release stops (validation.py,
+    check_fsdp_version)."""
     if settings.given.get("fsdp"):
         _stop(settings, "fsdp", _REMOVED)
     for name in _VERSIONS:

@@ -19,112 +19,110 @@ _PLUGIN = {
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
 }
-_STAGE = 2  # of the plugin where nobody says it
-_MICRO = "train_micro_batch_size_per_gpu"
+"""The settings of accelerate's deepspeed_config, and those of the document that they become."""
+_USUAL_STAGE = 2  # of DeepSpeedPlugin
+_MICRO_BATCH = "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
 _BATCH = "train_batch_size"
+_ARGUMENTS = {_MICRO_BATCH: "per_device_train_batch_size", _STEPS: _STEPS}
+"""The TrainingArguments that say the same as settings of the document."""
+_FINALIZE = "transformers 5.24.0: integrations/deepspeed.py, trainer_config_finalize"
 
 
 def document_of(
-    given: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
+    arguments: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any] | None:
-    """Returns the DeepSpeed document of a launch, whose settings leave `given`; None where another
-    shards the model."""
+    """Takes the DeepSpeed document out of the arguments of a launch: one that they name
+    (--deepspeed ds.json), one within them (deepspeed.zero_optimization.stage), or the one that
+    accelerate makes. Returns None where DeepSpeed does not shard the model."""
     prefix = "deepspeed."
     inline = {
-        name.removeprefix(prefix): given.pop(name) for name in [*given] if name.startswith(prefix)
+        name.removeprefix(prefix): arguments.pop(name)
+        for name in [*arguments]
+        if name.startswith(prefix)
     }
-    named = given.pop("deepspeed", None)
-    beside = given.pop("deepspeed_config", None)
-    file = given.pop("deepspeed_config.deepspeed_config_file", None)
-    if str(named).lower() in ("true", "none", "false", ""):
-        named = None
-    named = named or beside or file
-    if named is not None:
-        return {**_sent(str(named), files, reservations), **inline}
+    document = arguments.pop("deepspeed", None)
+    of_launcher = arguments.pop("deepspeed_config", None)
+    of_accelerate = arguments.pop("deepspeed_config.deepspeed_config_file", None)
+    if str(document).lower() in ("true", "none", "false", ""):
+        document = None
+    document = document or of_launcher or of_accelerate
+    if document is not None:
+        return {**_sent(str(document), files, reservations), **inline}
     if inline:
         return inline
-    if str(given.get("distributed_type")).upper() == "DEEPSPEED":
-        return of_plugin(given)
+    if str(arguments.get("distributed_type")).upper() == "DEEPSPEED":
+        return _document_of_plugin(arguments)
     return None
 
 
-def _sent(name: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
-    """Returns the document that a setting holds, or names."""
-    if name.lstrip().startswith("{"):
-        return read_settings(name)
-    return sent_settings(name, f"deepspeed {name}", files, reservations)
+def _sent(document: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
+    """Returns the settings of a document that is JSON itself, or the name of a file."""
+    if document.lstrip().startswith("{"):
+        return read_settings(document)
+    return sent_settings(document, f"deepspeed {document}", files, reservations)
 
 
-def of_plugin(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The document that accelerate makes of its own settings."""
-    document: dict[str, Any] = {"zero_optimization.stage": _STAGE}
-    for name, own in _PLUGIN.items():
-        value = given.get(f"deepspeed_config.{name}")
+def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the document that accelerate makes of its own settings."""
+    document: dict[str, Any] = {"zero_optimization.stage": _USUAL_STAGE}
+    for name, setting in _PLUGIN.items():
+        value = arguments.get(f"deepspeed_config.{name}")
         if value is not None:
-            document[own] = value
+            document[setting] = value
     return document
 
 
-def filled(
-    document: Mapping[str, Any], arguments: Settings, ranks: int | None, stops: Stops
+def with_trainer_values(
+    document: Mapping[str, Any], arguments: Settings, stops: Stops
 ) -> dict[str, Any]:
-    """The document with the values of TrainingArguments for those that are "auto" or missing, on
-    so many data-parallel ranks where that is known. Stops at values that are not the same."""
-    said = {
-        _MICRO: micro_batch(arguments),
+    """Returns the document as the Trainer completes it: a value that is "auto" or missing is that
+    of TrainingArguments. Notes a stop for each value that contradicts them."""
+    completed = dict(document)
+    of_trainer = {
+        _MICRO_BATCH: micro_batch(arguments),
         _STEPS: accumulation_steps(arguments),
-        **_formats(arguments),
+        **_number_formats(arguments),
     }
-    full = dict(document)
-    for name, value in said.items():
-        written = full.get(name)
+    for name, value in of_trainer.items():
+        in_document = completed.get(name)
         if value is None:
-            if written == _AUTO and name.endswith(".enabled"):
-                full[name] = False  # the default of TrainingArguments
-            continue
-        if written in (None, _AUTO):
-            full[name] = value
-        elif _differs(written, value):
-            own = _NAMES.get(name, name.partition(".")[0])
-            rule = f"is not {value}, which --{own} of TrainingArguments says: transformers stops"
-            cure = f'"{_AUTO}"'
+            if in_document == _AUTO and name.endswith(".enabled"):
+                completed[name] = False  # the default of TrainingArguments
+        elif in_document in (None, _AUTO):
+            completed[name] = value
+        elif str(in_document).lower() != str(value).lower():
+            argument = _ARGUMENTS.get(name, name.partition(".")[0])
+            rule = f"is not {value}, which --{argument} of TrainingArguments says"
             stops.found.append(
-                Stop(setting=name, value=written, rule=rule, source=_FINALIZE, cure=cure)
+                Stop(
+                    setting=name,
+                    value=in_document,
+                    rule=f"{rule}: transformers stops",
+                    source=_FINALIZE,
+                    cure=f'"{_AUTO}"',
+                )
             )
-    if _is_open(full, _STEPS) and not _is_open(full, _MICRO) and _is_open(full, _BATCH):
-        full[_STEPS] = 1  # the default of TrainingArguments
-    if full.get(_BATCH) == _AUTO:
-        del full[_BATCH]
-    if ranks is not None and _BATCH not in full and not _is_open(full, _MICRO):
-        full[_BATCH] = int(full[_MICRO]) * int(full[_STEPS]) * ranks
-    return {name: value for name, value in full.items() if not _is_size_of_bucket(name, value)}
+    is_unset = {
+        name: completed.get(name) in (None, _AUTO) for name in (_MICRO_BATCH, _STEPS, _BATCH)
+    }
+    if is_unset[_STEPS] and is_unset[_BATCH] and not is_unset[_MICRO_BATCH]:
+        completed[_STEPS] = 1  # the default of TrainingArguments
+    if completed.get(_BATCH) == _AUTO:
+        del completed[_BATCH]
+    return {name: value for name, value in completed.items() if not _is_size_of_bucket(name, value)}
 
 
-_FINALIZE = "transformers 5.24.0: integrations/deepspeed.py, trainer_config_finalize"
-_NAMES = {
-    _MICRO: "per_device_train_batch_size",
-    _STEPS: "gradient_accumulation_steps",
-}
-
-
-def _formats(arguments: Settings) -> dict[str, bool | None]:
-    """The blocks of number formats that TrainingArguments or accelerate fill in."""
-    mixed = arguments.word("mixed_precision")
+def _number_formats(arguments: Settings) -> dict[str, bool | None]:
+    """Returns whether TrainingArguments or accelerate switch bf16 and fp16 on; None where neither
+    says so."""
+    mixed_precision = arguments.text("mixed_precision")
     formats: dict[str, bool | None] = {}
     for name in ("bf16", "fp16"):
-        is_said = name in arguments.given or mixed is not None
-        is_on = bool(arguments.truth(name)) or mixed == name
-        formats[f"{name}.enabled"] = is_on if is_said else None
+        is_set = name in arguments.given or mixed_precision is not None
+        is_on = arguments.boolean(name) or mixed_precision == name
+        formats[f"{name}.enabled"] = is_on if is_set else None
     return formats
-
-
-def _is_open(document: Mapping[str, Any], name: str) -> bool:
-    return document.get(name) in (None, _AUTO)
-
-
-def _differs(written: Any, value: Any) -> bool:
-    return str(written).lower() != str(value).lower()
 
 
 def _is_size_of_bucket(name: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The tools whose settings are said in the names of accelerate and the Trainer, each with its
+"""The tools whose settings are translated into those of accelerate and the Trainer, each with its
 table of fields."""
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from functools import cache
 
 from service.formats.launch.trainer import axolotl, llama_factory, llama_factory_v1, ms_swift
 from service.formats.launch.trainer.launched import Launched
-from service.formats.launch.trainer.told import Asked, Told, Translate
-from service.formats.settings.field_table import FieldTable, field_table
-from service.formats.settings.settings import Settings, SortedSettings
+from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, Translate
+from service.formats.settings.field_table import FieldTable, field_table, longest_first
+from service.formats.settings.settings import Settings, UnreadSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +29,34 @@ DIALECTS: Mapping[str, Dialect] = {
     "llama_factory_v1": Dialect("llama_factory_v1", llama_factory_v1.translate),
     "ms_swift": Dialect("ms_swift", ms_swift.translate),
 }
-"""By name. What is in none of them is in the names of transformers itself."""
+"""By name. Other launches have the names of transformers itself."""
 
 
 def in_names_of_trainer(
     launched: Launched, version: str | None
-) -> tuple[Told, SortedSettings | None]:
-    """The settings of a launch in the names of accelerate and the Trainer, and those of its tool
-    that are not read."""
+) -> tuple[TrainerSettings, UnreadSettings | None]:
+    """Returns the settings of a launch in the names of accelerate and the Trainer, and the settings
+    of its tool that are not read; None where it has no tool with names of its own."""
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
-        return Told(settings=dict(launched.settings)), None
-    given = {name: value for name, value in launched.settings.items() if value is not None}
-    settings = Settings(field_table(dialect.table), given)
-    asked = Asked(launched.num_devices, version, launched.objective)
-    told = dialect.translate(settings, asked)
-    return told, settings.sorted_out()
+        return TrainerSettings(settings=dict(launched.settings)), None
+    values = {name: value for name, value in launched.settings.items() if value is not None}
+    settings = Settings(field_table(dialect.table), values)
+    invocation = Invocation(launched.num_devices, version, launched.objective)
+    trainer = dialect.translate(settings, invocation)
+    return trainer, settings.unread()
 
 
 @cache
 def trainer_table(dialect: str) -> FieldTable:
-    """The settings of accelerate and the Trainer together. TRL stops at names that it does not
-    have; other scripts may have arguments of their own."""
-    own, theirs = field_table("accelerate"), field_table("transformers")
-    patterns = {**theirs.patterns, **own.patterns}
+    """Returns the settings of accelerate and the Trainer together. TRL stops at names that it does
+    not have; other scripts may have arguments of their own."""
+    accelerate = field_table("accelerate")
+    transformers = field_table("transformers")
     return replace(
-        own,
-        fields={**theirs.fields, **own.fields},
-        patterns=dict(sorted(patterns.items(), key=lambda item: -len(item[0]))),
-        facts={**own.facts, **theirs.facts},
+        accelerate,
+        fields={**transformers.fields, **accelerate.fields},
+        patterns=longest_first({**transformers.patterns, **accelerate.patterns}),
+        facts={**accelerate.facts, **transformers.facts},
         unknown="stops" if dialect == "trl" else "open",
     )

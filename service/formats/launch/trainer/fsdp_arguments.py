@@ -14,38 +14,40 @@ from service.formats.shell.faults import PATH
 from service.formats.shell.files import LaunchFiles
 
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-_NOTHING = (None, False, "", "false", "False")
+_OFF: tuple[Any, ...] = (None, False, "", "false", "False", [])
 _USUAL_VERSION = 2
 _VERSION = "fsdp_config.fsdp_version"
 
 
 def with_fsdp(
-    given: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
+    arguments: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any]:
-    """Returns the settings with `fsdp` said as accelerate's document says it."""
-    written = given.pop("fsdp", None)
-    file = given.pop("fsdp_config", None)
-    if written in _NOTHING or written == []:
-        return given
+    """Returns the arguments with `fsdp` as accelerate's document says it: {"fsdp": "full_shard
+    offload"} has distributed_type FSDP, fsdp_config.fsdp_reshard_after_forward and
+    fsdp_config.fsdp_offload_params."""
+    options = arguments.pop("fsdp", None)
+    file = arguments.pop("fsdp_config", None)
+    if options in _OFF:
+        return arguments
     if isinstance(file, str):
         sent = sent_settings(file, f"fsdp_config {file}", files, reservations)
-        given |= {f"fsdp_config.{name}": value for name, value in sent.items()}
-    named = with_prefixes(given)
-    named.setdefault(_VERSION, _USUAL_VERSION)
-    words = written if isinstance(written, list) else str(written).replace(",", " ").split()
-    for word in map(str, words):
-        _take(named, word)
-    return {**named, "distributed_type": "FSDP"}
+        arguments |= {f"fsdp_config.{name}": value for name, value in sent.items()}
+    settings = with_prefixes(arguments)
+    settings.setdefault(_VERSION, _USUAL_VERSION)
+    words = options if isinstance(options, list) else str(options).replace(",", " ").split()
+    for option in map(str, words):
+        _put_option(settings, option)
+    return {**settings, "distributed_type": "FSDP"}
 
 
-def _take(named: dict[str, Any], word: str) -> None:
-    """Takes one option of `fsdp`."""
-    if word == "offload":
-        named.setdefault("fsdp_config.fsdp_offload_params", True)
-    elif word in _STRATEGIES and str(named[_VERSION]) == "1":
-        named.setdefault("fsdp_config.fsdp_sharding_strategy", word)
-    elif word in _STRATEGIES:
-        named.setdefault("fsdp_config.fsdp_reshard_after_forward", word != "shard_grad_op")
-    elif word not in ("auto_wrap", "true", "True"):
+def _put_option(settings: dict[str, Any], option: str) -> None:
+    """Takes one option of `fsdp`, such as full_shard."""
+    if option == "offload":
+        settings.setdefault("fsdp_config.fsdp_offload_params", True)
+    elif option in _STRATEGIES and str(settings[_VERSION]) == "1":
+        settings.setdefault("fsdp_config.fsdp_sharding_strategy", option)
+    elif option in _STRATEGIES:
+        settings.setdefault("fsdp_config.fsdp_reshard_after_forward", option != "shard_grad_op")
+    elif option not in ("auto_wrap", "true", "True"):
         rule = f"must be some of {', '.join(_STRATEGIES)}, offload and auto_wrap"
-        raise Invalid(PATH, shown("fsdp", word), rule)
+        raise Invalid(PATH, shown("fsdp", option), rule)

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from service.formats.launch.switch_settings import set_switches, values_of_switches
 from service.formats.settings.settings import Settings
 
-_KERNELS = ("attn_implementation", "use_liger_kernel", "torch_compile", "tiled_mlp", "loss_type")
-"""Settings that choose kernels, which are switches of a stack."""
-_USUAL: Mapping[str, tuple[str, ...]] = {
-    "attn_implementation": ("sdpa", "auto"),
-    "use_liger_kernel": ("false",),
-    "torch_compile": ("false", "auto"),
-    "tiled_mlp": ("false",),
-    "loss_type": ("nll",),
+
+@dataclass(frozen=True, slots=True)
+class _KernelSetting:
+    """A setting of the Trainer that chooses a kernel, which is a switch of a stack."""
+
+    defaults: tuple[str, ...]
+    """Values that mean the kernel which a stack has anyway."""
+    answered_by: str = ""
+    """The member of a request that says the same."""
+    fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields of the stack by values that no switch has."""
+    counted_as: Mapping[str, str] = field(default_factory=dict)
+    """Values that are counted as others."""
+
+
+_SETTINGS: Mapping[str, _KernelSetting] = {
+    "attn_implementation": _KernelSetting(
+        ("sdpa", "auto"),
+        "stack.attention_kernel",
+        fields={"flash_attention_4": {"attention_kernel": "flash4"}},
+        counted_as={
+            "xformers": "flash_attention_2",
+            "flash_attention_2_hub": "flash_attention_2",
+        },
+    ),
+    "use_liger_kernel": _KernelSetting(("false",), "stack.loss"),
+    "torch_compile": _KernelSetting(("false", "auto"), "stack.launch"),
+    "tiled_mlp": _KernelSetting(("false",)),
+    "loss_type": _KernelSetting(
+        ("nll",), "stack.loss", fields={"chunked_nll": {"loss": "fused_linear"}}
+    ),
 }
-"""Their values that are what a stack does anyway."""
-_GIVEN_AS = {
-    "attn_implementation": "stack.attention_kernel",
-    "use_liger_kernel": "stack.loss",
-    "torch_compile": "stack.launch",
-    "tiled_mlp": "",
-    "loss_type": "stack.loss",
-}
-"""The members of a request that say the same."""
-_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "flash_attention_4": {"attention_kernel": "flash4"},
-    "chunked_nll": {"loss": "fused_linear"},
-}
-"""Kernels that no switch names, as fields of the stack."""
-_LIKE_KERNELS = {
-    "xformers": "flash_attention_2",
-    "flash_attention_2_hub": "flash_attention_2",
-}
-"""Kernels that are counted as others."""
 
 
 def read_switches(
@@ -46,44 +51,44 @@ def read_switches(
     layout: Mapping[str, Any],
     assumed: list[str],
 ) -> dict[str, Any]:
-    """Fields of a stack as settings of the Trainer and of a document beside it have its switches.
-    A kernel that no switch names is reserved among the `arguments`; what is counted as another
-    goes into `assumed`."""
-    given = dict(settings)
+    """Returns the fields of a stack, by the settings of the Trainer and of a document beside it
+    that are its switches. Reserves among the `arguments` a kernel that no switch has, and adds to
+    `assumed` a kernel that is counted as another."""
+    switch_settings = dict(settings)
     fields: dict[str, Any] = {}
-    known = values_of_switches(stack)
-    for name in _KERNELS:
-        value = str(given.get(name)).lower()
-        if given.get(name) is None or value in known.get(name, ()):
+    switch_values = values_of_switches(stack)
+    for name, kernel in _SETTINGS.items():
+        value = str(settings.get(name)).lower()
+        if settings.get(name) is None or value in switch_values.get(name, ()):
             continue
-        written = given.pop(name)
-        other = _LIKE_KERNELS.get(value)
-        if value in _FIELDS:
-            fields |= _FIELDS[value]
-        elif other in known.get(name, ()):
-            assumed.append(f"{name} {written} is counted as {other}")
-            given[name] = other
-        elif value not in _USUAL[name]:
-            answer = _GIVEN_AS[name]
+        del switch_settings[name]
+        other = kernel.counted_as.get(value)
+        if value in kernel.fields:
+            fields |= kernel.fields[value]
+        elif other in switch_values.get(name, ()):
+            assumed.append(f"{name} {settings[name]} is counted as {other}")
+            switch_settings[name] = other
+        elif value not in kernel.defaults:
+            answer = kernel.answered_by
             cure = f"give {answer}" if answer else "leave it out, which takes more memory"
             reason = "this kernel is not described"
             arguments.reserve(name, reason, cure, answered_by=answer)
-    switches = set_switches(given, stack, release, {"zero_stage": 3, **layout}) | fields
-    experts = given.get("experts_implementation")
+    fields = set_switches(switch_settings, stack, release, {"zero_stage": 3, **layout}) | fields
+    experts = settings.get("experts_implementation")
     if experts is not None:
-        switches["experts_at_once"] = str(experts).lower() != "eager"
-    return switches
+        fields["experts_at_once"] = str(experts).lower() != "eager"
+    return fields
 
 
 def lifted_rules(
     arguments: Settings, layout: Mapping[str, Any], *, is_tool: bool
 ) -> dict[str, Any]:
-    """Rules of a stack that do not hold for what the Trainer or a tool does itself. The Trainer
+    """Returns, as False, the rules of a stack that the Trainer or a tool is free of. The Trainer
     sends whatever backward needs to the host, with checkpoints or without, however the model is
     sharded (trl 1.16.0 models/activation_offloading.py). Tools with a Ulysses of their own have it
     beside replicas too."""
     lifted: dict[str, Any] = {}
-    if arguments.truth("activation_offloading"):
+    if arguments.boolean("activation_offloading"):
         lifted["offloads_checkpoints"] = False
     if is_tool and layout.get("cp", 1) > 1 and layout.get("zero_stage") == 0:
         lifted["shards_over_context_and_experts"] = False

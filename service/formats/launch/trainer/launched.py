@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from service.formats.launch.accelerate.launcher import launcher_settings
 from service.formats.launch.documents import read_settings, sent_settings
 from service.formats.launch.trainer.arguments import documents_in, flags_of, settings_of
 from service.formats.launch.trainer.command import Started, started
-from service.formats.launch.trainer.objectives import in_name
+from service.formats.launch.trainer.objectives import objective_in_name
 from service.formats.settings.reservation import Reservation
 from service.formats.shell.command import files_of, split_command
 from service.formats.shell.faults import PATH
@@ -23,6 +23,7 @@ _TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size", "learning
 _SWIFT = re.compile(r"swift[./]cli[./](?:sft|pt|rlhf)", re.ASCII)
 _FACTORY = re.compile(r"llamafactory[./]\S*(?:launcher|cli)\b", re.ASCII)
 _FACTORY_MARKS = ("finetuning_type", "stage", "cutoff_len", "quantization_bit", "lora_target")
+_OF_TRAINER = ("transformers", "trl")
 _DIALECTS_OF_TOOLS = {
     "axolotl": "axolotl",
     "llamafactory-cli": "llama_factory",
@@ -31,9 +32,6 @@ _DIALECTS_OF_TOOLS = {
     "swift": "ms_swift",
     "megatron": "megatron_swift",
 }
-
-
-_OF_TRAINER = ("transformers", "trl")
 _YAML = re.compile(r"(?:\s|#[^\n]*\n)*+[A-Za-z_][\w.-]*:\s", re.ASCII)
 """A text that begins with a key."""
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w)", re.ASCII | re.MULTILINE)
@@ -64,8 +62,9 @@ class Launched:
 
 
 def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -> Launched:
-    """The training that a text starts. Raises Invalid where it is neither a document nor a
-    command, or where a document that it needs is none."""
+    """Returns the training that a text starts, such as "accelerate launch train.py --bf16", or a
+    document. Raises Invalid where it is neither a document nor a command, or where a file that it
+    needs is no document."""
     document = _document(text)
     if document is not None:
         return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=sent)
@@ -75,8 +74,8 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
     files = files_of(text, sent)
     only = files.only_text()
     if only is not None:
-        written = read_settings(only)
-        return Launched(dialect=_dialect_of(written, otherwise), settings=written, files=files)
+        settings = read_settings(only)
+        return Launched(dialect=_dialect_of(settings, otherwise), settings=settings, files=files)
     if _YAML.match(text):
         read_settings(text)  # which says what is wrong with the document
     rule = "is neither a document nor a command that trains: send the file or the line that does"
@@ -89,8 +88,8 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
 
 
 def _document(text: str) -> dict[str, Any] | None:
-    """The settings of a text that is JSON or YAML by dotted names; None where it is another. Raises
-    Invalid for what only looks like one."""
+    """Returns the settings of a text that is JSON or YAML, by dotted names; None for a script.
+    Raises Invalid for a text that is neither."""
     try:
         return read_settings(text)
     except Invalid:
@@ -100,7 +99,7 @@ def _document(text: str) -> dict[str, Any] | None:
 
 
 def _is_script(text: str) -> bool:
-    """Tells whether a text starts a program, or writes a file."""
+    """Returns True where a text starts a program, or writes a file."""
     if "<<" in text:
         return True
     try:
@@ -110,6 +109,7 @@ def _is_script(text: str) -> bool:
 
 
 def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:
+    """Returns whose names the settings of a document have, by settings that only one tool has."""
     names = settings.keys()
     heads = {name.partition(".")[0] for name in names}
     if "base_model" in names:
@@ -128,47 +128,58 @@ def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") ->
 
 
 def _of_command(command: Started, files: LaunchFiles) -> Launched:
+    """Returns the training that a command starts, with the documents that its arguments name."""
     dialect = _dialect_of_program(command)
     arguments = command.arguments
-    method = in_name(command.program) if dialect in _OF_TRAINER else None
-    is_tool = command.program.rpartition("/")[2] in _DIALECTS_OF_TOOLS
-    if is_tool:
+    program = command.program
+    method = objective_in_name(program) if dialect in _OF_TRAINER else None
+    if program.rpartition("/")[2] in _DIALECTS_OF_TOOLS:
         method, arguments = arguments[0], arguments[1:]
-    made = Launched(
+        program = f"{program} {method}"
+    launched = Launched(
         dialect=dialect,
         settings={},
         files=files,
         objective=method,
-        program=f"{command.program} {method}" if is_tool else command.program,
+        program=program,
         launcher_name=command.launcher,
         is_command=True,
     )
-    given, behind = _before_launcher(arguments, dialect)
-    for name in documents_in(given):
-        made.settings |= sent_settings(name, name, files, made.reservations)
-    own = settings_of(given)
-    for flag in ("config", "config_file"):
-        file = own.get(flag)
-        if isinstance(file, str) and dialect != "axolotl":
-            del own[flag]
-            made.settings |= sent_settings(file, f"--{flag} {file}", files, made.reservations)
-    made.settings |= own
-    if dialect == "transformers" and _dialect_of(made.settings) != "deepspeed":
-        made.dialect = _dialect_of(made.settings)
+    arguments, launcher_arguments = _split_at_launcher(arguments, dialect)
+    launched.settings = _settings_of_arguments(arguments, launched)
+    launched.settings.pop("launcher", None)
+    launcher_of_tool = settings_of(arguments).get("launcher", "accelerate")
+    if dialect == "transformers":
+        dialect_of_settings = _dialect_of(launched.settings)
+        launched.dialect = dialect if dialect_of_settings == "deepspeed" else dialect_of_settings
     if command.launcher == "accelerate":
-        made.launcher = _launcher(made, command)
-    if behind and own.get("launcher", "accelerate") == "accelerate":
-        made.launcher |= launcher_settings(behind)
-    made.settings.pop("launcher", None)
-    made.num_devices = _num_devices(command, behind)
-    made.reservations += [Reservation.of_branch(branch) for branch in command.command.in_branches]
-    return made
+        launched.launcher = _settings_of_launcher(command, launched)
+    if launcher_arguments and launcher_of_tool == "accelerate":
+        launched.launcher |= launcher_settings(launcher_arguments)
+    launched.num_devices = _num_devices(command, launcher_arguments)
+    launched.reservations += map(Reservation.of_branch, command.command.in_branches)
+    return launched
 
 
-def _before_launcher(
+def _settings_of_arguments(arguments: Sequence[str], launched: Launched) -> dict[str, Any]:
+    """Returns what arguments set, and the documents that they name: a flag goes before them."""
+    settings: dict[str, Any] = {}
+    flags = settings_of(arguments)
+    documents = {name: name for name in documents_in(arguments)}
+    for flag in ("config", "config_file"):
+        file = flags.get(flag)
+        if isinstance(file, str) and launched.dialect != "axolotl":
+            documents[file] = f"--{flag} {flags.pop(flag)}"
+    for file, setting in documents.items():
+        settings |= sent_settings(file, setting, launched.files, launched.reservations)
+    return settings | flags
+
+
+def _split_at_launcher(
     arguments: tuple[str, ...], dialect: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments of the tool, and those behind `--`, which axolotl hands to its launcher."""
+    """Returns the arguments of the tool, and those of its launcher, which axolotl has behind
+    `--`."""
     if dialect != "axolotl" or "--" not in arguments:
         return arguments, ()
     at = arguments.index("--")
@@ -176,6 +187,7 @@ def _before_launcher(
 
 
 def _dialect_of_program(command: Started) -> str:
+    """Returns whose names the arguments of a program have."""
     name = command.program.rpartition("/")[2]
     if name in _DIALECTS_OF_TOOLS:
         return _DIALECTS_OF_TOOLS[name]
@@ -188,34 +200,35 @@ def _dialect_of_program(command: Started) -> str:
     return "trl" if re.search(r"\btrl[./]scripts[./]", command.program) else "transformers"
 
 
-def _launcher(made: Launched, command: Started) -> dict[str, Any]:
-    given = launcher_settings(command.launcher_words)
-    name = given.pop("config_file", None)
-    if name is None:
-        return given
-    setting = f"--config_file {name}"
-    return sent_settings(str(name), setting, made.files, made.reservations) | given
+def _settings_of_launcher(command: Started, launched: Launched) -> dict[str, Any]:
+    """Returns the settings of `accelerate launch`: its flags go before those of its document."""
+    flags = launcher_settings(command.launcher_words)
+    file = flags.pop("config_file", None)
+    if file is None:
+        return flags
+    setting = f"--config_file {file}"
+    return sent_settings(str(file), setting, launched.files, launched.reservations) | flags
 
 
-def _num_devices(command: Started, behind: tuple[str, ...]) -> int | None:
-    """The ranks that the launcher starts: all of them, or those of the one node that torchrun and
-    deepspeed take where nobody says how many."""
-    said = command.command
-    if said.num_ranks is not None:
-        return said.num_ranks
-    environment = said.environment
-    per_node = said.nproc_per_node or _whole(environment.get("NPROC_PER_NODE"))
-    if per_node is None and "CUDA_VISIBLE_DEVICES" in environment:
-        listed = environment["CUDA_VISIBLE_DEVICES"]
-        per_node = len(listed.split(",")) if re.fullmatch(r"[\d,]+", listed) else None
-    own = flags_of(behind)  # of torchrun, which axolotl starts
-    per_node = _whole(own.get("nproc_per_node")) or per_node
-    nodes = said.nnodes or _whole(own.get("nnodes")) or _whole(environment.get("NNODES"))
+def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | None:
+    """Returns the ranks that the launcher starts: all of them, or those of the one node that
+    torchrun and deepspeed take where nobody says how many."""
+    shell = command.command
+    if shell.num_ranks is not None:
+        return shell.num_ranks
+    environment = shell.environment
+    of_torchrun = flags_of(launcher_arguments)  # which axolotl starts
+    per_node = _count(of_torchrun.get("nproc_per_node")) or shell.nproc_per_node
+    per_node = per_node or _count(environment.get("NPROC_PER_NODE"))
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if per_node is None and re.fullmatch(r"[\d,]+", visible):
+        per_node = len(visible.split(","))
+    nodes = shell.nnodes or _count(of_torchrun.get("nnodes")) or _count(environment.get("NNODES"))
     has_hosts = any(word.startswith(("--hostfile", "-H")) for word in command.launcher_words)
     if per_node is None or (nodes is None and has_hosts):
         return None
     return per_node * (nodes or 1)
 
 
-def _whole(written: str | None) -> int | None:
-    return int(written) if written and re.fullmatch(r"\d{1,5}", written) else None
+def _count(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"\d{1,5}", text) else None

@@ -6,33 +6,33 @@ from __future__ import annotations
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS
 from service.formats.launch.trainer.models import named_model
-from service.formats.launch.trainer.told import TRAINED, Told
 from service.formats.launch.trainer.trained_parts import TrainedParts, of_last_layers, of_modules
+from service.formats.launch.trainer.trainer_settings import TRAINED, TrainerSettings
 from service.formats.settings.settings import Settings
 
 
-def trained_layers(told: Told, settings: Settings, prefix: str = "") -> None:
-    """The last layers are trained, or the first where their number is negative. `prefix` stands
-    before the names of the settings."""
-    number, extra, modules = (
-        f"{prefix}freeze_{name}"
-        for name in ("trainable_layers", "extra_modules", "trainable_modules")
-    )
-    count = settings.whole(number, least=-MAX_LAYERS) or 0
-    beside = of_modules(_names(settings.given.get(extra)))
-    if beside.unknown:
+def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "") -> None:
+    """Puts the last `freeze_trainable_layers` layers as trained, the first where that is negative.
+    `prefix` stands in front of the names of the settings."""
+    number = f"{prefix}freeze_trainable_layers"
+    extra = f"{prefix}freeze_extra_modules"
+    modules = f"{prefix}freeze_trainable_modules"
+    count = settings.integer(number, least=-MAX_LAYERS) or 0
+    parts = of_modules(_names(settings.given.get(extra)))
+    if parts.unknown:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
         settings.reserve(extra, reason, "leave them out to judge the rest")
-    parts = TrainedParts(set(of_last_layers(count)), beside.embedding, beside.head)
+    parts.layers = set(of_last_layers(count))
     if settings.given.get("use_llama_pro") and not _spread(settings, parts, count):
         return
     if _names(settings.value(modules)) not in ([], ["all"]):
-        told.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
-    told.put(TRAINED, parts.fields, number)
+        trainer.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
+    trainer.put(TRAINED, parts.fields, number)
 
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
-    """Takes layers at equal distances through the model; returns whether that is known."""
+    """Takes layers at equal distances through the model, as LLaMA Pro does. Returns False, with a
+    reservation, where the number of layers is not known."""
     model = named_model("model_name_or_path", str(settings.given.get("model_name_or_path")))
     layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
     if layers and count > 0 and layers % count == 0:
@@ -45,12 +45,12 @@ def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
     return False
 
 
-def one_block(told: Told, settings: Settings) -> None:
-    """BAdam trains one layer after the other, each with an optimizer of its own (arXiv
-    2404.02827)."""
-    if settings.word("badam_mode") == "layer":
-        told.put(TRAINED, TrainedParts({0}).fields, "use_badam")
-        told.assumed.append(
+def one_block(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts one layer as trained: BAdam trains one layer after the other, each with an optimizer of
+    its own (arXiv 2404.02827)."""
+    if settings.text("badam_mode") == "layer":
+        trainer.put(TRAINED, TrainedParts({0}).fields, "use_badam")
+        trainer.assumed.append(
             "use_badam: the first layer is counted as the one that is trained, which backward"
             " reaches last; steps for later layers take less time"
         )
@@ -60,7 +60,7 @@ def one_block(told: Told, settings: Settings) -> None:
         settings.reserve("badam_mode", reason, cure, answered_by="workload.trained")
 
 
-def _names(written: object) -> list[str]:
-    """Names in a list or between commas."""
-    words = written if isinstance(written, list) else str(written or "").split(",")
+def _names(value: object) -> list[str]:
+    """Returns the names in a list, or between commas."""
+    words = value if isinstance(value, list) else str(value or "").split(",")
     return [str(word).strip() for word in words if str(word).strip()]

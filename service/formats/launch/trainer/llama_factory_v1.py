@@ -4,66 +4,77 @@ the names of accelerate and the Trainer."""
 from __future__ import annotations
 
 from service.formats.launch.trainer.llama_factory_parts import trained_layers
-from service.formats.launch.trainer.told import Asked, Told, renamed
+from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, renamed
 from service.formats.settings.settings import Settings
 
+_ATTENTION_KERNELS = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "disabled": "eager"}
+_AXES = {"dp_replicate": "mp_replicate_size", "dp_shard": "mp_shard_size"}
+"""The settings for the axes of FSDP2's mesh, by accelerate's name of the axis."""
 
-def translate(settings: Settings, asked: Asked) -> Told:
-    """Says the settings; the defaults checkpoint and take bf16."""
-    told = renamed(settings)
-    for own in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
-        told.put(settings.table.facts["renamed"][own], settings.value(own), own)
+
+def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
+    trainer = renamed(settings)
+    # The defaults of these count: they checkpoint, in bf16.
+    for name in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
+        trainer.put(settings.table.facts["renamed"][name], settings.value(name), name)
     if settings.given.get("global_batch_size"):
-        told.put("global_batch_size", settings.whole("global_batch_size"))
-    _adapters_v1(told, settings)
-    _sharding_v1(told, settings)
+        trainer.put("global_batch_size", settings.integer("global_batch_size"))
+    _adapters_v1(trainer, settings)
+    _sharding_v1(trainer, settings)
     if settings.given.get("kernel_config.name") == "liger_kernel":
-        told.put("use_liger_kernel", True, "kernel_config.name")
-    if settings.word("optim_config.name") == "muon":
-        told.put("optim", "muon", "optim_config.name")
-    kernel = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "disabled": "eager"}
-    if (attention := settings.word("flash_attn")) in kernel:
-        told.put("attn_implementation", kernel[str(attention)], "flash_attn")
-    return told
+        trainer.put("use_liger_kernel", True, "kernel_config.name")
+    if settings.text("optim_config.name") == "muon":
+        trainer.put("optim", "muon", "optim_config.name")
+    kernel = _ATTENTION_KERNELS.get(settings.text("flash_attn") or "")
+    if kernel is not None:
+        trainer.put("attn_implementation", kernel, "flash_attn")
+    return trainer
 
 
-def _adapters_v1(told: Told, settings: Settings) -> None:
-    kind = settings.word("peft_config.name")
+def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts adapters, or the layers that are trained without them."""
+    kind = settings.text("peft_config.name")
     if kind == "lora":
-        told.put("use_peft", True, "peft_config.name")
-        if told.settings.get("lora_target_modules", "all") == "all":
-            told.put("lora_target_modules", "all-linear", "peft_config.target_modules")
+        trainer.put("use_peft", True, "peft_config.name")
+        if trainer.settings.get("lora_target_modules", "all") == "all":
+            trainer.put("lora_target_modules", "all-linear", "peft_config.target_modules")
     elif kind == "freeze":
-        trained_layers(told, settings, "peft_config.")
+        trained_layers(trainer, settings, "peft_config.")
     elif kind is not None:
         reason = "only some parameters are trained, and which ones is not described"
         settings.reserve("peft_config.name", reason, "leave it out to judge full fine-tuning")
     bits = settings.value("quant_config.quantization_bit")
     if bits is not None:
-        told.put("bits", bits, "quant_config.quantization_bit")
+        trainer.put("bits", bits, "quant_config.quantization_bit")
 
 
-def _sharding_v1(told: Told, settings: Settings) -> None:
-    kind = settings.word("dist_config.name")
+def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
+    """Puts FSDP2 or a DeepSpeed document, and context parallelism."""
+    kind = settings.text("dist_config.name")
     cp = settings.value("dist_config.cp_size")
     if kind == "fsdp2":
-        told.put("distributed_type", "FSDP")
-        told.put("fsdp_config.fsdp_version", 2)
+        trainer.put("distributed_type", "FSDP")
+        trainer.put("fsdp_config.fsdp_version", 2)
         for name in ("reshard_after_forward", "offload_params"):
             value = settings.value(f"dist_config.{name}")
             if value is not None:
-                told.put(f"fsdp_config.fsdp_{name}", value, f"dist_config.{name}")
-        for axis, own in (("dp_replicate", "mp_replicate_size"), ("dp_shard", "mp_shard_size")):
-            value = settings.value(f"dist_config.{own}")
-            name = f"parallelism_config.parallelism_config_{axis}_size"
-            if value or (cp and cp != 1):
-                told.put(name, value or "auto", f"dist_config.{own}")
+                trainer.put(f"fsdp_config.fsdp_{name}", value, f"dist_config.{name}")
+        for axis, name in _AXES.items():
+            degree = settings.value(f"dist_config.{name}")
+            if degree or (cp and cp != 1):
+                trainer.put(
+                    f"parallelism_config.parallelism_config_{axis}_size",
+                    degree or "auto",
+                    f"dist_config.{name}",
+                )
     elif kind == "deepspeed":
-        told.put("deepspeed", settings.value("dist_config.config_file"), "dist_config.config_file")
+        trainer.put(
+            "deepspeed", settings.value("dist_config.config_file"), "dist_config.config_file"
+        )
     elif kind is not None:
         reason = "this distributed plugin is not described"
         settings.reserve("dist_config.name", reason, "judge it with fsdp2 or deepspeed")
     if cp and cp != 1:
-        told.put("parallelism_config.parallelism_config_cp_size", cp, "dist_config.cp_size")
-        if settings.word("dist_config.cp_mode") == "ulysses":
-            told.put("parallelism_config.parallelism_config_sp_backend", "deepspeed")
+        trainer.put("parallelism_config.parallelism_config_cp_size", cp, "dist_config.cp_size")
+        if settings.text("dist_config.cp_mode") == "ulysses":
+            trainer.put("parallelism_config.parallelism_config_sp_backend", "deepspeed")

@@ -12,14 +12,14 @@ from service.formats.launch.job import Changes, LaunchReading
 from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.launched import Launched
-from service.formats.launch.trainer.models import named_model
+from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.ms_swift import objective_of
 from service.formats.launch.trainer.objectives import (
     in_sequences,
     read_objective,
     workload_of,
 )
-from service.formats.launch.trainer.told import OBJECTIVE
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE
 from service.formats.megatron.flags import flag_of_argument, takes_value
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
@@ -31,79 +31,80 @@ _OFF = (False, "false", "False", None)
 
 
 def read_megatron(launched: Launched, version: str | None, changes: Changes) -> LaunchReading:
-    """Returns what the arguments say. Arguments that Megatron has too are read as its own."""
+    """Reads the arguments. Those that Megatron-LM has too are read as its flags."""
     table = field_table(_TABLE)
-    given = {**table.facts["defaults"], **launched.settings}
-    own = {name: value for name, value in given.items() if name not in flag_of_argument()}
-    length = own.get("packing_length") or own.get("max_length")
-    theirs = {name: value for name, value in given.items() if name not in own}
+    arguments = {**table.facts["defaults"], **launched.settings}
+    flags = flag_of_argument()
+    of_megatron = {name: value for name, value in arguments.items() if name in flags}
+    of_swift = {name: value for name, value in arguments.items() if name not in flags}
+    length = of_swift.get("packing_length") or of_swift.get("max_length")
     if length is not None:
-        theirs["seq_length"] = length
-    text = shlex.join(_words(theirs))
+        of_megatron["seq_length"] = length
+    text = shlex.join(_words(of_megatron))
     reading = megatron_reader.read(text, version, changes=changes)
-    settings = Settings(table, own)
+    settings = Settings(table, of_swift)
     assumed: list[str] = []
     adapters = _adapters(settings, assumed)
     workload = {**reading.workload, **adapters}
     layout = dict(reading.layout)
     preferences = Settings(field_table("transformers"))
-    counted: dict[str, str] = {}
+    counting_notes: dict[str, str] = {}
     if launched.objective == "rlhf":
         preferences.put(OBJECTIVE, objective_of(settings))
         preferences.written[OBJECTIVE] = shown("rlhf_type", settings.value("rlhf_type"))
         objective = read_objective(preferences)
         workload |= workload_of(objective, preferences, assumed, has_adapters=bool(adapters))
-        counted = in_sequences(objective, layout, workload)
-    sorted_out = settings.sorted_out()
-    name = next((candidate for candidate in _MODEL_NAMES if candidate in own), None)
-    model = None if name is None else named_model(name, str(own[name]))
+        counting_notes = in_sequences(objective, layout, workload)
+    unread = settings.unread()
+    setting = next((name for name in _MODEL_NAMES if name in of_swift), None)
+    model = NamedModel(id=None)
+    if setting is not None:
+        model = named_model(setting, str(of_swift[setting]))
     return replace(
         reading,
-        model=reading.model if model is None or model.id is None else {"name": model.id},
-        asks={"model": model.ask} if model is not None and model.ask else {},
+        model=reading.model if model.id is None else {"name": model.id},
+        unresolved_parts={"model": model.problem} if model.problem else {},
         workload=workload,
         layout=layout,
-        counted=counted,
+        counting_notes=counting_notes,
         num_devices=launched.num_devices,
-        stops=(*reading.stops, *sorted_out.stops),
+        stops=(*reading.stops, *unread.stops),
         reservations=(
             *launched.reservations,
             *reading.reservations,
             *preferences.reservations,
-            *sorted_out.reservations,
+            *unread.reservations,
         ),
-        ignored=(*reading.ignored, *sorted_out.no_account),
+        ignored=(*reading.ignored, *unread.no_account),
         assumed=tuple(assumed),
     )
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as a command line of Megatron-LM, on which a flag that is off is left out."""
+    """Returns settings as a command line of Megatron-LM. A flag that is off is left out."""
     words: list[str] = []
     for name, value in settings.items():
         flag = flag_of_argument()[name]
-        if takes_value(flag):
-            listed = value if isinstance(value, list) else [value]
-            words += [] if value is None else [flag, *map(str, listed)]
-        elif value not in _OFF:
-            words.append(flag)
+        if not takes_value(flag):
+            words += [] if value in _OFF else [flag]
+        elif value is not None:
+            values = value if isinstance(value, list) else [value]
+            words += [flag, *map(str, values)]
     return words
 
 
 def _adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    name = next(
-        (candidate for candidate in ("tuner_type", "train_type") if candidate in settings.given),
-        None,
-    )
-    if name is None or str(settings.given[name]) != "lora":
+    """Returns the adapters of --tuner_type lora, which ms-swift called train_type before."""
+    kind = settings.given.get("tuner_type", settings.given.get("train_type"))
+    if str(kind) != "lora":
         return {}
-    given = {
+    peft_arguments = {
         "use_peft": True,
         "lora_r": settings.value("lora_rank"),
         "lora_target_modules": settings.given.get("target_modules", "all-linear"),
     }
-    own = Settings(field_table("transformers"), given)
-    adapters = read_adapters(own, assumed)
-    for reservation in own.reservations:
+    peft_settings = Settings(field_table("transformers"), peft_arguments)
+    adapters = read_adapters(peft_settings, assumed)
+    for reservation in peft_settings.reservations:
         settings.note(reservation)
     return adapters

@@ -36,20 +36,19 @@ class NamedModel:
     """Its name in the catalogue; None where that has no such model."""
     bits: int | None = None
     """The bits of its weights, where its name says that they are quantized."""
-    ask: str | None = None
-    """The thing to send where the catalogue lacks the model."""
+    problem: str | None = None
+    """Why the model is not known, and what to send."""
     config: Mapping[str, Any] | None = None
     """Its config.json, where that was sent."""
 
 
 def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> NamedModel:
-    """The model that a setting names by its name at Hugging Face, with or without the organisation,
-    in upper or lower case; or by the folder of a config.json that was sent, which goes before the
-    catalogue."""
-    mark = _QUANTIZED.search(name)
-    bits = None if mark is None else _bits_in(mark)
-    plain = _QUANTIZED.sub("", name)
-    own = _bare(plain)
+    """Returns the model that a setting names at Hugging Face, with or without the organisation, in
+    upper or lower case: unsloth/Llama-3-8B-bnb-4bit is llama-3-8b with weights of 4 bits. A folder
+    whose config.json was sent goes before the catalogue."""
+    quantization = _QUANTIZED.search(name)
+    bits = None if quantization is None else _bits_in(quantization)
+    known = _known_as(_bare(_QUANTIZED.sub("", name)))
     config = _sent_config(name, files)
     if config is not None:
         return NamedModel(id=None, bits=bits, config=config)
@@ -57,17 +56,17 @@ def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> Named
         rule = f"{setting} = {name[:80]} is a variable whose value was not sent"
     elif name[:1] in _PATH_MARKS or name.count("/") > 1:
         rule = f"{setting} = {name[:80]} is a folder, and what is in it was not sent"
-    elif (known := _known_as(own)) is not None:
+    elif known is not None:
         return NamedModel(id=known, bits=bits)
     else:
         rule = f"{setting} = {name[:80]} is not in the catalogue"
     cure = 'send its config.json as model, or as launch.files["config.json"]'
-    return NamedModel(id=None, bits=bits, ask=f"{rule}: {cure}")
+    return NamedModel(id=None, bits=bits, problem=f"{rule}: {cure}")
 
 
 def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
-    """The config.json of the folder that a model is in, or the only one that was sent. Other kinds
-    of documents may have that name too."""
+    """Returns the config.json of the folder that a model is in, or the only one that was sent; None
+    where no file of that name is the config of a model."""
     text = files.find(f"{name.rstrip('/')}/{_CONFIG}")
     if text is None:
         return None
@@ -75,25 +74,27 @@ def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
     return document if "model_type" in document else None
 
 
-def _bits_in(mark: re.Match[str]) -> int:
-    mark_and_bits = next(((name, text) for name, text in mark.groupdict().items() if text), None)
-    if mark_and_bits is None:
+def _bits_in(quantization: re.Match[str]) -> int:
+    """Returns the bits in the name of a quantization: 8 of GPTQ-Int8 and of FP8."""
+    group = quantization.lastgroup
+    if group is None:
         return _USUAL_BITS
-    name, text = mark_and_bits
-    return _BITS[name] if name in _BITS else int(text)
+    return _BITS[group] if group in _BITS else int(quantization[group])
 
 
 def _known_as(name: str) -> str | None:
-    """The id of a model by its bare name, or by that of the model that it was tuned from, whose
-    shape it has."""
-    return _known().get(name) or _known().get(_TUNED.sub("", name))
+    """Returns the id of a model by its bare name, or by that of the model that it was tuned from,
+    whose shape it has; None where the catalogue has neither."""
+    ids = _ids_by_bare_name()
+    return ids.get(name) or ids.get(_TUNED.sub("", name))
 
 
 @cache
-def _known() -> dict[str, str]:
-    """The ids of models by their names without the organisation, in lower case."""
+def _ids_by_bare_name() -> dict[str, str]:
     return {_bare(name): model.name for name, model in catalogue.architectures().items()}
 
 
 def _bare(name: str) -> str:
+    """Returns a name without the organisation, in lower case: meta-llama/Llama-3-8B is
+    llama-3-8b."""
     return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")

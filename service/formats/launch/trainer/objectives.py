@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.formats.launch.trainer.told import OBJECTIVE, REFERENCE_MODEL
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE, REFERENCE_MODEL
 from service.formats.settings.settings import Settings
 
 _PRECOMPUTED = "precompute_ref_log_probs"
@@ -35,6 +35,7 @@ class Objective:
     own: int = 0
     """Forwards of the trained model without gradients."""
     head: str = "vocabulary"
+    """The head of the model: "vocabulary", or "score" for one number a sequence."""
 
 
 SUPERVISED = Objective()
@@ -53,16 +54,16 @@ _OBJECTIVES: Mapping[str, Objective] = {
 }
 
 
-def in_name(program: str) -> str | None:
-    """The objective that the name of a program says, such as run_dpo.py; None where it says
-    none."""
+def objective_in_name(program: str) -> str | None:
+    """Returns the objective in the name of a program: dpo of run_dpo.py. None where it has none."""
     match = _IN_NAMES.search(program.rpartition("/")[2].lower())
     return None if match is None else match.group(1)
 
 
 def read_objective(settings: Settings) -> Objective:
-    """The objective of a training. One that is not described is reserved."""
-    name = settings.word(OBJECTIVE)
+    """Returns the objective of a training. One that is not described is reserved, and read as
+    supervised training."""
+    name = settings.text(OBJECTIVE)
     if name is None:
         sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
         if sign is not None:
@@ -77,15 +78,16 @@ def read_objective(settings: Settings) -> Objective:
 def workload_of(
     objective: Objective, settings: Settings, assumed: list[str], *, has_adapters: bool
 ) -> dict[str, Any]:
-    """The fields of a workload that an objective decides. A reference has weights of its own unless
-    it is the trained model without its adapters."""
+    """Returns the fields of a workload that an objective decides: DPO has {"reference":
+    {"forwards": 1.0, "own_weights": true}}. A reference has weights of its own unless it is the
+    trained model without its adapters."""
     workload: dict[str, Any] = {}
     if objective.sequences > 1:
         assumed.append(f"{_pairs(objective)}, and batches are counted in sequences")
     if objective.head != "vocabulary":
         workload["head"] = objective.head
     reference = objective.reference
-    if reference and settings.truth(_PRECOMPUTED):
+    if reference and settings.boolean(_PRECOMPUTED):
         assumed.append("the reference runs before the first step, which is not counted")
         reference = 0
     if reference + objective.own:
@@ -100,8 +102,8 @@ def workload_of(
 def in_sequences(
     objective: Objective, layout: dict[str, Any], workload: dict[str, Any]
 ) -> dict[str, str]:
-    """Count the batches of a layout and of a workload in sequences, where they are in samples.
-    Returns how by the field of each."""
+    """Counts the batches of a layout and of a workload in sequences, where they are in samples.
+    Returns a note on it, by the field that it is about."""
     if "micro_batch" in layout:
         layout["micro_batch"] *= objective.sequences
     if "global_batch" in workload:

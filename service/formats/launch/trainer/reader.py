@@ -22,7 +22,10 @@ from service.formats.launch.deepspeed.document import (
     read_document_settings,
 )
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
-from service.formats.launch.trainer.deepspeed_arguments import document_of, filled
+from service.formats.launch.trainer.deepspeed_arguments import (
+    document_of,
+    with_trainer_values,
+)
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
 from service.formats.launch.trainer.fsdp_arguments import with_fsdp
 from service.formats.launch.trainer.kernels import lifted_rules, read_switches
@@ -30,7 +33,7 @@ from service.formats.launch.trainer.launched import Launched, launched_in
 from service.formats.launch.trainer.megatron_swift import read_megatron
 from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.objectives import in_sequences, read_objective
-from service.formats.launch.trainer.told import OBJECTIVE, Told
+from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSettings
 from service.formats.launch.trainer.training import (
     accumulation_steps,
     checkpoints,
@@ -42,7 +45,7 @@ from service.formats.launch.trainer.trl import fill_in_defaults, preset_of
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
-from service.formats.settings.settings import Settings, SortedSettings
+from service.formats.settings.settings import Settings, UnreadSettings
 from service.formats.settings.stop import Stops
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
@@ -62,9 +65,9 @@ def read(
     files: LaunchFiles = NO_FILES,
     otherwise: str = "transformers",
 ) -> LaunchReading:
-    """Returns what a document, a command line or a script says. It has the number of devices, the
-    length of sequences and the model only where a launcher or a training argument says them. A
-    document by which no tool is known is read as one of `otherwise`."""
+    """Reads a document, a command line or a script. The number of devices, the length of sequences
+    and the model are read only where a launcher or a training argument says them. A document that
+    is of no known tool is read as one of `otherwise`."""
     launched = launched_in(text, files, otherwise)
     if launched.dialect == "megatron_swift":
         return read_megatron(launched, version, changes)
@@ -81,8 +84,8 @@ class _Reader:
     otherwise: str
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
-    unwritten: dict[str, str] = field(default_factory=dict)
-    counted: dict[str, str] = field(default_factory=dict)
+    default_origins: dict[str, str] = field(default_factory=dict)
+    counting_notes: dict[str, str] = field(default_factory=dict)
     stops: Stops = field(init=False)
 
     @property
@@ -90,57 +93,66 @@ class _Reader:
         return self.launched.dialect in DIALECTS
 
     def reading(self) -> LaunchReading:
+        """Returns the reading of the launch: with DeepSpeed where it has a document, else as
+        accelerate runs it."""
         self.reservations += self.launched.reservations
-        is_document = self.launched.dialect == _DEEPSPEED
-        if is_document:
-            told, own = Told(), None
+        if self.launched.dialect == _DEEPSPEED:  # a document alone
+            trainer = TrainerSettings()
+            unread_of_tool = None
+            arguments = self._arguments_of(trainer)
+            document: Mapping[str, Any] | None = self.launched.settings
         else:
-            told, own = in_names_of_trainer(self.launched, self.version)
-        self.assumed += told.assumed
-        self.unwritten |= _defaults_of_tool(told, self.launched)
-        given = self._given(told)
-        files, reservations = self.launched.files, self.reservations
-        document: Mapping[str, Any] | None = self.launched.settings
-        if not is_document:
-            document = document_of(given, files, reservations)
-        if document is None and self._lacks_document(given):
+            trainer, unread_of_tool = in_names_of_trainer(self.launched, self.version)
+            self.assumed += trainer.assumed
+            self.default_origins |= _defaults_of_tool(trainer, self.launched)
+            arguments = self._arguments_of(trainer)
+            document = document_of(arguments, self.launched.files, self.reservations)
+        if document is None and self._lacks_document(arguments):
             document = {}
         if document is None:
-            answer = self._of_accelerate(given)
+            reading = self._read_accelerate(arguments)
         else:
-            answer = self._of_deepspeed(document, given)
-        return self._with_rest(answer, told, own)
+            reading = self._read_deepspeed(document, arguments)
+        return self._in_words_of_tool(reading, trainer, unread_of_tool)
 
-    def _given(self, told: Told) -> dict[str, Any]:
-        """All settings but those of a DeepSpeed document, in the names of accelerate."""
-        given = {**with_prefixes(self.launched.launcher), **with_prefixes(told.settings)}
-        preset = given.pop("accelerate_config", None)
+    def _arguments_of(self, trainer: TrainerSettings) -> dict[str, Any]:
+        """Returns all settings but those of a DeepSpeed document, in the names of accelerate and
+        the Trainer: {"distributed_type": "FSDP", "fsdp_config.fsdp_version": 2, "bf16": True}."""
+        arguments = {**with_prefixes(self.launched.launcher), **with_prefixes(trainer.settings)}
+        preset = arguments.pop("accelerate_config", None)
         if preset is not None:
-            given = {**preset_of(str(preset), self.launched.files, self.reservations), **given}
-        given = with_fsdp(given, self.launched.files, self.reservations)
+            document = preset_of(str(preset), self.launched.files, self.reservations)
+            arguments = {**document, **arguments}
+        arguments = with_fsdp(arguments, self.launched.files, self.reservations)
         if self.launched.objective and not self._is_tool:
-            given.setdefault(OBJECTIVE, self.launched.objective)
+            arguments.setdefault(OBJECTIVE, self.launched.objective)
         if self.launched.dialect == "trl":
-            fill_in_defaults(given, self.unwritten, self.assumed)
-        if "parallelism_config.parallelism_config_sp_size" in given:
+            fill_in_defaults(arguments, self.default_origins, self.assumed)
+        if "parallelism_config.parallelism_config_sp_size" in arguments:
             backend = "parallelism_config.parallelism_config_sp_backend"
-            given.setdefault(backend, "deepspeed")
-        return given
+            arguments.setdefault(backend, "deepspeed")
+        return arguments
 
-    def _arguments(self, given: Mapping[str, Any]) -> Settings:
-        """Settings of accelerate and the Trainer."""
-        settings = Settings(trainer_table(self.launched.dialect), given)
+    def _settings(self, arguments: Mapping[str, Any]) -> Settings:
+        settings = Settings(trainer_table(self.launched.dialect), arguments)
         if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program
         return settings
 
+    def _num_ranks(self, settings: Settings) -> int | None:
+        """Returns the ranks that the launcher starts, if that is known; accelerate has -1 for as
+        many as there are devices."""
+        ranks = settings.integer("num_processes", least=-1) or self.launched.num_devices
+        return ranks if ranks is not None and ranks > 0 else None
+
     # -- DeepSpeed
 
-    def _lacks_document(self, given: Mapping[str, Any]) -> bool:
-        """Returns True where a script is started for DeepSpeed and nothing says which document it
-        takes. The Trainer takes none unless it is told so."""
-        is_for_it = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
-        lacks = self.launched.is_command and is_for_it and not given.keys() & {*_TRAINER}
+    def _lacks_document(self, arguments: Mapping[str, Any]) -> bool:
+        """Returns True, with a reservation, where a script is started for DeepSpeed and nothing
+        says which document it takes. The Trainer takes none unless its arguments name one."""
+        is_for_deepspeed = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
+        has_trainer = bool(arguments.keys() & {*_TRAINER})
+        lacks = self.launched.is_command and is_for_deepspeed and not has_trainer
         if lacks:
             reason = "the document that says how DeepSpeed shards is not named"
             cure = "write --deepspeed_config ds.json, and send its text as launch.files['ds.json']"
@@ -149,42 +161,42 @@ class _Reader:
             )
         return lacks
 
-    def _of_deepspeed(self, document: Mapping[str, Any], given: Mapping[str, Any]) -> LaunchReading:
+    def _read_deepspeed(
+        self, document: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> LaunchReading:
+        """Returns the reading of a document, completed by the arguments of the Trainer if there are
+        any."""
         self.stops = Stops(deepspeed_document.SOURCE)
-        has_trainer = bool(given)
-        arguments = self._arguments(given)
-        num_ranks = arguments.whole("num_processes", least=-1) or self.launched.num_devices
-        num_ranks = num_ranks if num_ranks and num_ranks > 0 else None
-        sequence = arguments.whole("parallelism_config.parallelism_config_sp_size") or 1
-        document = {**document}
-        if sequence > 1:
-            document.setdefault("sequence_parallel_size", sequence)
-        is_open = any(reservation.is_open for reservation in self.reservations)
-        full = dict(document)
+        has_trainer = bool(arguments)
+        trainer_settings = self._settings(arguments)
+        num_ranks = self._num_ranks(trainer_settings)
+        ulysses = trainer_settings.integer("parallelism_config.parallelism_config_sp_size") or 1
+        document = dict(document)
+        if ulysses > 1:
+            document.setdefault("sequence_parallel_size", ulysses)
         if has_trainer:
-            full = filled(document, arguments, None, self.stops)
-        full = with_changes(full, self.changes)
-        settings = Settings(field_table(_DEEPSPEED), full)
-        said = read_document_settings(settings, self.stops, has_trainer=has_trainer)
-        self.unwritten |= said.unwritten
-        layout = said.layout
-        workload = said.workload
+            document = with_trainer_values(document, trainer_settings, self.stops)
+        document = with_changes(document, self.changes)
+        settings = Settings(field_table(_DEEPSPEED), document)
+        parts = read_document_settings(settings, self.stops, has_trainer=has_trainer)
+        self.default_origins |= parts.default_origins
+        layout = parts.layout
+        workload = parts.workload
         if has_trainer:
-            origins: dict[str, str] = {}
-            trained = read_workload(arguments, self.assumed, origins, has_own_copy=True)
-            workload = {**trained, **workload}
-            layout["recompute"] = "full" if checkpoints(arguments) else "none"
-            layout["offload_activations"] = offloads_activations(arguments)
-            self.counted |= in_sequences(read_objective(arguments), layout, workload)
-        if is_open:
+            workload = self._workload(trainer_settings, has_own_copy=True, origins={}) | workload
+            layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
+            layout["offload_activations"] = offloads_activations(trainer_settings)
+            objective = read_objective(trainer_settings)
+            self.counting_notes |= in_sequences(objective, layout, workload)
+        if any(reservation.is_open for reservation in self.reservations):
             layout.pop("zero_stage", None)  # of a document that was not sent
-        self._size(layout, num_ranks)
-        stack = self._switches(settings, arguments, _DEEPSPEED, layout)
-        stack |= lifted_rules(arguments, layout, is_tool=self._is_tool)
+        _put_data_parallel_degree(layout, num_ranks)
+        stack = self._switches(settings, trainer_settings, _DEEPSPEED, layout)
+        stack |= lifted_rules(trainer_settings, layout, is_tool=self._is_tool)
         check_reduction(settings, stack)
         devices_setting = None  # where a launcher says how many it starts
         if num_ranks is None:
-            says_ranks = "data_parallel_size" in full
+            says_ranks = "data_parallel_size" in document
             devices_setting = "data_parallel_size" if says_ranks else "train_batch_size"
         return self._finished(
             LaunchReading(
@@ -197,49 +209,36 @@ class _Reader:
                 layout=layout,
                 num_devices=num_ranks or num_devices(layout),
                 devices_setting=devices_setting,
-                num_micro_batches=said.steps,
+                num_micro_batches=parts.accumulation_steps,
                 micro_batches_setting="gradient_accumulation_steps",
-                settings=full,
+                settings=document,
             ),
-            [settings.sorted_out(), arguments.sorted_out()],
-            given,
+            [settings.unread(), trainer_settings.unread()],
+            arguments,
         )
-
-    def _size(self, layout: dict[str, Any], num_ranks: int | None) -> None:
-        """Put the data-parallel degree into a layout, where the number of ranks is known."""
-        has_degree = "dp_shard" in layout or "dp_replicate" in layout
-        others = layout["pp"] * layout["cp"] * layout["tp"]
-        if num_ranks is None or has_degree or num_ranks % others:
-            return
-        key = "dp_shard" if layout.get("zero_stage", 3) else "dp_replicate"
-        layout[key] = num_ranks // others
 
     # -- FSDP, replicas and Megatron
 
-    def _of_accelerate(self, given: Mapping[str, Any]) -> LaunchReading:
+    def _read_accelerate(self, arguments: Mapping[str, Any]) -> LaunchReading:
+        """Returns the reading of FSDP, replicas or Megatron as accelerate runs them."""
         self.stops = Stops(sharding.SOURCE)
-        given = with_changes(given, self.changes)
-        settings = self._arguments(given)
-        ranks = settings.whole("num_processes", least=-1) or self.launched.num_devices
-        num_ranks = ranks if ranks is not None and ranks > 0 else None
+        arguments = with_changes(arguments, self.changes)
+        settings = self._settings(arguments)
+        num_ranks = self._num_ranks(settings)
         stack, layout = self._parallelism(settings, num_ranks)
-        workload = read_workload(
-            settings,
-            self.assumed,
-            self.unwritten,
-            has_own_copy=stack == "fsdp" and layout["zero_stage"] > 0,
-        )
+        has_own_copy = stack == "fsdp" and layout["zero_stage"] > 0
+        workload = self._workload(settings, has_own_copy=has_own_copy, origins=self.default_origins)
         steps = accumulation_steps(settings)
-        micro = micro_batch(settings)
-        if micro is not None:
-            layout["micro_batch"] = micro
-        batch = settings.whole("global_batch_size")
+        sequences = micro_batch(settings)
+        if sequences is not None:
+            layout["micro_batch"] = sequences
+        batch = settings.integer("global_batch_size")
         if batch is not None:
             workload["global_batch"] = batch
-        elif steps is None and micro is not None:
+        elif steps is None and sequences is not None:
             steps = 1
-            self.unwritten["num_micro_batches"] = "the default of gradient_accumulation_steps"
-        self.counted |= in_sequences(read_objective(settings), layout, workload)
+            self.default_origins["num_micro_batches"] = "the default of gradient_accumulation_steps"
+        self.counting_notes |= in_sequences(read_objective(settings), layout, workload)
         switches: dict[str, Any] = {}
         if stack == "fsdp":
             switches = self._switches(settings, settings, stack, layout)
@@ -256,18 +255,18 @@ class _Reader:
                 num_devices=num_ranks,
                 num_micro_batches=steps,
                 micro_batches_setting="gradient_accumulation_steps",
-                settings=given,
+                settings=arguments,
             ),
-            [settings.sorted_out()],
-            given,
+            [settings.unread()],
+            arguments,
         )
 
     def _parallelism(self, settings: Settings, num_ranks: int | None) -> tuple[str, dict[str, Any]]:
-        """The stack that a kind of distributed training is, and the layout."""
-        kind = str(settings.word("distributed_type") or "no").upper()
+        """Returns the stack that a distributed_type is, and the layout."""
+        kind = str(settings.text("distributed_type") or "no").upper()
         recompute = "full" if checkpoints(settings) else "none"
         if kind == "FSDP":
-            if settings.truth("fsdp_config.fsdp_activation_checkpointing"):
+            if settings.boolean("fsdp_config.fsdp_activation_checkpointing"):
                 recompute = "full"
             layout = {"recompute": recompute, **fsdp(settings, num_ranks, self.stops)}
             layout["offload_activations"] |= offloads_activations(settings)
@@ -282,9 +281,14 @@ class _Reader:
 
     # -- what both have
 
+    def _workload(
+        self, settings: Settings, *, has_own_copy: bool, origins: dict[str, str]
+    ) -> dict[str, Any]:
+        return read_workload(settings, self.assumed, origins, has_own_copy=has_own_copy)
+
     def _release(self, stack: str, newest: str) -> str:
-        """The release whose defaults are taken: the one that is asked for where it is known. That
-        of a tool is none of the stack."""
+        """Returns the release whose defaults are taken: that of the request where it is known. A
+        tool's release is none of the stack."""
         if self.version is None or self._is_tool or self.version not in releases(stack):
             return newest
         return self.version
@@ -296,83 +300,98 @@ class _Reader:
         stack: str,
         layout: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Fields of the stack by the settings of a document and of the Trainer."""
-        given = {**document.given, **arguments.given}
+        """Returns the fields of the stack by the settings of a document and of the Trainer."""
+        values = {**document.given, **arguments.given}
         release = self._release(stack, "")
-        return read_switches(given, arguments, stack, release, layout, self.assumed)
+        return read_switches(values, arguments, stack, release, layout, self.assumed)
 
     def _finished(
         self,
-        answer: LaunchReading,
-        sorted_out: list[SortedSettings],
-        given: Mapping[str, Any],
+        reading: LaunchReading,
+        unread_parts: list[UnreadSettings],
+        arguments: Mapping[str, Any],
     ) -> LaunchReading:
-        """The reading with its model, and with what was not read."""
-        name = next((candidate for candidate in _MODEL_NAMES if given.get(candidate)), None)
+        """Returns a reading with its model, and with the settings that were not read."""
+        setting = next((name for name in _MODEL_NAMES if arguments.get(name)), None)
         model = NamedModel(id=None)
-        if name:
-            model = named_model(name, str(given[name]), self.launched.files)
-        workload = self._with_bits(answer.workload, model, f"{name} = {given.get(name or '')}")
+        workload = reading.workload
+        if setting is not None:
+            name = str(arguments[setting])
+            model = named_model(setting, name, self.launched.files)
+            workload = self._with_bits(workload, model, f"{setting} = {name}")
+        unread = UnreadSettings.joined(unread_parts)
         return replace(
-            answer,
+            reading,
             model=model.config if model.id is None else {"name": model.id},
-            asks={"model": model.ask} if model.ask else {},
+            unresolved_parts={"model": model.problem} if model.problem else {},
             workload=workload,
-            unwritten=self.unwritten,
-            counted=self.counted,
-            stops=(
-                *self.stops.found,
-                *(stop for settings in sorted_out for stop in settings.stops),
-            ),
-            reservations=tuple(
-                reservation for settings in sorted_out for reservation in settings.reservations
-            ),
-            warnings=tuple(warning for settings in sorted_out for warning in settings.warnings),
-            ignored=tuple(name for settings in sorted_out for name in settings.no_account),
+            default_origins=self.default_origins,
+            counting_notes=self.counting_notes,
+            stops=(*self.stops.found, *unread.stops),
+            reservations=unread.reservations,
+            warnings=unread.warnings,
+            ignored=unread.no_account,
         )
 
     def _with_bits(
         self, workload: Mapping[str, Any], model: NamedModel, setting: str
-    ) -> dict[str, Any]:
-        """The workload with frozen weights of as many bits as the name of the model says."""
+    ) -> Mapping[str, Any]:
+        """Returns the workload with frozen weights of as many bits as the name of the model says,
+        such as 4 for unsloth/llama-3-8b-bnb-4bit."""
         lora = workload.get("lora")
         if not model.bits or lora is None or lora["base_bits"] <= model.bits:
-            return dict(workload)
+            return workload
         if model.bits not in get_args(BaseBits):
             reason = f"frozen weights of {model.bits} bits are not described"
             cure = "judge it with a model of 4 bits"
             self.reservations.append(Reservation(setting=setting, reason=reason, cure=cure))
-            return dict(workload)
+            return workload
         self.assumed.append(f"{setting}: by its name its weights have {model.bits} bits")
         return {**workload, "lora": {**lora, "base_bits": model.bits}}
 
-    def _with_rest(
-        self, answer: LaunchReading, told: Told, own: SortedSettings | None
+    def _in_words_of_tool(
+        self,
+        reading: LaunchReading,
+        trainer: TrainerSettings,
+        unread_of_tool: UnreadSettings | None,
     ) -> LaunchReading:
-        """The reading with what its tool does not read, in the words of the tool."""
+        """Returns a reading that calls settings what the tool of the launch calls them, with those
+        settings of the tool that were not read."""
         reservations = [
-            replace(reservation, setting=_spelt(reservation.setting, told))
-            for reservation in answer.reservations
+            replace(reservation, setting=_in_name_of_tool(reservation.setting, trainer))
+            for reservation in reading.reservations
         ]
-        asks = {part: _spelt(ask, told) for part, ask in answer.asks.items()}
-        whole = replace(
-            answer,
-            asks=asks,
+        reading = replace(
+            reading,
+            unresolved_parts={
+                part: _in_name_of_tool(problem, trainer)
+                for part, problem in reading.unresolved_parts.items()
+            },
             assumed=tuple(self.assumed),
             reservations=(*self.reservations, *reservations),
         )
-        if own is None:
-            return whole
+        if unread_of_tool is None:
+            return reading
         return replace(
-            whole,
-            framework=told.framework,
-            version=told.release or answer.version,
-            own_names=told.own_names,
-            stops=(*own.stops, *whole.stops),
-            reservations=(*whole.reservations, *own.reservations),
-            warnings=(*own.warnings, *whole.warnings),
-            ignored=(*own.no_account, *whole.ignored),
+            reading,
+            framework=trainer.framework,
+            version=trainer.release or reading.version,
+            own_names=trainer.own_names,
+            stops=(*unread_of_tool.stops, *reading.stops),
+            reservations=(*reading.reservations, *unread_of_tool.reservations),
+            warnings=(*unread_of_tool.warnings, *reading.warnings),
+            ignored=(*unread_of_tool.no_account, *reading.ignored),
         )
+
+
+def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> None:
+    """Puts the data-parallel degree into a layout, where the number of ranks is known."""
+    has_degree = "dp_shard" in layout or "dp_replicate" in layout
+    model_parallel = layout["pp"] * layout["cp"] * layout["tp"]
+    if num_ranks is None or has_degree or num_ranks % model_parallel:
+        return
+    axis = "dp_shard" if layout.get("zero_stage", 3) else "dp_replicate"
+    layout[axis] = num_ranks // model_parallel
 
 
 _ORIGINS = {
@@ -384,16 +403,17 @@ _ORIGINS = {
 """Settings of the Trainer of which the defaults of tools are noted, and what they decide."""
 
 
-def _defaults_of_tool(told: Told, launched: Launched) -> dict[str, str]:
-    """Returns the source of each value that nobody wrote, by its field."""
+def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
+    """Returns, by field of the request, where values come from that the launch does not set."""
     return {
-        field: f"the default of {told.written_as.get(name, name)} in {told.framework}"
+        field: f"the default of {trainer.name_in_tool(name)} in {trainer.framework}"
         for name, field in _ORIGINS.items()
-        if name in told.settings and told.written_as.get(name, name) not in launched.settings
+        if name in trainer.settings and trainer.name_in_tool(name) not in launched.settings
     }
 
 
-def _spelt(text: str, told: Told) -> str:
-    """A setting and its value with the name that its tool has for it."""
+def _in_name_of_tool(text: str, trainer: TrainerSettings) -> str:
+    """Returns a setting and its value, `max_length = 4096`, with the name that its tool has for it:
+    `sequence_len = 4096`."""
     name, equals, value = text.partition(" = ")
-    return f"{told.written_as.get(name, name)}{equals}{value}"
+    return f"{trainer.name_in_tool(name)}{equals}{value}"

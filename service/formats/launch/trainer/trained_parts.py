@@ -40,7 +40,7 @@ class TrainedParts:
 
     @property
     def fields(self) -> dict[str, Any] | None:
-        """In the wire form; None where everything is trained."""
+        """Returns the parts in the wire form; None where everything is trained."""
         if self.layers is None and self.embedding and self.head:
             return None
         layers = None if self.layers is None else sorted(self.layers)
@@ -48,7 +48,7 @@ class TrainedParts:
 
 
 def of_modules(names: Iterable[str]) -> TrainedParts:
-    """Modules that are trained beside layers, such as lm_head."""
+    """Reads modules that are trained beside layers, such as lm_head."""
     parts = TrainedParts()
     for name in names:
         last = name.rpartition(".")[2]
@@ -62,8 +62,9 @@ def of_modules(names: Iterable[str]) -> TrainedParts:
 
 
 def of_patterns(patterns: list[str]) -> TrainedParts:
-    """Parameters whose names match patterns from their beginning, in which periods are periods
-    (axolotl 0.21.0 utils/freeze.py, LayerNamePattern)."""
+    """Reads patterns of the names of trained parameters, such as "^model.layers.2[0-9]+" (axolotl
+    0.21.0 utils/freeze.py, LayerNamePattern). A name matches from its beginning, and a period is a
+    period."""
     parts = TrainedParts()
     for pattern in map(str, patterns[:_MOST_PATTERNS]):
         if len(pattern) > _LONGEST:
@@ -75,15 +76,17 @@ def of_patterns(patterns: list[str]) -> TrainedParts:
 
 
 def _add(parts: TrainedParts, pattern: str) -> None:
-    bare = re.sub(r"(?:\\?\.)?[*+$]*$", "", pattern.lstrip("^")).replace("\\", "")
+    """Adds the parts whose parameters match a pattern."""
     layer = _LAYER.search(pattern.lstrip("^"))
-    names = {step for step in re.split(r"[^\w]+", bare) if step}
+    path = re.sub(r"(?:\\?\.)?[*+$]*$", "", pattern.lstrip("^")).replace("\\", "")
+    names = {name for name in re.split(r"[^\w]+", path) if name}
     if layer is not None:
         _add_layers(parts, layer)
-    elif bare in _WHOLE_MODEL:
+    elif path in _WHOLE_MODEL:
+        has_only_layers = "layers" in names or path == "transformer.h"
         parts.layers = None
-        parts.embedding |= "layers" not in names and bare != "transformer.h"
-        parts.head |= not bare
+        parts.embedding |= not has_only_layers
+        parts.head |= not path  # of .* alone: the head stands beside model.*
     elif names & _EMBEDDINGS:
         parts.embedding = True
     elif names & _HEADS:
@@ -93,21 +96,21 @@ def _add(parts: TrainedParts, pattern: str) -> None:
 
 
 def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
-    """The layers whose numbers match a pattern of digits, which has no groups to repeat."""
-    written, rest = layer.group("number"), layer.group("rest").strip(".*+$\\")
+    """Adds the layers whose numbers match, as 20 to 29 do of layers.2[0-9]+. The pattern of a
+    number has no groups, so that matching takes no time by its length."""
     try:
-        number = re.compile(written)
+        number = re.compile(layer["number"])
     except re.error:
         parts.unknown.append(layer.group())
         return
     if parts.layers is None:
         return
-    parts.layers |= {at for at in range(_MOST_LAYERS) if number.fullmatch(str(at))}
+    parts.layers |= {index for index in range(_MOST_LAYERS) if number.fullmatch(str(index))}
     if len(parts.layers) == _MOST_LAYERS:
         parts.layers = None
-    parts.is_in_part |= bool(rest)
+    parts.is_in_part |= bool(layer["rest"].strip(".*+$\\"))
 
 
 def of_last_layers(count: int) -> list[int]:
-    """So many layers at the end, or at the beginning where the count is negative."""
+    """Returns the last `count` layers, [-2, -1], or the first where the count is negative."""
     return [*range(-count, 0)] if count > 0 else [*range(-count)]

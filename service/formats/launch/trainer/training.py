@@ -9,7 +9,7 @@ from typing import Any
 from models.errors import Invalid
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.objectives import read_objective, workload_of
-from service.formats.launch.trainer.told import MOMENT_RANK, TRAINED
+from service.formats.launch.trainer.trainer_settings import MOMENT_RANK, TRAINED
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH
@@ -28,12 +28,11 @@ _SEQUENCE_LENGTHS = (
 
 
 def read_workload(
-    settings: Settings, assumed: list[str], unwritten: dict[str, str], *, has_own_copy: bool
+    settings: Settings, assumed: list[str], default_origins: dict[str, str], *, has_own_copy: bool
 ) -> dict[str, Any]:
-    """The fields of a workload that are said. `has_own_copy` says whether what shards the model
-    keeps an fp32 copy of parameters that are loaded in 16 bits."""
-    workload = _precision(settings, unwritten)
-    workload |= _optimizer(settings, assumed)
+    """Returns the fields of a workload that the arguments set. `has_own_copy` says that FSDP or
+    DeepSpeed keeps an fp32 copy of parameters that are loaded in 16 bits."""
+    workload = _precision(settings, default_origins) | _optimizer(settings, assumed)
     adapters = read_adapters(settings, assumed)
     if not adapters:
         _read_model_format(settings, workload, has_own_copy=has_own_copy)
@@ -43,9 +42,9 @@ def read_workload(
     objective = read_objective(settings)
     workload |= workload_of(objective, settings, assumed, has_adapters="lora" in adapters)
     for name in _SEQUENCE_LENGTHS:
-        length = settings.whole(name)
+        length = settings.integer(name)
         workload |= {"seq_len": length} if length else {}
-    if settings.truth("packing"):
+    if settings.boolean("packing"):
         assumed.append(
             "sequences are packed, and attention is counted over whole sequences:"
             " workload.packing says how long documents are"
@@ -55,36 +54,36 @@ def read_workload(
 
 def checkpoints(settings: Settings) -> bool:
     """Returns True where backward recomputes every layer."""
-    is_on = settings.truth("gradient_checkpointing")
-    return settings.truth("activation_checkpointing") or is_on
+    of_trainer = settings.boolean("gradient_checkpointing")
+    return settings.boolean("activation_checkpointing") or of_trainer
 
 
 def offloads_activations(settings: Settings) -> bool:
-    return settings.truth("activation_offloading")
+    return settings.boolean("activation_offloading")
 
 
 def micro_batch(settings: Settings) -> int | None:
-    return settings.whole("per_device_train_batch_size")
+    return settings.integer("per_device_train_batch_size")
 
 
 def accumulation_steps(settings: Settings) -> int | None:
-    """Micro-batches of a step; None where nothing is said."""
+    """Returns the micro-batches of a rank in a step; None where no argument sets them."""
     names = (
         "gradient_accumulation_steps",
         "deepspeed_config.gradient_accumulation_steps",
         "megatron_lm_config.megatron_lm_num_micro_batches",
     )
-    said = [settings.whole(name) for name in names if not settings.is_auto(name)]
-    return next(filter(None, said), None)
+    counts = [settings.integer(name) for name in names if not settings.is_auto(name)]
+    return next(filter(None, counts), None)
 
 
-def _precision(settings: Settings, unwritten: dict[str, str]) -> dict[str, Any]:
-    """The precision of TrainingArguments, or else of the launcher."""
+def _precision(settings: Settings, default_origins: dict[str, str]) -> dict[str, Any]:
+    """Returns the precision of TrainingArguments, or else of the launcher."""
     if not any(name in settings for name in ("mixed_precision", "bf16", "fp16", "fp8")):
-        unwritten["workload.precision"] = "the default of mixed_precision"
-    precision = settings.word("mixed_precision") or "no"
+        default_origins["workload.precision"] = "the default of mixed_precision"
+    precision = settings.text("mixed_precision") or "no"
     for name in ("bf16", "fp16", "fp8"):
-        if settings.truth(name):
+        if settings.boolean(name):
             precision = name
     if precision not in ("no", "bf16", "fp16", "fp8"):
         rule = "must be no, bf16, fp16 or fp8"
@@ -93,31 +92,32 @@ def _precision(settings: Settings, unwritten: dict[str, str]) -> dict[str, Any]:
 
 
 def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    written = settings.word("optim")
-    if written is None:
+    """Returns the optimizer of --optim; nothing where it is not set, or reserved."""
+    name = settings.text("optim")
+    if name is None:
         return {}
-    known = settings.table.facts["optimizers"].get(written)
-    if known is None:
+    optimizer_and_notes = settings.table.facts["optimizers"].get(name)
+    if optimizer_and_notes is None:
         reason = "how much this optimizer keeps of a parameter is not described"
         cure = "give workload.optimizer in place of it"
         settings.reserve("optim", reason, cure, answered_by="workload.optimizer")
         return {}
-    optimizer, *note = known
-    assumed += [f"optim {written}: {text}" for text in note]
-    return {"optimizer": optimizer, **_projection(settings, written, assumed)}
+    optimizer, *notes = optimizer_and_notes
+    assumed += [f"optim {name}: {note}" for note in notes]
+    return {"optimizer": optimizer, **_projection(settings, name, assumed)}
 
 
 def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[str, Any]:
-    """The rank of optimizers that project gradients, which an argument of theirs may say
-    (transformers trainer_optimizer.py)."""
-    usual = settings.table.facts["projection_ranks"]
-    kind = next((kind for kind in usual if kind in optimizer), None)
+    """Returns the rank of an optimizer that projects gradients, such as GaLore, which may stand in
+    --optim_args rank=128 (transformers trainer_optimizer.py); nothing for another optimizer."""
+    usual_ranks = settings.table.facts["projection_ranks"]
+    kind = next((kind for kind in usual_ranks if kind in optimizer), None)
     if kind is None:
         return {}
-    in_words = _RANK.search(str(settings.given.get("optim_args") or ""))
-    rank = settings.whole(MOMENT_RANK) or settings.whole("optim_args.rank")
+    rank_in_text = _RANK.search(str(settings.given.get("optim_args") or ""))
+    rank = settings.integer(MOMENT_RANK) or settings.integer("optim_args.rank")
     if rank is None:
-        rank = int(in_words.group(1)) if in_words else usual[kind]
+        rank = int(rank_in_text.group(1)) if rank_in_text else usual_ranks[kind]
     assumed.append(
         f"{kind}: gradients are counted whole, and the decompositions that find the projection not"
         " at all"
@@ -126,9 +126,9 @@ def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[
 
 
 def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_copy: bool) -> None:
-    """Put into a workload the number format that the model is loaded in. What shards the model
-    makes an fp32 copy of it where precision is mixed."""
-    dtype = settings.word("dtype") or settings.word("torch_dtype")
+    """Puts the number format that the model is loaded in into a workload. Where precision is mixed,
+    FSDP and DeepSpeed make an fp32 copy of it."""
+    dtype = settings.text("dtype") or settings.text("torch_dtype")
     if dtype in (None, "auto", "float32", "fp32", "none"):
         return
     if dtype not in _HALVES:

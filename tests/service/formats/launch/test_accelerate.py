@@ -314,10 +314,10 @@ def test_a_micro_batch_that_nobody_wrote_is_not_made_of_the_batch() -> None:
     assert "micro_batch" not in silent.layout
     assert silent.num_micro_batches is None
     stated = read({**FSDP2, "gradient_accumulation_steps": 2})
-    assert (stated.num_micro_batches, stated.unwritten.get("num_micro_batches")) == (2, None)
+    assert (stated.num_micro_batches, stated.default_origins.get("num_micro_batches")) == (2, None)
     micro = read({**FSDP2, "per_device_train_batch_size": 2})
     assert micro.num_micro_batches == 1
-    assert "default" in micro.unwritten["num_micro_batches"]
+    assert "default" in micro.default_origins["num_micro_batches"]
 
 
 def test_misspelt_keys_name_the_key_that_may_be_meant() -> None:

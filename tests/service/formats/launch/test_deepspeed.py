@@ -389,7 +389,7 @@ def test_parameters_may_be_on_the_host_beside_the_optimizer() -> None:
 def test_a_batch_alone_is_one_micro_batch_of_each_rank() -> None:
     reading = read({"train_batch_size": 64, "bf16": {"enabled": True}})
     assert reading.num_micro_batches == 1
-    assert "default" in reading.unwritten["num_micro_batches"]
+    assert "default" in reading.default_origins["num_micro_batches"]
     others = dict.fromkeys(BATCH_KEYS, "auto")
     assert read({**others, "train_batch_size": 64}).num_micro_batches is None
     assert read({"train_micro_batch_size_per_gpu": 2}).num_micro_batches is None
@@ -399,4 +399,4 @@ def test_a_precision_that_another_program_fills_in_is_left_open() -> None:
     assert "precision" not in read({"bf16": {"enabled": "auto"}}).workload
     silent = read({"train_batch_size": 64})
     assert silent.workload["precision"] == "fp32"
-    assert "workload.precision" in silent.unwritten
+    assert "workload.precision" in silent.default_origins

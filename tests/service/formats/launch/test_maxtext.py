@@ -466,7 +466,7 @@ def test_a_file_of_settings_must_be_sent() -> None:
     reading = read(f"cat > mine.yml <<EOF\n{file}EOF\n{command} max_target_length=8192")
     assert reading.layout["micro_batch"] == 2
     assert reading.workload["seq_len"] == 8192
-    assert (reading.reservations, reading.unwritten) == ((), {})
+    assert (reading.reservations, reading.default_origins) == ((), {})
 
 
 CONFIGS = '"${MAXTEXT_CONFIGS_DIR:-${MAXTEXT_REPO_ROOT:-$PWD}/src/maxtext/configs}"'
@@ -582,7 +582,7 @@ def test_the_gate_alone_is_computed_again() -> None:
 
 
 def test_what_nobody_wrote_names_where_it_comes_from() -> None:
-    origins = read("model_name=llama3.1-8b per_device_batch_size=2").unwritten
+    origins = read("model_name=llama3.1-8b per_device_batch_size=2").default_origins
     assert list(origins) == ["workload.seq_len"]
     assert "default of max_target_length, which is 2048 in MaxText 0.2.5" in str(origins)
 

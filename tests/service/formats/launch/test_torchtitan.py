@@ -383,11 +383,13 @@ def test_a_file_of_settings_must_be_sent(command: str) -> None:
 
 
 def test_what_nobody_wrote_names_where_it_comes_from() -> None:
-    origins = read("--parallelism.tensor_parallel_degree 2").unwritten
+    origins = read("--parallelism.tensor_parallel_degree 2").default_origins
     assert origins["workload.seq_len"] == "the default of training.seq_len in torchtitan 0.3.0"
     assert "training.local_batch_size" in origins["layout.micro_batch"]
     assert "training.global_batch_size is not set" in origins["workload.global_batch"]
-    of_config = read("--module llama3 --config llama3_8b --training.local_batch_size 2").unwritten
+    of_config = read(
+        "--module llama3 --config llama3_8b --training.local_batch_size 2"
+    ).default_origins
     assert of_config["workload.seq_len"] == "what --config llama3_8b sets for training.seq_len"
     assert "layout.micro_batch" not in of_config
 

@@ -275,13 +275,13 @@ def test_no_arguments_raise_anything_else(changes: dict[str, str]) -> None:
 
 
 def test_arguments_are_asked_for_by_the_kind_that_their_flag_has() -> None:
-    kinds = {"whole": "int", "required": "int", "truth": "bool"}
+    kinds = {"integer": "int", "required": "int", "boolean": "bool"}
     folders = (ROOT / "service/formats/megatron", ROOT / "service/formats/launch/megatron")
     found = [
         match.groups()
         for folder in folders
         for path in folder.glob("*.py")
-        for match in re.finditer(r'given\.(whole|required|truth)\("(\w+)"', path.read_text())
+        for match in re.finditer(r'args\.(integer|required|boolean)\("(\w+)"', path.read_text())
     ]
     assert len(found) > 50
     for method, argument in found:

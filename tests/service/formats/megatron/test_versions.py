@@ -127,7 +127,7 @@ def test_an_argument_that_was_cut_off_is_not_off(name: str, part: str) -> None:
     assert refused.value.field == f"log.arguments.{name}"
     assert f"or give {part} in the request" in refused.value.rule
     printed = {key: str(value) for key, value in kept.items()}
-    assert part not in question(printed, settled=[part])
+    assert part not in question(printed, optional=[part])
 
 
 def test_virtual_stages_that_were_cut_off_are_not_none() -> None:

@@ -501,6 +501,33 @@ def test_sharding_that_is_not_stated_ends_at_a_slice(
     assert (layout.dp_replicate, layout.dp_shard) == degrees
 
 
+@pytest.mark.parametrize(
+    ("kind", "stage", "shards"),
+    [
+        ("ddp", 0, 1),
+        ("zero2", 2, 8),
+        ("hsdp (fsdp in slice, dp across slices)", 3, 8),
+        ("dp2 x fsdp4 over jax devices", 3, 4),
+    ],
+)
+def test_a_stated_kind_of_sharding_is_not_assumed(kind: str, stage: int, shards: int) -> None:
+    training = {"tp": 1, "dp": None, "data_parallel_kind": kind}
+    run = published.read(row(training=training), YEAR)
+    layout = run.alternatives[0]
+    assert (layout.zero_stage, layout.dp_shard) == (stage, shards)
+    assert "data_parallel_kind" not in run.assumed
+
+
+def test_an_unknown_kind_of_sharding_is_read_as_an_unstated_one() -> None:
+    """It has been read as ZeRO 3, whatever it was."""
+    unknown, unstated = (
+        published.read(row(training={"data_parallel_kind": kind}), YEAR)
+        for kind in ("mics over 16 devices", None)
+    )
+    assert unknown == unstated
+    assert "data_parallel_kind" in unknown.assumed
+
+
 def test_experts_on_more_than_a_slice_are_sharded_over_all() -> None:
     moe = {"num_experts": 128, "experts_per_token": 2, "moe_intermediate_size": 2048}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, "tp": 4, "ep": 128}

@@ -432,3 +432,12 @@ def test_the_command_that_xpk_takes_is_the_one_that_trains() -> None:
     text = 'python3 xpk.py workload create --num-slices=2 --command "python3 -m a.train tp=2"\n'
     command = split_command(text)
     assert (command.program, command.words) == ("a.train", ("tp=2",))
+
+
+@pytest.mark.parametrize("requests", ["--gres=gpu:8", "--gpus-per-node=8 --gres=gpu:8"])
+def test_gpus_that_slurm_gave_go_before_those_that_a_script_asks_for(requests: str) -> None:
+    environment = {"SLURM_GPUS_ON_NODE": "4"}
+    text = f"#SBATCH -N 2 {requests}\nsrun torchrun a.py --x 1"
+    command = split_command(text, LaunchFiles(environment=environment))
+    assert command.num_ranks == 8
+    assert len(command.notes) == 1

@@ -25,15 +25,15 @@ def test_the_model_is_named_by_its_name_at_hugging_face() -> None:
     assert reading_of({**FULL, "base_model": "qwen/QWEN3-4b"}).model == {"name": "qwen3-4b"}
     unknown = reading_of({**FULL, "base_model": "someone/unheard-of-9b"})
     assert unknown.model is None
-    assert unknown.asks["model"].startswith("base_model = someone/unheard-of-9b")
-    assert "config.json" in unknown.asks["model"]
+    assert unknown.unresolved_parts["model"].startswith("base_model = someone/unheard-of-9b")
+    assert "config.json" in unknown.unresolved_parts["model"]
 
 
 @pytest.mark.parametrize("name", ["./qwen3-4b", "/data/models/Qwen3-4B", "${MODEL}"])
 def test_a_folder_or_a_variable_names_no_model(name: str) -> None:
     found = reading_of({**FULL, "base_model": name})
     assert found.model is None
-    assert "send its config.json" in found.asks["model"]
+    assert "send its config.json" in found.unresolved_parts["model"]
 
 
 def test_nothing_said_is_what_axolotl_does() -> None:
@@ -296,5 +296,5 @@ def test_activations_go_to_the_host_however_the_model_is_sharded() -> None:
 
 def test_the_default_of_a_setting_is_said_to_be_one() -> None:
     found = reading_of({"base_model": "Qwen/Qwen3-4B", "micro_batch_size": 1})
-    assert found.unwritten["workload.seq_len"] == "the default of sequence_len in axolotl"
-    assert "layout.micro_batch" not in found.unwritten
+    assert found.default_origins["workload.seq_len"] == "the default of sequence_len in axolotl"
+    assert "layout.micro_batch" not in found.default_origins

@@ -240,7 +240,7 @@ def test_a_config_beside_a_command_is_the_model(name: str) -> None:
     files = {"models/tiny/config.json": CONFIG}
     found = read(command, None, files=LaunchFiles(files))
     assert found.model == json.loads(CONFIG)
-    assert found.asks == {}
+    assert found.unresolved_parts == {}
 
 
 def test_a_document_of_deepspeed_is_no_model() -> None:

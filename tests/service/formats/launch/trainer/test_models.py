@@ -19,4 +19,4 @@ from service.formats.launch.trainer.models import named_model
 def test_a_tuned_model_has_the_shape_of_the_one_it_is_of(name: str, known: str | None) -> None:
     found = named_model("model", name)
     assert found.id == known
-    assert (found.ask is None) == (known is not None)
+    assert (found.problem is None) == (known is not None)

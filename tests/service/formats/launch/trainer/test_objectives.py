@@ -9,7 +9,7 @@ import yaml
 
 from models.errors import Invalid
 from service.formats.launch.job import LaunchReading
-from service.formats.launch.trainer.objectives import in_name
+from service.formats.launch.trainer.objectives import objective_in_name
 from service.formats.launch.trainer.reader import read
 from service.formats.shell.files import LaunchFiles
 
@@ -136,7 +136,7 @@ def test_megatron_swift_counts_pairs_in_sequences_too() -> None:
 def test_the_name_of_a_program_may_say_what_it_trains_for(
     program: str, objective: str | None
 ) -> None:
-    assert in_name(program) == objective
+    assert objective_in_name(program) == objective
 
 
 def test_losses_of_trl_make_logits_of_some_tokens_at_a_time() -> None:

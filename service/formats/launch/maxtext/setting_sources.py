@@ -1,4 +1,4 @@
-"""The settings that a launch of MaxText gives: by its YAML files, the file of its model, its
+"""Reads the settings of a launch of MaxText from its YAML files, the file of its model, its
 command line and its environment. Each of these goes before those that are named in front of it
 (configs/pyconfig.py, _initialize_pydantic)."""
 
@@ -15,6 +15,7 @@ from service.formats.launch.job import Changes
 from service.formats.launch.maxtext.package import (
     default_file,
     model_file,
+    module_name,
     package_file,
     rl_settings,
 )
@@ -36,9 +37,9 @@ _MOST_BASES = 8
 """Files that name one another as their base; MaxText's own are three deep."""
 
 
-class Given:
-    """Reads what a text gives into `settings`; `of_model` are the settings of the model's own file
-    that nothing else says."""
+class SettingSources:
+    """Reads the settings of a text into `settings`. `of_model` are those that the file of the model
+    alone sets."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -59,16 +60,17 @@ class Given:
     # -- files
 
     def _read_file(self, path: str, files: LaunchFiles) -> None:
-        known = package_file(path)
-        if path not in files and known is not None:
-            if known.is_moved:
+        """Reads a file that was sent, or one of MaxText's own package."""
+        in_package = package_file(path)
+        if path not in files and in_package is not None:
+            if in_package.is_moved:
                 table = self.settings.table
                 self.settings.warnings.append(
-                    f"{path} is no file of {table.framework} {table.release}: {known.name} was"
+                    f"{path} is no file of {table.framework} {table.release}: {in_package.name} was"
                     " read, which has the same name"
                 )
-            self._take_of_file(known.settings)
-        elif known is None or known.settings:
+            self._take_of_file(in_package.settings)
+        elif in_package is None or in_package.settings:
             self._read_document(read_document(files.text(path)), files)
 
     def _read_document(
@@ -82,11 +84,11 @@ class Given:
         )
 
     def _read_base(self, base: str, files: LaunchFiles, depth: int) -> None:
-        known = package_file(f"configs/{base}")
+        in_package = package_file(f"configs/{base}")
         if base in files:
             self._read_document(read_document(files.text(base)), files, depth + 1)
-        elif known is not None:
-            self._take_of_file(known.settings)
+        elif in_package is not None:
+            self._take_of_file(in_package.settings)
         else:
             reason = "the settings in this file are not known"
             self.settings.reserve_text(shown("base_config", base), reason, "send its text")
@@ -97,25 +99,26 @@ class Given:
             self._of_files.add(name)
 
     def _read_model_file(self) -> None:
-        """The file of a model goes before other files. What differs from it on the command line
-        stops MaxText, unless that is asked for."""
+        """Reads the file of the model, which goes before other files. At a setting of the command
+        line that differs from it MaxText stops, unless override_model_config is set."""
         given = self.settings.given
-        name = str(given.get("model_name", "default")).removesuffix("-Instruct")
-        overrides = given.get("override_model_config") is True
-        for setting, value in model_file(name).items():
-            if setting not in given or given[setting] == self._checked(setting, value):
+        model = str(given.get("model_name", "default")).removesuffix("-Instruct")
+        may_differ = given.get("override_model_config") is True
+        for name, value in model_file(model).items():
+            checked = self._checked(name, value)
+            if name not in given:
+                self.of_model[name] = checked
+            elif given[name] == checked:
                 continue
-            if setting in self._of_files:
-                written = self.settings.shown(setting)
+            elif name in self._of_files:
                 self.settings.warnings.append(
-                    f"{written} is left out: MaxText's file of {name}, which says"
-                    f" {shown(setting, value)}, goes before the configuration"
+                    f"{self.settings.shown(name)} is left out: MaxText's file of {model}, which"
+                    f" says {shown(name, value)}, goes before the configuration"
                 )
-                del given[setting]
-            elif not overrides:
-                self.settings.stops.append(_overriding(setting, given[setting], name, value))
-        own = {key: self._checked(key, value) for key, value in model_file(name).items()}
-        self.of_model = {key: value for key, value in own.items() if key not in given}
+                del given[name]
+                self.of_model[name] = checked
+            elif not may_differ:
+                self.settings.stops.append(_overriding_stop(name, given[name], model, value))
 
     def _checked(self, name: str, value: Any) -> Any:
         field = self.settings.table.field(name)
@@ -124,6 +127,7 @@ class Given:
     # -- the command line
 
     def _read_command(self, command: Command) -> None:
+        """Reads a command: its files, then its key=value pairs, then its environment."""
         words = list(command.words)
         if command.program and command.program.endswith(_YAML):
             words.insert(0, command.program)
@@ -140,19 +144,20 @@ class Given:
             self.settings.note(Reservation.of_branch(branch))
 
     def _read_others(self, words: Sequence[str]) -> None:
-        """Words that are neither key=value nor a file: settings to OmegaConf, which no release has.
-        Without any key=value the text is of another program."""
+        """Notes words that are neither key=value nor a file, as stops: OmegaConf takes them for
+        names of settings, which no release has. Without any key=value the text is of another
+        program."""
         others = [word for word in words if not _PAIR.fullmatch(word)]
         for word in others:
             require_arguments_defined(word)
             if len(others) == len(words) or word.startswith("-"):
                 raise Invalid(PATH, word, "is no key=value, nor a file of settings")
-        for at, word in enumerate(words):
-            is_value = at > 0 and words[at - 1].endswith(":")
-            if word not in others or (is_value and words[at - 1] in others):
+        for before, word, behind in zip(["", *words], words, [*words[1:], ""], strict=False):
+            is_value = before.endswith(":") and before in others  # of "key: value", as in YAML
+            if word not in others or is_value:
                 continue
             name = word.removesuffix(":")
-            value = words[at + 1] if word.endswith(":") and words[at + 1 : at + 2] else ""
+            value = behind if word.endswith(":") else ""
             is_known = self.settings.table.field(name) is not None
             hint = f"did you mean {name}={value}?" if is_known else "leave it out"
             self.settings.stops.append(
@@ -168,38 +173,41 @@ class Given:
             )
 
     def _read_pairs(self, program: str | None, pairs: Iterable[tuple[str, str]]) -> None:
-        own = (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
-        of_program = self.settings.table.facts["programs"].get(own)
-        if of_program is not None:
-            self.settings.reserve_text(str(program), *of_program)
+        """Takes the key=value pairs of a command line."""
+        module = module_name(program)
+        reason_and_cure = self.settings.table.facts["programs"].get(module)
+        if reason_and_cure is not None:
+            self.settings.reserve_text(str(program), *reason_and_cure)
         for name, value in pairs:
-            if own == "train_rl" and name in rl_settings():
+            if module == "train_rl" and name in rl_settings():
                 self.ignored.append(shown(name, value))
                 continue
             self._take(name, self._typed(name, value))
             self._of_files.discard(name)
 
-    def _typed(self, name: str, written: str) -> Any:
-        """A value as OmegaConf reads it: text in YAML."""
+    def _typed(self, name: str, text: str) -> Any:
+        """Returns the value of a text as OmegaConf reads it, which is as YAML: [1, 2] of "[1,
+        2]"."""
         field = self.settings.table.field(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
-            return field.parse(written) if written or not field.is_optional else written
+            return field.parse(text) if text or not field.is_optional else text
         if not self.settings.table.is_of_no_account(name):
-            require_defined(name, written)
+            require_defined(name, text)
         if field is None:
-            return written
+            return text
         try:
-            return read_yaml(written)
+            return read_yaml(text)
         except Invalid:
-            return written
+            return text
 
     def _take(self, name: str, value: Any) -> None:
+        """Sets a value, of its type; the members of `lora` are settings of their own."""
         field = self.settings.table.field(name)
         if name == "base_config" and str(value).endswith("base.yml"):
             self.ignored.append(shown(name, value))
         elif name == "lora" and isinstance(value, Mapping):
-            for inner, inner_value in value.items():
-                self.settings.put(f"lora.{inner}", inner_value)
+            for key, member in value.items():
+                self.settings.put(f"lora.{key}", member)
         elif field is None:
             self.settings.put(name, value)
         elif value == "" and field.is_optional:
@@ -208,25 +216,26 @@ class Given:
             self.settings.put(name, field.checked(value))
 
     def _leave_out_idle(self) -> None:
-        """Leaves out what changes nothing beside the others: settings of adapters that are not
+        """Leaves out settings that change nothing beside the others: those of adapters that are not
         switched on, who accumulates gradients of one micro-batch, and on TPUs logits of fp32
-        inputs, which are multiplied in bf16 there unless matmul_precision says otherwise
+        inputs, which are multiplied in bf16 there unless matmul_precision is set
         (jax.lax.Precision.DEFAULT)."""
         given = self.settings.given
-        idle = []
+        idle: set[str] = set()
         if given.get("lora.enable_lora") not in (True, "true", "True"):
-            idle += [name for name in given if name.startswith("lora.")]
+            idle |= {name for name in given if name.startswith("lora.")}
         if given.get("gradient_accumulation_steps", 1) == 1:
-            idle += [name for name in given if name == "use_tunix_gradient_accumulation"]
+            idle.add("use_tunix_gradient_accumulation")
         is_tpu = given.get("hardware", "tpu") == "tpu"
         if is_tpu and given.get("matmul_precision", "default") == "default":
-            idle += [name for name in given if name == "logits_dot_in_fp32"]
-        self.ignored += [shown(name, given.pop(name)) for name in idle]
+            idle.add("logits_dot_in_fp32")
+        self.ignored += [shown(name, given.pop(name)) for name in [*given] if name in idle]
 
     # -- the environment
 
     def _read_environment(self, environment: Mapping[str, str]) -> None:
-        """Variables M_NAME are settings too (configs/pyconfig.py, yaml_key_to_env_key)."""
+        """Reads variables M_NAME, which are settings too (configs/pyconfig.py,
+        yaml_key_to_env_key)."""
         for variable, value in environment.items():
             name = variable.removeprefix("M_").lower()
             if variable.startswith("M_") and name in self.settings.table.fields:
@@ -236,12 +245,12 @@ class Given:
                 self._read_compiler_flags(variable, value)
 
     def _read_compiler_flags(self, variable: str, value: str) -> None:
-        """Flags of XLA. Those that tune kernels and schedules have no term; those that change what
-        is computed, or keep collectives from overlapping, are not described."""
+        """Reserves the flags of XLA that change what is computed, or keep collectives from
+        overlapping. Others tune kernels and schedules, which have no term."""
         flags: Mapping[str, tuple[str, str]] = self.settings.table.facts["xla_flags"]
         for word in value.split():
             flag = word.lstrip("-")
-            pattern = next((known for known in flags if fnmatchcase(flag, known)), None)
+            pattern = next((pattern for pattern in flags if fnmatchcase(flag, pattern)), None)
             if pattern is None:
                 self.ignored.append(shown(variable, word))
             else:
@@ -252,11 +261,11 @@ def _is_file(word: str) -> bool:
     return word.endswith(_YAML) and not _PAIR.fullmatch(word)
 
 
-def _overriding(setting: str, said: Any, model: str, value: Any) -> Stop:
+def _overriding_stop(setting: str, value: Any, model: str, model_value: Any) -> Stop:
     rule = (
-        f"differs from {value} in MaxText's file of {model}, at which MaxText stops: leave it out,"
-        " or set override_model_config=true"
+        f"differs from {model_value} in MaxText's file of {model}, at which MaxText stops: leave it"
+        " out, or set override_model_config=true"
     )
     source = "maxtext 0.2.5: configs/pyconfig.py, validate_no_keys_overridden_twice"
     cure = "override_model_config=true"
-    return Stop(setting=setting, value=said, rule=rule, source=source, cure=cure)
+    return Stop(setting=setting, value=value, rule=rule, source=source, cure=cure)

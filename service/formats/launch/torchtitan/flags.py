@@ -1,0 +1,247 @@
+"""Reads the words of a launch of torchtitan: flags of 0.3.0, or flags and the TOML file of a
+release before it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.errors import Invalid
+from service.formats.launch.documents import read_toml
+from service.formats.launch.torchtitan.earlier_releases import (
+    EarlierSettings,
+    is_earlier,
+    words_of_today,
+)
+from service.formats.launch.torchtitan.writer import RECOMPUTE, RELEASE, TABLE
+from service.formats.settings.field import Field, shown
+from service.formats.settings.field_table import field_table
+from service.formats.settings.reservation import Reservation
+from service.formats.settings.settings import Settings
+from service.formats.settings.stop import Stop
+from service.formats.shell.command import Command, split_command
+from service.formats.shell.faults import PATH, require_arguments_defined
+from service.formats.shell.files import LaunchFiles
+
+_SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
+_FILE = "job.config_file"
+_TOML_SECTION = re.compile(r"^[ \t]*\[[\w.]+\][ \t\r]*(#.*)?$", re.ASCII | re.MULTILINE)
+_HEREDOC = re.compile(r"<<-?[ \t]*['\"\\\\]?[A-Za-z_]")
+_VARIABLES = {"MODULE": "module", "CONFIG": "config"}
+"""The settings that run_train.sh takes from its environment."""
+
+
+@dataclass(slots=True)
+class LaunchedSettings:
+    """The settings of a text, by their names in 0.3.0."""
+
+    settings: Settings
+    earlier: EarlierSettings | None = None
+    """The settings as a release before 0.3.0 has them, where the text is one of it."""
+    num_ranks: int | None = None
+    stops: list[Stop] = field(default_factory=list)
+
+
+def read_flags(text: str, version: str | None, files: LaunchFiles) -> LaunchedSettings:
+    """Returns the settings of a command, or of a TOML file. Raises Invalid for what the parser of
+    torchtitan refuses."""
+    if _TOML_SECTION.search(text) and not _HEREDOC.search(text):
+        earlier = EarlierSettings(read_toml(text))
+        return _with_earlier(LaunchedSettings(Settings(field_table(TABLE))), earlier)
+    return _CommandReader(version, split_command(text, files)).read()
+
+
+def _with_earlier(launched: LaunchedSettings, earlier: EarlierSettings) -> LaunchedSettings:
+    """Adds the settings of an earlier release; those of 0.3.0 go before them."""
+    settings = launched.settings
+    settings.given = {**earlier.given, **settings.given}
+    settings.reservations += earlier.reservations
+    launched.earlier = earlier
+    return launched
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """A flag with the words behind it, up to the next flag or subcommand."""
+
+    name: str
+    values: list[str]
+    strays: list[str]
+    """Words behind --name=value."""
+    has_equals: bool
+    """The value is a part of the word, as in --name=value."""
+
+
+class _CommandReader:
+    def __init__(self, version: str | None, command: Command) -> None:
+        self.version = version
+        self.command = command
+        self.table = field_table(TABLE)
+        self.settings = Settings(self.table)
+        self.unknown: dict[str, Any] = {}
+        """Flags that 0.3.0 does not have."""
+
+    def read(self) -> LaunchedSettings:
+        self._read_variables()
+        self._read_words()
+        for branch in self.command.in_branches:
+            self.settings.note(Reservation.of_branch(branch))
+        launched = LaunchedSettings(self.settings, num_ranks=_num_ranks(self.command))
+        earlier_flags = [*filter(is_earlier, self.unknown)]
+        if earlier_flags and (mark := self._mark_of_release()):
+            launched.stops = self._refuse_earlier(earlier_flags, mark)
+        elif earlier_flags:
+            return _with_earlier(launched, EarlierSettings(self._with_file()))
+        self._take_unknown()
+        return launched
+
+    def _read_variables(self) -> None:
+        """Reads the variables that run_train.sh makes flags of."""
+        environment = self.command.environment
+        if not (self.command.program or "").endswith(".sh"):
+            return
+        for variable, name in _VARIABLES.items():
+            if variable in environment:
+                self.settings.put(name, environment[variable])
+        if "CONFIG_FILE" in environment and "module" not in self.settings.given:
+            self.unknown[_FILE] = environment["CONFIG_FILE"]
+
+    def _read_words(self) -> None:
+        """Takes the words of the command line, which are flags but for a subcommand behind them."""
+        subcommand: str | None = None
+        for part in _parts(self.command.words):
+            if isinstance(part, _Flag):
+                self._read_flag(part, subcommand)
+            elif match := _SUBCOMMAND.fullmatch(part):
+                subcommand = part
+                self.settings.put(RECOMPUTE, self.table.fields[RECOMPUTE].checked(match[1]))
+            else:
+                _refuse_stray(part)
+
+    def _read_flag(self, flag: _Flag, subcommand: str | None) -> None:
+        """Takes a flag. Behind a subcommand, such as activation-checkpoint:full, only its own are
+        read."""
+        name = flag.name.replace("-", "_")
+        if subcommand and not name.startswith(f"{RECOMPUTE}."):
+            rule = (
+                f"stands behind {subcommand}, where torchtitan reads only options of"
+                " activation-checkpoint: put it in front"
+            )
+            raise Invalid(PATH, f"--{flag.name}", rule)
+        positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
+        switched_off = self.table.fields.get(positive)
+        strays = flag.strays
+        if name in self.table.fields:
+            value, others = _value(self.table.fields[name], flag)
+            self.settings.put(name, value)
+            strays = [*others, *strays]
+        elif switched_off is not None and switched_off.kind == "bool":
+            self.settings.put(positive, False)
+            strays = [] if flag.has_equals else flag.values
+        else:
+            self.unknown[name] = " ".join(flag.values) or True
+        if strays:
+            _refuse_stray(strays[0])
+
+    def _mark_of_release(self) -> str | None:
+        """Returns a word of the text that only 0.3.0 has; None where it has none."""
+        given = self.settings.given
+        flag = next((f"--{name}" for name in ("module", "config") if name in given), None)
+        if flag is None and RECOMPUTE in given:
+            return f"activation-checkpoint:{given[RECOMPUTE]}"
+        return flag
+
+    def _refuse_earlier(self, names: Sequence[str], mark: str) -> list[Stop]:
+        """Returns the stops at flags of earlier releases, at which 0.3.0 stops. They are read as
+        what they were."""
+        flags = {name: self.unknown.pop(name) for name in names}
+        self.settings.given = {**EarlierSettings(flags).given, **self.settings.given}
+        rule = (
+            f"is a flag of torchtitan before {RELEASE}, and {mark} is one of {RELEASE}: write the"
+            " flags of one release"
+        )
+        source = self.table.facts["parser"]
+        return [
+            Stop(
+                setting=f"--{name}",
+                value=value,
+                rule=rule,
+                source=source,
+                cure=words_of_today(name, value),
+            )
+            for name, value in flags.items()
+        ]
+
+    def _with_file(self) -> dict[str, Any]:
+        """Returns the flags of an earlier release, and the settings of the file that one of them
+        names."""
+        file = self.unknown.pop(_FILE, None)
+        if file is None:
+            return self.unknown
+        text = self.command.files.text(file, f"--{_FILE} {file}")
+        return {**read_toml(text), **self.unknown}
+
+    def _take_unknown(self) -> None:
+        """Takes in the flags that 0.3.0 does not have. It stops at them, unless they are of another
+        release or of a config function that is not known."""
+        name = self.settings.given.get("config")
+        configs = self.table.facts["configs"].get(self.settings.given.get("module"), {})
+        is_known = self.version in (None, RELEASE) and (name is None or name in configs)
+        self.settings.is_other_release = not is_known
+        self.settings.given |= self.unknown
+
+
+def _parts(words: Sequence[str]) -> Iterator[_Flag | str]:
+    """Yields the flags of a command line with their values, and the words that belong to none."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.startswith("--"):
+            yield word
+            continue
+        end = at
+        while end < len(words) and not _begins_part(words[end]):
+            end += 1
+        name, has_equals, value = word[2:].partition("=")
+        behind = [*words[at:end]]
+        at = end
+        if has_equals:
+            yield _Flag(name, [value], behind, has_equals=True)
+        else:
+            yield _Flag(name, behind, [], has_equals=False)
+
+
+def _begins_part(word: str) -> bool:
+    return word.startswith("--") or _SUBCOMMAND.fullmatch(word) is not None
+
+
+def _value(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:
+    """Returns the value of a flag, and the words behind it that are no part of it."""
+    if field_.kind == "bool":
+        if flag.has_equals:
+            section, _, last = field_.name.rpartition(".")
+            rule = f"is a flag, without a value: write --{field_.name}, or --{section}.no_{last}"
+            raise Invalid(PATH, shown(field_.name, flag.values[0]), rule)
+        return True, flag.values
+    if not flag.values:
+        raise Invalid(PATH, f"--{flag.name}", "needs a value behind it")
+    if field_.kind == "lists":
+        return [part.split(",") for part in flag.values], []
+    return field_.parse(flag.values[0]), flag.values[1:]
+
+
+def _refuse_stray(word: str) -> None:
+    require_arguments_defined(word)
+    rule = "is neither a flag nor its value: flags are --section.option VALUE"
+    raise Invalid(PATH, word, rule)
+
+
+def _num_ranks(command: Command) -> int | None:
+    """Returns the ranks of a job; run_train.sh starts NGPU of them on one machine."""
+    num_gpus = command.environment.get("NGPU", "")
+    if command.num_ranks:
+        return command.num_ranks
+    return int(num_gpus) if re.fullmatch(r"\d{1,6}", num_gpus) else None

@@ -1,0 +1,84 @@
+"""Settings of a tool in the names of accelerate and transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.formats.launch.job import OwnName
+from service.formats.settings.settings import Settings
+
+OBJECTIVE, TRAINED, MOMENT_RANK, REFERENCE_MODEL = (
+    f"told:{name}" for name in ("objective", "trained", "moment_rank", "reference_model")
+)
+"""Names for decisions of tools that TrainingArguments have no names for. Nobody can type such names
+as flags."""
+
+
+@dataclass(slots=True)
+class TrainerSettings:
+    """The settings of a tool, such as axolotl, in the names of accelerate and the Trainer."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    """By the names of accelerate's document and of TrainingArguments."""
+    source_names: dict[str, str] = field(default_factory=dict)
+    """The tool's own names for settings, by the names in `settings` that they stand for:
+    {"max_length": "sequence_len"}."""
+    assumed: list[str] = field(default_factory=list)
+    """Sentences about settings that are counted as something else."""
+    framework: str = "accelerate"
+    release: str | None = None
+    """The release of the tool; None where that of accelerate counts."""
+    own_names: dict[str, OwnName] = field(default_factory=dict)
+    """The names that the tool has for settings that may be changed."""
+
+    def put(self, name: str, value: Any, source_name: str | None = None) -> None:
+        """Sets a value that the tool's setting `source_name` says, or none of its settings."""
+        self.settings[name] = value
+        if source_name is not None and source_name != name:
+            self.source_names[name] = source_name
+
+    def name_in_tool(self, name: str) -> str:
+        return self.source_names.get(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """The facts of a launch, beside its settings, that decide how a tool takes them."""
+
+    num_devices: int | None = None
+    version: str | None = None
+    """The release of the tool; None for the newest that is known."""
+    command: str | None = None
+    """The tool's command, such as rlhf."""
+
+
+Translate = Callable[[Settings, Invocation], TrainerSettings]
+"""Translates the settings of a tool into those of the Trainer."""
+
+
+def renamed(settings: Settings) -> TrainerSettings:
+    """Returns the settings that only have another name in the tool, by the tool's table:
+    {"renamed": {"sequence_len": "max_length"}}."""
+    table = settings.table
+    trainer = TrainerSettings(framework=table.package, release=table.release)
+    for tool_name, name in table.facts["renamed"].items():
+        trainer.own_names.setdefault(name, OwnName(tool_name))
+        value = settings.given.get(tool_name)
+        if value is not None:
+            trainer.put(name, value, tool_name)
+    for name, own_name in table.facts.get("said_as", {}).items():
+        trainer.own_names[name] = OwnName(*own_name)
+    return trainer
+
+
+def put_fsdp(trainer: TrainerSettings, settings: Settings, version: int) -> None:
+    """Makes FSDP shard, by the keys of fsdp_config: fsdp_offload_params, or offload_params."""
+    trainer.put("distributed_type", "FSDP")
+    trainer.put("fsdp_config.fsdp_version", version)
+    for name, value in settings.given.items():
+        config, _, key = name.partition(".")
+        if config == "fsdp_config" and key and value is not None:
+            bare = key.removeprefix("fsdp_")
+            trainer.put(f"fsdp_config.fsdp_{bare}", value, name)
