@@ -14,6 +14,7 @@ with warnings.catch_warnings():  # starlette would rather have httpx2 than httpx
 
 from models.search.warm_up import warm_up
 from service.app import create_app
+from service.learning import published_sample
 from service.runtime import cost_model
 from service.runtime.cost_model import compile_cost_model
 from service.settings import Settings
@@ -26,6 +27,7 @@ class Databases(Protocol):
 
 
 MakeClient = Callable[..., TestClient]
+RUNS_OF_A_KIND = published_sample._RUNS_OF_A_KIND
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +55,24 @@ def _routes_that_are_prepared_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_EffectiveRouteContext, "from_api_route", prepare_once)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_published_run_of_a_kind() -> Iterator[None]:
+    """Every calibration predicts the sample of published runs twice. Few tests are of those: they
+    ask for `whole_published_sample`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published_sample, "_RUNS_OF_A_KIND", 1)
+        yield
+
+
+@pytest.fixture
+def whole_published_sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As many published runs of a kind as a service takes."""
+    monkeypatch.setattr(published_sample, "_RUNS_OF_A_KIND", RUNS_OF_A_KIND)
+    published_sample._read_sample.cache.clear()
+    yield
+    published_sample._read_sample.cache.clear()
 
 
 @contextmanager
