@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pytest
+from fastapi import FastAPI
 from fastapi.routing import APIRoute, _EffectiveRouteContext
 
 with warnings.catch_warnings():  # starlette would rather have httpx2 than httpx
@@ -18,6 +19,7 @@ from service.learning import published_sample
 from service.runtime import cost_model
 from service.runtime.cost_model import compile_cost_model
 from service.settings import Settings
+from service.web import openapi
 
 
 class Databases(Protocol):
@@ -54,6 +56,29 @@ def _routes_that_are_prepared_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_EffectiveRouteContext, "from_api_route", prepare_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _openapi_document_that_is_made_once() -> Iterator[None]:
+    """All applications have the same routes, so that they may share what describes them. To make it
+    takes two seconds."""
+    install = openapi.install
+    made: list[dict[str, Any]] = []
+
+    def install_shared(app: FastAPI) -> None:
+        install(app)
+        make = app.openapi
+
+        def shared() -> dict[str, Any]:
+            if not made:
+                made.append(make())
+            return made[0]
+
+        app.openapi = shared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openapi, "install", install_shared)
         yield
 
 
