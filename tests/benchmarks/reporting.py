@@ -28,7 +28,7 @@ from typing import Any
 import httpx
 
 from tests.benchmarks import pages
-from tests.conftest import postgres_server
+from tests.databases import postgres_server
 
 BATCH = 2000
 ALONE = 40

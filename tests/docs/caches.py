@@ -15,6 +15,8 @@ _KEEPING = re.compile(
     r"(?:LRU|TTL)Cache(?:\[.*\])?|.*\bmemory\.(?:keep|put_at_hand\w*)|.*\.recall", re.DOTALL
 )
 """Functions that make a cache, or put a value into the memory of a database."""
+_MAY_KEEP = re.compile(r"[cC]ache|memory\s*\.|\.\s*recall")
+"""What a module without a cache has nothing of, so that it need not be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,9 @@ def _decorated() -> Iterator[Decorated]:
 def _modules() -> Iterator[tuple[str, ast.Module]]:
     for folder in _FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))
+            text = path.read_text("utf-8")
+            if _MAY_KEEP.search(text):
+                yield path.relative_to(ROOT).as_posix(), ast.parse(text)
 
 
 def _integers(tree: ast.Module) -> dict[str, str]:

@@ -24,9 +24,17 @@ README = ROOT / "README.md"
 OTHER_PAGES = [page for page in WITH_EXAMPLES if page != README]
 LONG_PAGES = {
     f"docs/guides/{name}.md"
-    for name in ("capacity-planner", "ci", "command-line", "fine-tuning", "operator")
+    for name in (
+        "capacity-planner",
+        "ci",
+        "command-line",
+        "fine-tuning",
+        "operator",
+        "profile-owner",
+    )
 }
-"""Pages with sweeps, searches and commands that bring a service with them: five seconds each."""
+"""Pages with sweeps, searches, calibrations and commands that bring a service with them: some
+seconds each."""
 _REQUEST = re.compile(r"(?<!command )\bcurl (.*)")
 
 

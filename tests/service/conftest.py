@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pytest
+from fastapi import FastAPI
 from fastapi.routing import APIRoute, _EffectiveRouteContext
 
 with warnings.catch_warnings():  # starlette would rather have httpx2 than httpx
@@ -14,9 +15,11 @@ with warnings.catch_warnings():  # starlette would rather have httpx2 than httpx
 
 from models.search.warm_up import warm_up
 from service.app import create_app
+from service.learning import published_sample
 from service.runtime import cost_model
 from service.runtime.cost_model import compile_cost_model
 from service.settings import Settings
+from service.web import openapi
 
 
 class Databases(Protocol):
@@ -26,6 +29,7 @@ class Databases(Protocol):
 
 
 MakeClient = Callable[..., TestClient]
+RUNS_OF_A_KIND = published_sample._RUNS_OF_A_KIND
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +57,47 @@ def _routes_that_are_prepared_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_EffectiveRouteContext, "from_api_route", prepare_once)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _openapi_document_that_is_made_once() -> Iterator[None]:
+    """All applications have the same routes, so that they may share what describes them. To make it
+    takes two seconds."""
+    install = openapi.install
+    made: list[dict[str, Any]] = []
+
+    def install_shared(app: FastAPI) -> None:
+        install(app)
+        make = app.openapi
+
+        def shared() -> dict[str, Any]:
+            if not made:
+                made.append(make())
+            return made[0]
+
+        app.openapi = shared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openapi, "install", install_shared)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_published_run_of_a_kind() -> Iterator[None]:
+    """Every calibration predicts the sample of published runs twice. Few tests are of those: they
+    ask for `whole_published_sample`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published_sample, "_RUNS_OF_A_KIND", 1)
+        yield
+
+
+@pytest.fixture
+def whole_published_sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As many published runs of a kind as a service takes."""
+    monkeypatch.setattr(published_sample, "_RUNS_OF_A_KIND", RUNS_OF_A_KIND)
+    published_sample._read_sample.cache.clear()
+    yield
+    published_sample._read_sample.cache.clear()
 
 
 @contextmanager

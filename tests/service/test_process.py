@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.__main__ import main
 from tests.service.asking import (
     ON_BOTH,
     ON_POSTGRESQL_FIRST,
@@ -103,7 +104,12 @@ def test_a_database_of_a_newer_release_is_said_in_one_line(tmp_path: Path) -> No
         assert "Traceback" not in service.errors()
 
 
-def test_a_setting_that_is_wrong_is_named() -> None:
-    with starting("mysql://h/n") as service:
-        assert service.process.wait(LONG_S) == 2
-        assert "database_url" in service.errors()
+def test_a_setting_that_is_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_DATABASE_URL", "mysql://h/n")
+    monkeypatch.setattr("sys.argv", ["service", "--port", "0"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "database_url" in capsys.readouterr().err

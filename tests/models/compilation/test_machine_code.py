@@ -80,19 +80,16 @@ def printed(process: subprocess.Popen[str]) -> str:
     return output.strip()
 
 
-def test_what_one_process_compiled_the_next_loads(package: Path) -> None:
-    assert printed(started(package)) == "20 15.0 compiled"
-    assert printed(started(package)) == "20 15.0 loaded"
-
-
 def test_what_may_not_be_compiled_is_loaded_or_refused(package: Path) -> None:
     assert printed(started(package, "only-kept")) == "not kept"
     printed(started(package))
     assert printed(started(package, "only-kept")) == "kept"
 
 
-def test_a_changed_constant_of_a_called_function_is_noticed(package: Path) -> None:
-    printed(started(package))
+def test_what_one_process_compiled_the_next_loads_until_a_constant_changes(package: Path) -> None:
+    """Also one of a function that is called."""
+    assert printed(started(package)) == "20 15.0 compiled"
+    assert printed(started(package)) == "20 15.0 loaded"
     (package / "constants.py").write_text("CONSTANT = 2")
     assert printed(started(package)) == "30 25.0 compiled"
     assert printed(started(package)) == "30 25.0 loaded"

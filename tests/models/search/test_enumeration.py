@@ -203,7 +203,7 @@ def ended_anywhere(space: Space, goal: Goal) -> list[float | None]:
 @pytest.mark.parametrize(
     ("name", "pinned"),
     [
-        ("llama-3.1-8b", {"tp": (1, 2), "micro_batch": (1,)}),
+        pytest.param("llama-3.1-8b", {"tp": (1, 2), "micro_batch": (1,)}, marks=pytest.mark.long),
         pytest.param("llama-3.1-405b", {"tp": (8,), "dp_shard": (128,)}, marks=pytest.mark.long),
         ("deepseek-v3 15360", {"schedule": ("dualpipe", "1f1b"), "ep": (32,)}),
         pytest.param(

@@ -26,7 +26,7 @@ from sqlalchemy import make_url, text
 from service.settings import Settings
 from service.store import Store, database
 from tests import postgresql
-from tests.conftest import PostgresDatabases, SqliteFiles, own_server
+from tests.databases import PostgresDatabases, SqliteFiles, own_server
 from tests.service.asking import PREDICTION, REPORT, changed
 from tests.service.faults.ledger import Ledger
 from tests.service.processes import Service, serving, starting

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.conftest import SqliteFiles
+from tests.databases import SqliteFiles
 from tests.service.asking import PREDICTION, QUESTION, REPORT, changed
 from tests.service.processes import Service, serving
 

@@ -267,6 +267,7 @@ def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> Non
     )
 
 
+@pytest.mark.usefixtures("whole_published_sample")
 def test_a_calibration_says_what_it_changes_by_chip_and_stack(client) -> None:
     report(client, [1.3] * 12)
     made = client.post(ADDRESS).json()
@@ -289,6 +290,7 @@ def test_a_calibration_says_what_it_changes_by_chip_and_stack(client) -> None:
     assert reported["runs"] > 12
 
 
+@pytest.mark.usefixtures("whole_published_sample")
 def test_a_calibration_may_be_used_at_once(client) -> None:
     report(client, [1.2] * 6)
     found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -384,6 +386,7 @@ def set_policy(client, **policy: object) -> None:
     assert answer.json()["policy"].items() >= policy.items()
 
 
+@pytest.mark.usefixtures("whole_published_sample")
 def test_an_automatic_policy_promotes_what_improves(client) -> None:
     report(client, [1.2] * 6)
     assert "manual" in client.post(ADDRESS).json()["calibration"]["promotion"]["reason"]
@@ -409,6 +412,7 @@ def test_what_was_rolled_back_is_not_promoted_again(client) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("whole_published_sample")
 def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(client) -> None:
     report(client, [1.2] * 6)
     set_policy(client, mode="automatic", margin=0.0)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import time
 from typing import Any
 
 import httpx
@@ -15,9 +14,9 @@ from service.pages.frontier_answer import title
 from service.pages.frontier_form import AXES
 from service.pages.frontier_pins import pins
 from service.pages.published_runs import fastest_by_chip
+from tests.docs.examples import served
 from tests.service.pages.questions import FORM, HOSTILE
 from tests.service.pages.test_ask import data_of
-from tests.service.processes import starting
 from tests.waiting import wait_for
 
 _GRID = {"x": "domain", "y": "scale_up", "x_values": "8, 16, 64", "y_values": "1, 2"}
@@ -193,19 +192,12 @@ def test_who_leaves_the_page_stops_the_search(database_url: str) -> None:
     large = {**FORM, "model": "deepseek-v3", "cluster": "h800", "chips": "2048",
              "batch": "15360", "stack": "megatron", "x": "domain", "y": "scale_up",
              "x_values": _MANY, "y_values": "0.5,1,2,4,8"}  # fmt: skip
-    with starting(database_url) as service:
-        service.read_address()
-        service.wait_until_ready()
-        with httpx.stream(
-            "GET", f"{service.address}/frontier/events", params=large, timeout=60
-        ) as stream:
+    with served(database_url) as address:
+        with httpx.stream("GET", f"{address}/frontier/events", params=large, timeout=60) as stream:
             lines = stream.iter_lines()  # to be held: a reader that is let go closes the connection
             next(lines)
-            wait_for(lambda: _running(service.address) == 1)
-        ends = time.monotonic() + 5
-        while _running(service.address) and time.monotonic() < ends:
-            time.sleep(0.1)
-        assert _running(service.address) == 0
+            wait_for(lambda: _running(address) == 1)
+        wait_for(lambda: _running(address) == 0, within_s=5)
 
 
 def _running(address: str) -> int:

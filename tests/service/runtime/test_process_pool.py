@@ -25,22 +25,16 @@ def dies(store: Store) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_small_tasks_stay_and_large_ones_go(client) -> None:
+def test_large_tasks_go_to_a_process_which_is_replaced_when_it_dies(client) -> None:
     pool: ProcessPool = client.app.state.services.process_pool
     store: Store = client.app.state.services.store
     assert pool.run(store, MAX_INLINE_REPORTS, process_of) == os.getpid()
     there = pool.run(store, MAX_INLINE_REPORTS + 1, process_of)
     assert there != os.getpid()
     assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) == there
-
-
-def test_a_process_that_died_is_replaced(client) -> None:
-    pool: ProcessPool = client.app.state.services.process_pool
-    store: Store = client.app.state.services.store
-    first = pool.run(store, MAX_INLINE_REPORTS + 1, process_of)
     with pytest.raises(WorkerKilled):
         pool.run(store, MAX_INLINE_REPORTS + 1, dies)
-    assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) not in (first, os.getpid())
+    assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) not in (there, os.getpid())
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.settings import Settings
-from tests.conftest import prepare
+from tests.databases import prepare
 from tests.paths import ROOT
 from tests.service.asking import ON_BOTH
 from tests.service.processes import starting

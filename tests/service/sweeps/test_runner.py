@@ -185,9 +185,10 @@ def test_workers_that_cannot_compute_pause_the_sweep_and_fail_no_item(
 
 
 def test_a_stop_waits_neither_for_workers_that_stand_still_nor_for_their_end(
-    store: Store, run: Run
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leases of what was under way are free at once all the same."""
+    monkeypatch.setattr(runner, "_STOP_S", 0.2)
 
     class Still(Held):
         def slots(self) -> int:
