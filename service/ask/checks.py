@@ -143,7 +143,7 @@ class Checks:
             should_continue=deadline,
             oom_gib=least_failed_gib(failed),
             accepts=_expressible(asked),
-            said=None if asked.changes is None else asked.changes.said,
+            said=None if asked.changes is None else asked.changes.in_settings,
         )
         answer = _explain(asked, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))

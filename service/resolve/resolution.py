@@ -153,9 +153,9 @@ class Resolver:
 
     def resolve(self, question: Question, prices: GivenPrices = NO_PRICES) -> ResolvedQuestion:
         """`prices` are those of clusters that name none of their own."""
-        asked = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
+        key = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
         return self._rows.recall(
-            ("question", digest(asked), prices),
+            ("question", digest(key), prices),
             lambda: self._resolve(question, prices),
         )
 
@@ -200,8 +200,8 @@ class Resolver:
         """Returns the result of `resolve` for a field of a question and for `others`. Questions
         that write the field in equal words get one object, so that values derived from it are found
         again too: questions of one job differ in their workload and layout alone."""
-        asked = question.model_dump_json(include={field}, exclude_unset=True)
-        return self._rows.recall(("part", digest(asked), *others), resolve)
+        key = question.model_dump_json(include={field}, exclude_unset=True)
+        return self._rows.recall(("part", digest(key), *others), resolve)
 
     def _architecture_as_used(
         self, form: ModelForm
