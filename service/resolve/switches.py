@@ -32,7 +32,7 @@ def switches_answer(
 def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
     switch = effect.switch
     is_default = effect.value == effect.default.value
-    held = effect.default if is_default else effect.taken
+    setting_since = effect.default if is_default else effect.taken
     form = {**stack, switch.field: effect.otherwise}
     format_ = format_named(str(stack["name"]))
     release = stack.get("version")
@@ -42,7 +42,7 @@ def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
         value=_words(switch, effect.value),
         is_default=is_default,
         default=_words(switch, effect.default.value),
-        since=held.release if held.value == effect.value else None,
+        since=setting_since.release if setting_since.value == effect.value else None,
         otherwise=OtherSetting(
             value=_words(switch, effect.otherwise),
             step_time_s=effect.step_time_s,
