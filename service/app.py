@@ -191,7 +191,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _guarded(settings: Settings) -> tuple[str, ...]:
-    """The beginnings of those paths that need a key."""
+    """Returns the beginnings of those paths that need a key."""
     guarded: tuple[str, ...] = ()
     if settings.require_api_keys:
         guarded += (GUARDED,)
@@ -201,7 +201,7 @@ def _guarded(settings: Settings) -> tuple[str, ...]:
 
 
 def _guarded_pages(settings: Settings) -> tuple[str, ...]:
-    """The beginnings of the paths of pages that need a session."""
+    """Returns the beginnings of the paths of pages that need a session."""
     return _PAGE_PATHS if settings.require_api_keys else ()
 
 

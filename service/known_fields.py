@@ -18,8 +18,8 @@ deeper was not meant."""
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
-    """The names of the fields beside the one at `location`, in a body that should have the type
-    `form`."""
+    """Returns the names of the fields beside the one at `location`, in a body that should have the
+    type `form`."""
     forms: list[Any] = [form]
     tag: str | None = None
     for step in location[:-1]:
@@ -64,7 +64,8 @@ def _places(form: Any, name: str) -> Iterator[str]:
 
 
 def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """The models that a type is made of, each with its place in a body that has the type there."""
+    """Yields the models that a type is made of, each with its place in a body that has the type
+    there."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form, place
         return
@@ -74,8 +75,8 @@ def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _models(form: Any, tag: str | None) -> Iterator[type[BaseModel]]:
-    """The models that a type is made of. Of a union with tags only those with this tag count, if a
-    tag is given."""
+    """Yields the models that a type is made of. Of a union with tags only those with this tag
+    count, if a tag is given."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form
         return

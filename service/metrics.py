@@ -104,7 +104,7 @@ class StoredGauge:
     labels: tuple[str, ...] = ()
 
     def family(self, values: Mapping[tuple[str, ...], float]) -> Metric:
-        """The gauge with these values, by the values of its labels."""
+        """Returns the gauge with these values, by the values of its labels."""
         family = GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, value in values.items():
             family.add_metric(labels, value)

@@ -127,8 +127,8 @@ def _launch_address(location: str, document: Mapping[str, Any], query: str) -> s
 
 
 def _unusual_knobs(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs of a layout that have to be said for it to be the same. One that a later release
-    has added would be refused here."""
+    """Returns the knobs of a layout that have to be said for it to be the same. One that a later
+    release has added would be refused here."""
     said = {
         knob: layout[knob]
         for knob, usual in _USUAL.items()
@@ -146,9 +146,9 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
 
 
 def _chosen(document: Mapping[str, Any]) -> list[str]:
-    """The reasons that a launcher needs, in their order: what to beware of, the memory, why another
-    layout than the fastest; and then the first of the others, while there is room. An answer that
-    an earlier release stored does not tell its reasons apart, and gives the first."""
+    """Returns the reasons that a launcher needs, in their order: what to beware of, the memory, why
+    another layout than the fastest; and then the first of the others, while there is room. An
+    answer that an earlier release stored does not tell its reasons apart, and gives the first."""
     reasons = document["reasons"]
     kinds = [facts["kind"] for facts in document.get("reason_facts", [])]
     if len(kinds) != len(reasons):

@@ -97,8 +97,8 @@ class AnswerKey:
 def answer_key(
     rows: Rows, kind: AnswerKind, request: AnyRequest, resolve: Callable[[], Meaning]
 ) -> AnswerKey:
-    """The key of the answer to a question of the tenant of some rows, now. `resolve` finds what the
-    question means, unless that is known."""
+    """Returns the key of the answer to a question of the tenant of some rows, now. `resolve` finds
+    what the question means, unless that is known."""
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)
@@ -114,8 +114,8 @@ def answer_key(
 
 @cache
 def sources_key() -> str:
-    """The digest of the service's sources and data, of which a checkout has others under the same
-    version. Published runs have a release of their own in the key."""
+    """Returns the digest of the service's sources and data, of which a checkout has others under
+    the same version. Published runs have a release of their own in the key."""
     packages = [Path(package.__path__[0]) for package in (models, service)]
     sources = sorted(
         file

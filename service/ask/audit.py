@@ -17,7 +17,7 @@ class AuditTrail:
         self._store = store
 
     def page(self, query: ListQuery) -> dict[str, Any]:
-        """A page of the entries, newest first, and the cursor of the next page."""
+        """Returns a page of the entries, newest first, and the cursor of the next page."""
         before = read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:
             found = rows.audit.newest(query.limit + 1, before)

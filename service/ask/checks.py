@@ -100,7 +100,7 @@ class Checks:
         )
 
     def _read_again(self, request: LaunchedCheckRequest, changes: Changes) -> LaunchedQuestion:
-        """The launch of a request with some settings changed."""
+        """Returns the launch of a request with some settings changed."""
         with self._store.reading() as rows:
             return launched_question(
                 Resolver(rows), request.launch, request, allow_stops=True, changes=changes

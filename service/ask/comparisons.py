@@ -108,7 +108,7 @@ class Comparisons:
 def _launched_sides(
     resolver: Resolver, request: ComparisonRequest | LaunchedComparisonRequest
 ) -> dict[str, LaunchedQuestion]:
-    """The sides that are launch configurations. What the first says, the second must not
+    """Returns the sides that are launch configurations. What the first says, the second must not
     contradict, except for the stack, and for how a vocabulary is padded."""
     if isinstance(request, ComparisonRequest):
         return {}
@@ -127,7 +127,7 @@ def _launched_sides(
 def _plain_question(
     request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
 ) -> PinnedQuestion:
-    """The question of both sides: the last launch is read with all that the first says."""
+    """Returns the question of both sides: the last launch is read with all that the first says."""
     if isinstance(request, ComparisonRequest):
         return request
     return [*launched.values()][-1].question.model_copy(update={"profile": request.profile})
@@ -136,8 +136,8 @@ def _plain_question(
 def _stacks(
     request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
 ) -> dict[str, str | StackFields]:
-    """The stack of each side. One that is not launched runs that of the request, or else that of
-    the other side."""
+    """Returns the stack of each side. One that is not launched runs that of the request, or else
+    that of the other side."""
     stacks = {name: side.question.stack for name, side in launched.items()}
     usual = request.stack or next(iter(stacks.values()))
     return {name: stacks.get(name, usual) for name in ("first", "second")}
@@ -186,7 +186,7 @@ def _explain(
     failed: list[OutOfMemoryRun],
     comparison: Comparison,
 ) -> ComparisonAnswer:
-    """The answer document: both sides, with reasons and assumptions."""
+    """Returns the answer document: both sides, with reasons and assumptions."""
     answer = ComparisonAnswer.of(
         comparison,
         resolved.question.problem.cluster,

@@ -96,14 +96,14 @@ class _RunIndex:
         )
 
     def by_distance(self, traits: RunTraits) -> Iterator[tuple[int, float]]:
-        """The index of every run and its distance, the nearest first."""
+        """Yields the index of every run and its distance, the nearest first."""
         distances = self.library.distances(traits)
         for i in np.argsort(distances, kind="stable"):
             yield int(i), float(distances[i])
 
     def selected(self, query: EvidenceQuery, traits: RunTraits) -> list[tuple[int, float]]:
-        """The index of every run that the query selects and its distance, the nearest first, and of
-        those equally near the newest."""
+        """Returns the index of every run that the query selects and its distance, the nearest
+        first, and of those equally near the newest."""
         distances = self.library.distances(traits)
         words = (query.text or "").casefold().split()
         return [
@@ -157,8 +157,8 @@ class Evidence:
             _run_index(rows)
 
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
-        """A page of the runs that the query selects, the nearest first to an answer in the asker's
-        own store, or to what the query names."""
+        """Returns a page of the runs that the query selects, the nearest first to an answer in the
+        asker's own store, or to what the query names."""
         first = int(read_cursor(_LIST, query.cursor) or 0)
         with asker.reading() as rows:
             profile = without_fleet(active_profile(rows))
@@ -180,14 +180,14 @@ class Evidence:
         ).model_dump(mode="json")
 
     def families(self) -> list[str]:
-        """The publications that runs are of."""
+        """Returns the publications that runs are of."""
         with self._store.reading() as rows:
             return sorted({run.family for run in _run_index(rows).runs})
 
     def nearest_to_layout(
         self, problem: Problem, layout: Layout, profile: Profile
     ) -> list[EvidenceShown]:
-        """The nearest runs that did run, one of each model, chip and source."""
+        """Returns the nearest runs that did run, one of each model, chip and source."""
         traits = RunTraits.of(problem, layout)
         published = without_fleet(profile)
         nearest = dict[tuple[str, str, str], _NearRun]()
@@ -207,13 +207,13 @@ class Evidence:
 
 @cached(LRUCache(_RELEASES), key=lambda rows: rows.versions.evidence, lock=Lock())
 def _run_index(rows: Rows) -> _RunIndex:
-    """The runs that the database has, read once for each release. One has the same runs in every
-    database."""
+    """Returns the runs that the database has, read once for each release. One has the same runs in
+    every database."""
     return _RunIndex.of([read_stored(PublishedRun, run) for run in rows.evidence.all()])
 
 
 def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
-    """The traits of the answer that the query names, or those that it states."""
+    """Returns the traits of the answer that the query names, or those that it states."""
     resolver = Resolver(rows)
     if query.prediction_id is not None:
         answered = layout_of_prediction(rows, query.prediction_id, query.rank)
@@ -254,7 +254,7 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
 
 
 def _evidence_answer(near: _NearRun, profile: Profile, traits: RunTraits) -> EvidenceAnswer:
-    """The run, what sets it apart from what is wanted, and how well it is predicted."""
+    """Returns the run, what sets it apart from what is wanted, and how well it is predicted."""
     differences = traits.differences_from(near.run.traits())
     return EvidenceAnswer(
         **_told_anyway(near.run, near.problem, profile),

@@ -49,14 +49,14 @@ class KeptAnswers(Generic[Request, Resolved]):
         self._meaning = meaning
 
     def get(self, id_: str) -> AnswerText:
-        """The text of an answer; raises NotFound where there is none."""
+        """Returns the text of an answer; raises NotFound where there is none."""
         with self._store.reading() as rows:
             return rows.answers.get(self._kind, id_).text
 
     def look_up(self, request: Request) -> Prepared | Unanswered[KeyedQuestion[Resolved]]:
-        """The answer that the same question was given, if all that it rests on is as it was; else
-        the question, which is resolved once: to make its key, unless that is known, and to be
-        answered."""
+        """Returns the answer that the same question was given, if all that it rests on is as it
+        was; else the question, which is resolved once: to make its key, unless that is known, and
+        to be answered."""
         with self._store.reading() as rows:
             resolve = cache(lambda: self._resolve(rows, request))
             key = answer_key(rows, self._kind, request, lambda: self._meaning(resolve()))
@@ -75,8 +75,8 @@ class KeptAnswers(Generic[Request, Resolved]):
         return now.digest == key.digest
 
     def _known(self, rows: Rows, key: str) -> Prepared | None:
-        """The answer under a key: as it is where the tenant has been given it before, else as an
-        answer of its own with the same text."""
+        """Returns the answer under a key: as it is where the tenant has been given it before, else
+        as an answer of its own with the same text."""
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
         mine: Answer | None = memory.at_hand(place)

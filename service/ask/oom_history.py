@@ -43,8 +43,8 @@ class RunsAlike:
 
 
 def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
-    """The runs of this model, chip and stack whose last report says that they ran out of memory,
-    latest first and one for each layout and need.
+    """Returns the runs of this model, chip and stack whose last report says that they ran out of
+    memory, latest first and one for each layout and need.
 
     A run is left out where another disproves it: one that was measured later, did train some steps,
     and is predicted to need as much memory.
@@ -81,15 +81,16 @@ def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
 
 
 def least_failed_gib(runs: list[OutOfMemoryRun]) -> float:
-    """The least memory, in GiB, that a run was predicted to need and still ran out of; infinite
-    where none did."""
+    """Returns the least memory, in GiB, that a run was predicted to need and still ran out of;
+    infinite where none did."""
     return min((run.needed_gib for run in runs), default=math.inf)
 
 
 def oom_warnings(
     predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]
 ) -> list[str]:
-    """A warning for each of the named layouts that needs as much memory as a run that failed."""
+    """Returns a warning for each of the named layouts that needs as much memory as a run that
+    failed."""
     worst = {name: _most_telling_run(prediction, runs) for name, prediction in predictions.items()}
     return [
         _warning(name, predictions[name], run) for name, run in worst.items() if run is not None
@@ -132,8 +133,8 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
 def _last_reports(
     rows: Rows, alike: RunsAlike, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
-    """The last report of every run, latest first: of runs that trained some steps (`did_fit`), or
-    of runs that ran out of memory."""
+    """Returns the last report of every run, latest first: of runs that trained some steps
+    (`did_fit`), or of runs that ran out of memory."""
     out_of_memory = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
@@ -174,12 +175,12 @@ def _last_reports(
 def _predicted_needs(
     runs: Sequence[StoredRun], profile: Profile
 ) -> dict[str, tuple[LayoutFields, float]]:
-    """The layout of each run and the GiB that it needs, by report id."""
+    """Returns the layout of each run and the GiB that it needs, by report id."""
     needed = needed_gib(runs, profile).tolist()
     return {run.report_id: (_shown(run), gib) for run, gib in zip(runs, needed, strict=True)}
 
 
 def _shown(run: StoredRun) -> LayoutFields:
-    """The layout of a run's prediction as answers have it now, whenever it was stored."""
+    """Returns the layout of a run's prediction as answers have it now, whenever it was stored."""
     layout = run.predicted_layout().build()
     return LayoutFields.shown(layout, on_torus=run.problem.cluster.is_torus)

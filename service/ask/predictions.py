@@ -83,12 +83,12 @@ class Predictions:
         return self._kept.look_up(request)
 
     def answer(self, request: _Request) -> Prepared:
-        """The answer that was given before, or else a new one."""
+        """Returns the answer that was given before, or else a new one."""
         found = self.look_up(request)
         return self.predict(found.question) if isinstance(found, Unanswered) else found
 
     def predict(self, question: _Question) -> Prepared:
-        """A new answer to a question that was looked up."""
+        """Returns a new answer to a question that was looked up."""
         key = question.key
         resolved = _with_stack_defaults(question.resolved, key.profile)
         failed = key.out_of_memory.get(RunsAlike.of(resolved.question.problem), [])
@@ -116,7 +116,8 @@ def _meaning(asked: _Asked) -> Meaning:
 
 
 def _with_stack_defaults(asked: _Asked, profile: Profile) -> _ResolvedRequest:
-    """The request with its layouts completed. Raises Refused where one of them is not legal."""
+    """Returns the request with its layouts completed. Raises Refused where one of them is not
+    legal."""
     launched = asked.launched
     completed = {
         name: fields.with_stack_defaults(asked.resolved.problem)
@@ -151,8 +152,8 @@ def _explain(
     predicted: dict[str, PredictedLayout],
     failed: list[OutOfMemoryRun],
 ) -> PredictionAnswer:
-    """The answer document: the predictions with warnings and assumptions. `failed` are the runs of
-    the same model, chip and stack that ran out of memory."""
+    """Returns the answer document: the predictions with warnings and assumptions. `failed` are the
+    runs of the same model, chip and stack that ran out of memory."""
     problem = resolved.question.problem
     fastest_s = min(prediction.step_time_s for prediction in predicted.values())
     first = next(iter(resolved.layouts.values()))
@@ -240,7 +241,8 @@ def _undivided_batch(
     rule: Rule,
     settings: Mapping[str, str] | None,
 ) -> Invalid:
-    """The error for a batch that the layout does not divide, in tokens where it was given so."""
+    """Returns the error for a batch that the layout does not divide, in tokens where it was given
+    so."""
     message = f"{rule.name}: {rule.message(problem, layout)}"
     if settings is not None:
         setting = settings.get("global_batch")

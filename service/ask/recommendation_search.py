@@ -127,8 +127,8 @@ class RecommendationSearch:
         )
 
     def _choose_target(self, inputs: Inputs) -> Target:
-        """The best of the candidate clusters, on as many of its chips as are worth using, or the
-        best part of the nodes that the request holds."""
+        """Returns the best of the candidate clusters, on as many of its chips as are worth using,
+        or the best part of the nodes that the request holds."""
         allocations = _allocate_nodes(inputs)
         choices, fewest_chips_reasons = self._compare_clusters(inputs, allocations)
         name = choices[0].name if choices else OWN_CLUSTER
@@ -143,7 +143,8 @@ class RecommendationSearch:
     def _compare_clusters(
         self, inputs: Inputs, allocations: Mapping[str, Allocation]
     ) -> tuple[list[Choice], list[str]]:
-        """Every candidate cluster, the best first, and how the fewest chips were found, in words.
+        """Returns every candidate cluster, the best first, and how the fewest chips were found, in
+        words.
 
         Both are empty where the request asks about one cluster and names no objective.
         """
@@ -203,8 +204,8 @@ class RecommendationSearch:
     def _add_fewest_chips(
         self, candidates: CandidateClusters, fewest: FewestChips
     ) -> dict[str, Problem]:
-        """The fewest chips as one more candidate, by its name, unless none were found or they are a
-        candidate already."""
+        """Returns the fewest chips as one more candidate, by its name, unless none were found or
+        they are a candidate already."""
         if fewest.num_chips is None:
             return {}
         own = candidates.resolved[OWN_CLUSTER].problem

@@ -73,7 +73,7 @@ class Recommendations:
         question: _Question,
         require_client: Callable[[], None] = no_client,
     ) -> Prepared:
-        """A new answer to a question that was looked up."""
+        """Returns a new answer to a question that was looked up."""
         key = question.key
         resolved = Inputs.of(request, question.resolved, key.profile, require_client)
         solution = self._search.solve(resolved)
@@ -100,7 +100,7 @@ class Recommendations:
         return answer_page(self._store, "recommendations", query)
 
     def _explain(self, inputs: Inputs, solution: Solution) -> RecommendationAnswer:
-        """The answer document: the layouts, with reasons, assumptions and evidence."""
+        """Returns the answer document: the layouts, with reasons, assumptions and evidence."""
         recommendation = solution.recommendation
         target = solution.target
         members = _layout_members(recommendation, solution.thresholds)
@@ -225,7 +225,7 @@ def _request_members(inputs: Inputs, target: Target) -> dict[str, Any]:
 def _alternatives_form(
     alternatives: AlternativeFields, pinned_forms: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """The alternatives as a request writes them, each with its stack where it names one."""
+    """Returns the alternatives as a request writes them, each with its stack where it names one."""
     clusters = list[dict[str, Any]]()
     for i, cluster in enumerate(alternatives.clusters):
         pinned = pinned_forms[f"alternatives.clusters[{i}]"]

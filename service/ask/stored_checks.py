@@ -42,7 +42,7 @@ class StoredChecks:
         question: _Question,
         require_client: Callable[[], None] = no_client,
     ) -> SaveRows:
-        """A new answer to a question that was looked up."""
+        """Returns a new answer to a question that was looked up."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)
         answer, brief = _stored(checked), _brief(checked)
         return save_answer(answer, question.key.digest, brief)
@@ -59,7 +59,7 @@ def _meaning(job: ResolvedCheck) -> Meaning:
 
 
 def _stored(checked: dict[str, Any]) -> Answer:
-    """The answer with an id and the time, which its text names."""
+    """Returns the answer with an id and the time, which its text names."""
     id_, now = new_id(), datetime.now(UTC)
     identity = {
         "id": id_,

@@ -117,7 +117,7 @@ class Benchmarks:
         return lambda rows: _save(rows, answer, resolved.request, problem, received)
 
     def get(self, id_: str) -> tuple[dict[str, Any], str]:
-        """The benchmark with its submission, and its ETag."""
+        """Returns the benchmark with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.benchmarks.get(id_)
             return {**_current_document(row), "submission": row.submission}, withdrawal_etag(row)
@@ -148,13 +148,13 @@ class Benchmarks:
 
 
 def _current_document(row: BenchmarkRow) -> dict[str, Any]:
-    """The benchmark as it was answered, and whether it has been withdrawn since."""
+    """Returns the benchmark as it was answered, and whether it has been withdrawn since."""
     at = row.withdrawn_at
     return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 
 
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
-    """The benchmark as a calibration of this profile takes it. Raises DomainError where the
+    """Returns the benchmark as a calibration of this profile takes it. Raises DomainError where the
     catalogue no longer has what it is about."""
     problem = resolver.resolve(read_stored(Question, row.question)).problem
     coefficients = coefficients_with_offsets(
@@ -169,8 +169,9 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
 def _question(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
-    """A question about the cluster of the benchmark. Products run on one chip; a collective runs on
-    as many ranks as its table lists, where the request does not say how many chips there are."""
+    """Returns a question about the cluster of the benchmark. Products run on one chip; a collective
+    runs on as many ranks as its table lists, where the request does not say how many chips there
+    are."""
     cluster = submission.cluster
     precision = submission.precision
     ranks = 1 if table is None else table.ranks
@@ -193,8 +194,8 @@ def _question(
 
 
 def _any_precision(chip: Chip) -> Precision:
-    """A number format of matrix products that the chip has. A question needs one, and a collective
-    has nothing to do with it."""
+    """Returns a number format of matrix products that the chip has. A question needs one, and a
+    collective has nothing to do with it."""
     for precision in ("bf16", "fp16", "fp32"):
         if precision in chip.peak_tflops:
             return precision

@@ -90,7 +90,8 @@ class CalibrationInput:
         return [one.observation.key for one in self.benchmarks]
 
     def corroborated(self) -> CalibrationInput:
-        """The input with what several tenants agree on; all of it where they agree on nothing."""
+        """Returns the input with what several tenants agree on; all of it where they agree on
+        nothing."""
         found = corroborated(
             self.runs,
             self.benchmarks,
@@ -103,8 +104,8 @@ class CalibrationInput:
         return replace(self, runs=found.runs, benchmarks=found.benchmarks, left_out=found)
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
-        """The calibration with its errors set beside those of the active version, which is what a
-        new version replaces. What the active version says of memory is not worked out."""
+        """Returns the calibration with its errors set beside those of the active version, which is
+        what a new version replaces. What the active version says of memory is not worked out."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -182,8 +183,8 @@ def read_input(
 
 
 def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> CalibrationInput:
-    """The last that this tenant measured, whether others learnt from it or not, to be learnt on top
-    of the version that all share. `rows` are the tenant's."""
+    """Returns the last that this tenant measured, whether others learnt from it or not, to be
+    learnt on top of the version that all share. `rows` are the tenant's."""
     own = rows.profiles.find(own_profile_id(tenant))
     active = rows.profiles.active(DEFAULT_PROFILE)
     posterior = rows.profiles.posterior(DEFAULT_PROFILE, active.version)
@@ -217,7 +218,7 @@ def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
 
 
 def base_of(own: ProfileVersionRow) -> int:
-    """The shared version that one of a tenant's own was learnt on top of."""
+    """Returns the shared version that one of a tenant's own was learnt on top of."""
     calibration = read_stored(CalibrationAnswer, own.calibration)
     return calibration.based_on
 
@@ -230,7 +231,7 @@ def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
 
 
 def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
-    """The groups that wait for others to agree, with the first id of each."""
+    """Returns the groups that wait for others to agree, with the first id of each."""
     return {
         Group(**{field.name: one[field.name] for field in fields(Group)}): one["first"]
         for one in learnt["waiting"]
@@ -238,7 +239,7 @@ def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
 
 
 def _unlearnt_reports(rows: Rows, wanted: ReportFilter, learnt: dict[str, Any]) -> list[ReportRow]:
-    """The wanted reports that are not learnt yet, oldest first."""
+    """Returns the wanted reports that are not learnt yet, oldest first."""
     found = [*rows.reports.informative(replace(wanted, after_id=learnt["through"]))]
     for group, first in _waiting(learnt).items():
         if not group.of_benchmarks:
@@ -252,7 +253,7 @@ def _unlearnt_reports(rows: Rows, wanted: ReportFilter, learnt: dict[str, Any]) 
 def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
-    """The benchmarks that are not learnt yet, oldest first, as this profile takes them."""
+    """Returns the benchmarks that are not learnt yet, oldest first, as this profile takes them."""
     waiting = _waiting(learnt)
     span = request.since, request.until
     found = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
@@ -267,8 +268,8 @@ def _unlearnt_benchmarks(
 def _last_benchmarks(
     rows: Rows, request: CalibrationRequest, profile: Profile
 ) -> list[TenantBenchmark]:
-    """The last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some are left
-    out, earlier ones are read in their place."""
+    """Returns the last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some
+    are left out, earlier ones are read in their place."""
     newest_first: list[TenantBenchmark] = []
     before = None
     while len(newest_first) < MOST_OWN:

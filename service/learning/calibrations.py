@@ -96,8 +96,8 @@ class Calibrations:
         return lambda rows: _save_own(rows, tenant, made)
 
     def _owner(self, id_: str) -> str:
-        """The tenant of an own profile: the asking one, which may have none yet, or another whose
-        rows it sees."""
+        """Returns the tenant of an own profile: the asking one, which may have none yet, or another
+        whose rows it sees."""
         mine = self._store.tenant
         if mine is not None and id_ == own_profile_id(mine):
             return mine
@@ -149,8 +149,8 @@ def _save_own(rows: Rows, tenant: str, made: _NewVersion) -> CreatedResource:
 
 
 def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """The version that a tenant's own calibration makes, judged but not stored. Nobody else has to
-    agree, because it predicts for nobody else."""
+    """Returns the version that a tenant's own calibration makes, judged but not stored. Nobody else
+    has to agree, because it predicts for nobody else."""
     with store.reading() as rows:
         given = read_own_input(rows, tenant, request)
         is_known = rests_on_the_same(rows, given)
@@ -179,7 +179,7 @@ def _runs_that_became_slower(rows: Rows, given: CalibrationInput) -> str | None:
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """The version that a calibration makes, judged but not stored."""
+    """Returns the version that a calibration makes, judged but not stored."""
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:

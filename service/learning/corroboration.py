@@ -174,7 +174,7 @@ def _agree(one: float, other: float, margin: float) -> bool:
 
 
 def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
-    """The run with those measurements that others agree with, as far as they do, if any."""
+    """Returns the run with those measurements that others agree with, as far as they do, if any."""
     group = group_of(run)
     times = _times(shifts.get((group, _TIME)))
     memory = _times(shifts.get((group, _MEMORY)))
@@ -202,7 +202,8 @@ def _product(measured: float | None, times: float | None) -> float | None:
 
 
 def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantBenchmark | None:
-    """The benchmark with those coefficients that others agree with, as far as they do, if any."""
+    """Returns the benchmark with those coefficients that others agree with, as far as they do, if
+    any."""
     kept = {
         name: _moved(name, value, shifts[benchmark.group, name])
         for name, value in benchmark.observation.coefficients.items()
@@ -214,7 +215,7 @@ def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantB
 
 
 def _moved(name: str, value: float, shift: float) -> float:
-    """The coefficient on the scale of its offsets (models.calibration.microbenchmarks)."""
+    """Returns the coefficient on the scale of its offsets (models.calibration.microbenchmarks)."""
     return float(to_natural(name, to_unbounded(name, value) + shift))
 
 

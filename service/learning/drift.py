@@ -82,7 +82,7 @@ def drift_series(
 
 
 def _urgency(series: DriftSeries) -> float:
-    """A sort key: the largest last change comes first."""
+    """Returns a sort key: the largest last change comes first."""
     return -abs(series.changes[-1].slower) if series.changes else 0.0
 
 
@@ -111,7 +111,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
 
 
 def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> ChangeAnswer:
-    """A change, with the reports of the runs from it until the run at `end`."""
+    """Returns a change, with the reports of the runs from it until the run at `end`."""
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,

@@ -69,8 +69,8 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
 def _failed_gib(
     store: Store, run: ExplainedRun, prediction: Prediction | None, shown: MemoryShown
 ) -> float:
-    """The least predicted memory with which a run like this one ran out. Earlier failures that
-    needed no more than a run which fitted do not count."""
+    """Returns the least predicted memory with which a run like this one ran out. Earlier failures
+    that needed no more than a run which fitted do not count."""
     failed_gib = least_failed_gib(out_of_memory_runs(store, run.problem, run.profile))
     if prediction is None or shown.outcome == "not_known":
         return failed_gib
@@ -80,8 +80,8 @@ def _failed_gib(
 
 
 def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> MeasuredSpeed | None:
-    """The speed that was measured. Raises Invalid for what no run can have measured, which is the
-    fault of the log where it was read from one."""
+    """Returns the speed that was measured. Raises Invalid for what no run can have measured, which
+    is the fault of the log where it was read from one."""
     report = run.report
     predicted_s = math.inf if prediction is None else prediction.step_time_s
     try:

@@ -85,16 +85,16 @@ class ExplainedRun:
 
 
 def log_submission(store: Store, request: Request) -> LogSubmission | None:
-    """The log of a request as a report of it would be sent; None where it has none. Raises Invalid
-    or Refused where a launch beside it cannot be read."""
+    """Returns the log of a request as a report of it would be sent; None where it has none. Raises
+    Invalid or Refused where a launch beside it cannot be read."""
     if request.log is None:
         return None
     return _log_submission(request, _subject_members(request, _launched(store, request)))
 
 
 def read_run(store: Store, request: Request, contents: LogContents | None) -> ExplainedRun:
-    """The run that a request tells of, whose log says this. Raises Invalid or Refused for what
-    cannot be read, and for a log that is of another run."""
+    """Returns the run that a request tells of, whose log says this. Raises Invalid or Refused for
+    what cannot be read, and for a log that is of another run."""
     launched = _launched(store, request)
     members = _subject_members(request, launched)
     logged = None if contents is None else _logged_run(store, request, members, contents)
@@ -159,7 +159,7 @@ def _report(request: Request, members: dict[str, Any]) -> ReportSubmission:
 
 
 def _given(request: Request, names: Iterable[str]) -> dict[str, Any]:
-    """The members of the request that were given, of some."""
+    """Returns the members of the request that were given, of some."""
     return {
         name: getattr(request, name)
         for name in names

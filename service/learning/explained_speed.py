@@ -167,7 +167,7 @@ def _suspected_switches(
 
 
 def _stated_switches(run: ExplainedRun) -> set[str]:
-    """The fields of the stack that the request, its launch or the log say."""
+    """Returns the fields of the stack that the request, its launch or the log say."""
     stated = {*run.resolved.used.stack.changes}
     if run.logged is not None and run.logged.arguments:
         stated |= megatron_arguments.stack_fields(run.logged.arguments).keys()

@@ -41,7 +41,7 @@ class Explanations:
         self._store = store
 
     def log_submission(self, request: Request) -> LogSubmission | None:
-        """The log of a request, which is to be read before the rest is explained."""
+        """Returns the log of a request, which is to be read before the rest is explained."""
         return log_submission(self._store, request)
 
     def explain(
@@ -50,7 +50,7 @@ class Explanations:
         contents: LogContents | None,
         require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
-        """The answer to a request whose log says this."""
+        """Returns the answer to a request whose log says this."""
         run = read_run(self._store, request, contents)
         deadline = Deadline(request.time_limit_s, require_client)
         return _answer(examine(self._store, run, deadline)).model_dump(mode="json")

@@ -113,7 +113,8 @@ def _of_failure(
 
 
 def _cheapest_fix(safe: Sequence[Remedy]) -> str:
-    """The single change that costs least or, where none does it, the best layout of a search."""
+    """Returns the single change that costs least or, where none does it, the best layout of a
+    search."""
     single = [one for one in safe if one.change is not None]
     if not single:
         return f"{_imperative(safe[0])}{_fit_words(safe[0])}"
@@ -219,8 +220,8 @@ def _cause(gap: GapExplained) -> str:
 
 
 def _simplest_first(found: Sequence[Remedy]) -> list[Remedy]:
-    """The remedies that surely fit. The best layout of a search, which changes much at once, is
-    left out where a single change gains much of what it does."""
+    """Returns the remedies that surely fit. The best layout of a search, which changes much at
+    once, is left out where a single change gains much of what it does."""
     safe = [one for one in found if one.is_safe and one.gain is not None]
     single = max((one.gain or 0.0 for one in safe if one.change is not None), default=0.0)
     return [
@@ -255,7 +256,7 @@ def saved_seconds(step_time_s: float, gain: float) -> float:
 
 
 def _imperative(remedy: Remedy) -> str:
-    """A remedy as the beginning of a sentence."""
+    """Returns a remedy as the beginning of a sentence."""
     if remedy.change is None:
         return f"Run {remedy.words}"
     if remedy.change.switch is not None:

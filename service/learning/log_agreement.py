@@ -141,7 +141,7 @@ class _KnownFacts:
         return value in self._values(fact)
 
     def field(self, statement: Statement) -> str:
-        """The field of the request that a statement contradicts."""
+        """Returns the field of the request that a statement contradicts."""
         if statement.fact == "trainable_parameters":
             adapters = self.resolved.problem.workload.lora is not None
             if adapters or statement.value < min(self._totals()) / 2:
@@ -190,7 +190,7 @@ class _KnownFacts:
         return self.resolved.used.architecture.text_tower
 
     def _totals(self) -> list[int]:
-        """The parameters of the model, with and without its encoder and its multi-token
+        """Returns the parameters of the model, with and without its encoder and its multi-token
         prediction, which frameworks count or do not."""
         count = self.resolved.problem.architecture.parameters
         return [
@@ -283,8 +283,8 @@ def _require_agreement(
 def _compared_values(
     problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
 ) -> Iterator[tuple[str, str, object, object]]:
-    """A part of the question, the name of a value, and the value in the log and in the answer, for
-    each value that both have."""
+    """Yields a part of the question, the name of a value, and the value in the log and in the
+    answer, for each value that both have."""
     stated = megatron_arguments.stated_values(arguments)
     of_model = model_values(problem.architecture)
     logged_model = {**stated["model"], **stated["model"].get("moe", {})}

@@ -37,6 +37,6 @@ class LogTexts:
     async def masked(
         self, submission: LogSubmission, is_disconnected: IsDisconnected
     ) -> str | None:
-        """The log without its secrets; None where it has none."""
+        """Returns the log without its secrets; None where it has none."""
         tenant = self._store.tenant
         return await self._texts.read(is_disconnected, tenant, masked_unless_clean, submission.log)

@@ -49,8 +49,8 @@ class ProfileGauges:
         self._last: list[Metric] = []
 
     async def told(self, database: str) -> list[Metric]:
-        """The gauges, beside a database in this state: those of the last time where they are not
-        read in time, and none where it does not answer."""
+        """Returns the gauges, beside a database in this state: those of the last time where they
+        are not read in time, and none where it does not answer."""
         up = DATABASE_UP.family({(): int(database == "ok")})
         if database == SILENT:
             return [up]
@@ -88,7 +88,7 @@ class ProfileGauges:
             yield DRIFTING_KINDS.family({(id_,): len(each) for id_, each in changes.items()})
 
     def _last_changes(self, profile_id: str) -> list[float]:
-        """The last change of each kind of run that has changed."""
+        """Returns the last change of each kind of run that has changed."""
         if profile_id not in self._changes:
             drift = self._drift.of(profile_id, DriftQuery(limit=_DRIFT_REPORTS))
             changes = [series["changes"] for series in drift["series"]]

@@ -26,8 +26,8 @@ _SOURCES = 200  # those that reported last
 def compare_on_published_runs(
     store: Store, before: Profile, after: Profile
 ) -> ProfileComparison | None:
-    """Errors of two profiles on a few published runs of each chip and stack, which show what a
-    calibration does to everybody else's machines. None where there are no published runs."""
+    """Returns errors of two profiles on a few published runs of each chip and stack, which show
+    what a calibration does to everybody else's machines. None where there are no published runs."""
     sample = published_sample(store, after.software_year)
     if not sample.runs:
         return None
@@ -52,8 +52,8 @@ def compare_on_published_runs(
 def compare_on_latest_runs(
     store: Store, profile_id: str, before: Profile, after: Profile
 ) -> ProfileComparison | None:
-    """Errors of two profiles on the last runs of each tenant or source. They show whether the
-    reports of one are learnt at the cost of another. None where nobody measured a step time."""
+    """Returns errors of two profiles on the last runs of each tenant or source. They show whether
+    the reports of one are learnt at the cost of another. None where nobody measured a step time."""
     wanted = ReportFilter(profile_id=profile_id, measured=True)
     with store.reading() as rows:
         reports = rows.reports.last_of_each_source(wanted, _RUNS_OF_A_SOURCE, _SOURCES)
@@ -170,7 +170,8 @@ def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: 
 
 
 def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str | None:
-    """The first source whose error grows by more than the margin, in words that do not name it."""
+    """Returns the first source whose error grows by more than the margin, in words that do not name
+    it."""
     if latest is None:
         return None
     for runs, before, after in latest.by_kind.values():
@@ -183,8 +184,8 @@ def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str
 
 
 def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) -> str | None:
-    """The first of some errors, of all runs or of a kind of them, that grows by more than the
-    margin."""
+    """Returns the first of some errors, of all runs or of a kind of them, that grows by more than
+    the margin."""
     for what, held_out in compared.items():
         overall = len(held_out.measured), held_out.error_before, held_out.error_after
         by_kind = {f" of {kind}": errors for kind, errors in held_out.by_kind.items()}

@@ -115,15 +115,15 @@ class Replays:
 
 
 def _change_rank(answer: Replayed) -> tuple[bool, float]:
-    """A sort key: answers that would recommend another layout come first, then those whose step
-    times change most."""
+    """Returns a sort key: answers that would recommend another layout come first, then those whose
+    step times change most."""
     changes = [abs(np.log(one.replayed_step_time_s / one.step_time_s)) for one in answer.layouts]
     return not answer.another_first, -float(max(changes))
 
 
 def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAnswer], list[str]]:
-    """The newest answers of each kind that still mean something to the models, and the locations of
-    those that do not."""
+    """Returns the newest answers of each kind that still mean something to the models, and the
+    locations of those that do not."""
     resolver = Resolver(rows)
     span = request.limit, request.since, request.until
     newest = [
@@ -179,7 +179,7 @@ def _admissible(answer: _StoredAnswer, predictions: Predictions, profile: Profil
 
 
 def _median_error(runs: Sequence[StoredRun], profile: Profile) -> float | None:
-    """The median of |predicted / measured - 1| of step times under this profile."""
+    """Returns the median of |predicted / measured - 1| of step times under this profile."""
     if not runs:
         return None
     return float(np.median(np.abs(np.expm1(-log_residuals(runs, profile)))))

@@ -78,8 +78,8 @@ def pickled_outcomes(store: Store, texts: Sequence[str], first_index: int) -> by
 
 
 def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> list[Outcome]:
-    """The outcome of each report of a part of a batch, given as JSON texts. The first report is the
-    one at this index of the batch."""
+    """Returns the outcome of each report of a part of a batch, given as JSON texts. The first
+    report is the one at this index of the batch."""
     outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
     submissions: dict[int, ReportForm] = {}

@@ -27,7 +27,7 @@ class ReportFeed:
 
     @staticmethod
     def topic(store: Store) -> str:
-        """The topic of the reports that a store sees."""
+        """Returns the topic of the reports that a store sees."""
         return _OF_ALL if store.sees_all else f"{_OF_TENANT}{store.tenant}"
 
     def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:

@@ -69,8 +69,8 @@ class _ReportedRun:
 def ingest_reports(
     store: Store, submissions: Sequence[tuple[ReportForm, str]]
 ) -> list[RowValues | Refusal]:
-    """The row to store for each submission, or why it is refused. Each submission comes with its
-    text as it was received."""
+    """Returns the row to store for each submission, or why it is refused. Each submission comes
+    with its text as it was received."""
     outcomes: dict[int, RowValues | Refusal] = {}
     with store.reading() as rows:
         ingestion = _Ingestion(rows, active_profile(rows))
@@ -99,7 +99,8 @@ class _Ingestion:
         submissions: Sequence[tuple[ReportForm, str]],
         outcomes: dict[int, RowValues | Refusal],
     ) -> dict[int, _ReportedRun]:
-        """The runs of the submissions. Everything that is read from the store is read here."""
+        """Returns the runs of the submissions. Everything that is read from the store is read
+        here."""
         runs: dict[int, _ReportedRun] = {}
         for i, (submission, received) in enumerate(submissions):
             with _refusal_as_outcome(outcomes, i):
@@ -145,7 +146,7 @@ class _Ingestion:
         )
 
     def _told(self, told: ReportForm) -> tuple[ReportSubmission, AnsweredLayout]:
-        """A report as one that names or describes its run, and what ran."""
+        """Returns a report as one that names or describes its run, and what ran."""
         if isinstance(told, ReportSubmission):
             return told, self._subject(told)
         described = described_run(self._rows, told)
@@ -166,7 +167,7 @@ class _Ingestion:
         return self._subjects[link]
 
     def _illegal(self, runs: Mapping[int, _ReportedRun]) -> list[int]:
-        """The positions of the runs whose layout breaks a rule."""
+        """Returns the positions of the runs whose layout breaks a rule."""
         illegal: list[int] = []
         for positions in _positions_by_question(runs):
             problem = runs[positions[0]].problem
@@ -276,7 +277,7 @@ class _Ingestion:
         step_time_s: float | None,
         within_interval: bool | None,
     ) -> str | None:
-        """A sentence about what the prediction did not foresee, if there is anything."""
+        """Returns a sentence about what the prediction did not foresee, if there is anything."""
         if run.submission.outcome == "out_of_memory" and prediction.fits:
             needed = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
             return (
@@ -314,8 +315,8 @@ def software_age_years(at: datetime, software_year: float) -> float:
 def with_software_age(
     subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
-    """The subject with software as old as the measurement. What a report is linked to has its
-    software already."""
+    """Returns the subject with software as old as the measurement. What a report is linked to has
+    its software already."""
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age_years(submission.measured_at, software_year)
@@ -324,7 +325,7 @@ def with_software_age(
 
 
 def _positions_by_question(runs: Mapping[int, _ReportedRun]) -> list[list[int]]:
-    """The positions of the runs, those of one question together."""
+    """Returns the positions of the runs, those of one question together."""
     by_key: dict[str, list[int]] = {}
     for i, run in runs.items():
         by_key.setdefault(run.question_key, []).append(i)

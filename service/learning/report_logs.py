@@ -88,7 +88,8 @@ class ReportLogs:
         return lambda rows: _save(rows, row, answer)
 
     def _ingest(self, report: ReportSubmission, received: str) -> RowValues:
-        """The row to store. A refused measurement is the fault of the log that it was read from."""
+        """Returns the row to store. A refused measurement is the fault of the log that it was read
+        from."""
         (outcome,) = ingest_reports(self._store, [(report, received)])
         if isinstance(outcome, Invalid) and outcome.field.startswith("measured."):
             name = outcome.field.removeprefix("measured.")
@@ -99,7 +100,7 @@ class ReportLogs:
 
 
 def _without_secrets(received: str, masked: str | None) -> str:
-    """A submission as it was received, but for secrets in its log."""
+    """Returns a submission as it was received, but for secrets in its log."""
     if masked is None:
         return received
     return json.dumps({**json.loads(received), "log": masked}, ensure_ascii=False)

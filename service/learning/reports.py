@@ -51,7 +51,7 @@ class Reports:
         return lambda rows: _save(rows, outcome)
 
     def get(self, id_: str) -> tuple[dict[str, Any], str]:
-        """The report with its submission, and its ETag."""
+        """Returns the report with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
             flags = self._drift_flags.of(rows)
@@ -84,8 +84,8 @@ class Reports:
         return {"items": items, "next": following}
 
     def event_place(self, last_event_id: str | None) -> str:
-        """The id after which a listener is told reports: of the last event that it got, or else of
-        the newest report. Raises BadHeader."""
+        """Returns the id after which a listener is told reports: of the last event that it got, or
+        else of the newest report. Raises BadHeader."""
         if last_event_id is None:
             with self._store.reading() as rows:
                 return rows.reports.last_id()
@@ -94,7 +94,7 @@ class Reports:
         return last_event_id
 
     def csv_lines(self, query: ReportQuery) -> Iterator[str]:
-        """The lines of a CSV table (RFC 4180) of all reports that the query selects, newest
+        """Yields the lines of a CSV table (RFC 4180) of all reports that the query selects, newest
         first. A name that nothing has is refused before the first line."""
         with self._store.reading() as rows:
             flags = self._drift_flags.of(rows)
@@ -115,13 +115,13 @@ class Reports:
 
 
 def current_document(row: ReportRow) -> dict[str, Any]:
-    """The report as it was answered, and whether it has been withdrawn since."""
+    """Returns the report as it was answered, and whether it has been withdrawn since."""
     at = row.withdrawn_at
     return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 
 
 def _flagged_document(row: ReportRow, flags: Flags) -> dict[str, Any]:
-    """The report as it is now, with the flag of drift."""
+    """Returns the report as it is now, with the flag of drift."""
     document = current_document(row)
     return {**document, "flag": with_drift(document.get("flag"), flags.get(row.id))}
 
@@ -132,7 +132,7 @@ def _list_filter(rows: Rows, query: ReportQuery, flags: Flags) -> ReportFilter:
 
 
 def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportFilter:
-    """The reports that a query asks for, of which `flags` are those of drift."""
+    """Returns the reports that a query asks for, of which `flags` are those of drift."""
     return ReportFilter(
         chip=[_stored_name(rows, "chip", name) for name in query.chip],
         stack=[_stored_name(rows, "stack", name) for name in query.stack],
@@ -152,7 +152,8 @@ def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportF
 
 
 def _architectures(rows: Rows, query: ReportFilterQuery) -> list[str] | None:
-    """The architectures that a query asks for, by name and by family; None where it takes all."""
+    """Returns the architectures that a query asks for, by name and by family; None where it takes
+    all."""
     if not query.architecture and not query.family:
         return None
     named = [_stored_name(rows, "architecture", name) for name in query.architecture]
@@ -178,8 +179,9 @@ _CATALOGUES: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
 
 
 def _stored_name(rows: Rows, column: _Column, name: str) -> str:
-    """The name under which reports are stored of what goes by this name or alias. Things that the
-    service does not ship are stored under the name that they have in the catalogue or in reports.
+    """Returns the name under which reports are stored of what goes by this name or alias. Things
+    that the service does not ship are stored under the name that they have in the catalogue or in
+    reports.
 
     Raises Invalid for a name with a version, and UnknownName for one that nothing has.
     """

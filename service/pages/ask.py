@@ -93,7 +93,7 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
 
 
 def _launches(services: Services, answer: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The recommended layout as a script of each framework that its stack is of."""
+    """Returns the recommended layout as a script of each framework that its stack is of."""
     stack = answer["catalogue"]["stack"]["name"]
     scripts = []
     for name, format_ in FORMATS.items():
@@ -117,7 +117,7 @@ async def _comparison(
     services: Services,
     computation: ComputationDep,
 ) -> dict[str, Any]:
-    """The best layout with the degrees that are to be tried, beside the recommended one."""
+    """Returns the best layout with the degrees that are to be tried, beside the recommended one."""
     tried = {
         name: whole_number(text)
         for name in PINS

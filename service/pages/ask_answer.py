@@ -36,8 +36,8 @@ class TermRow:
 
 
 def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
-    """The recommended, the fastest, the simplest and the bold layout; one that is several of these
-    comes once."""
+    """Returns the recommended, the fastest, the simplest and the bold layout; one that is several
+    of these comes once."""
     bolder = answer["bolder"]
     positions = {
         "recommended": answer["recommended"],
@@ -82,7 +82,7 @@ def _rows(
 
 
 def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
-    """The mesh of the recommended layout, on the innermost links of the cluster."""
+    """Returns the mesh of the recommended layout, on the innermost links of the cluster."""
     layout = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
     num_devices = prod(layout[axis] for axis in layout["placement"])
     links = answer["catalogue"]["fabric"]["links"]
@@ -100,7 +100,7 @@ def domain_of(answer: Mapping[str, Any]) -> int | None:
 
 
 def changed_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The switches of the software, those that cost most when set otherwise first."""
+    """Returns the switches of the software, those that cost most when set otherwise first."""
 
     def cost(switch: Mapping[str, Any]) -> float:
         return abs((switch["otherwise"] or {}).get("step_time_s") or 0.0)

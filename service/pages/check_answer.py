@@ -48,7 +48,8 @@ def _layout(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
 
 
 def _names(setting: str) -> list[str]:
-    """A setting in full, and by the last part of its name, as files with sections have it."""
+    """Returns a setting in full, and by the last part of its name, as files with sections have
+    it."""
     return list(dict.fromkeys((setting, setting.lstrip("-").rpartition(".")[2])))
 
 
@@ -87,8 +88,8 @@ def _shown(value: Any) -> str:
 
 
 def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
-    """The change to make first, as a diff of the text, and the settings for which the text has no
-    place."""
+    """Returns the change to make first, as a diff of the text, and the settings for which the text
+    has no place."""
     change = check["first_change"]
     if change is None:
         return None
@@ -99,7 +100,7 @@ def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
 
 
 def marked_lines(check: Mapping[str, Any], text: str) -> list[tuple[str, bool]]:
-    """The lines of the text, and whether each has something that was not understood."""
+    """Returns the lines of the text, and whether each has something that was not understood."""
     unread = [reservation["setting"] for reservation in check["reservations"]]
     numbers = {line_of(text, (setting, setting.split("=")[0].split()[0])) for setting in unread
                if setting.strip()}  # fmt: skip

@@ -35,7 +35,7 @@ class ChoiceRow:
 
 
 def limit_words(objective: Mapping[str, Any]) -> str:
-    """The limits of an objective, in words; empty where there are none."""
+    """Returns the limits of an objective, in words; empty where there are none."""
     return " and ".join(words for name, words in _LIMITS.items() if objective.get(name))
 
 

@@ -69,8 +69,8 @@ class ChooseForm:
         return _rows(min(max(wanted, _FEWEST_ROWS), _MOST_ROWS))
 
     def body(self) -> dict[str, Any]:
-        """The body of a request for a recommendation. Raises Invalid where prices cannot be read,
-        or there is nothing to train."""
+        """Returns the body of a request for a recommendation. Raises Invalid where prices cannot be
+        read, or there is nothing to train."""
         values = self.values
         if not values["tokens"]:
             rule = "is required: hours and dollars are those of a whole training run"
@@ -103,7 +103,7 @@ def _rows(most: int) -> range:
 
 
 def _quantity(text: str) -> float | str:
-    """The number in a text such as 15T, 1e12 or 2,000,000; other texts as they are."""
+    """Returns the number in a text such as 15T, 1e12 or 2,000,000; other texts as they are."""
     scaled = _SCALED.fullmatch(text)
     return float(scaled[1]) * _SCALES[scaled[2].lower()] if scaled else number(text)
 

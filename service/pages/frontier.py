@@ -86,7 +86,7 @@ async def frontier(
 
 
 def _published(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
-    """The published runs of the model, where it has a name."""
+    """Returns the published runs of the model, where it has a name."""
     try:
         return fastest_by_chip(services, body.model) if isinstance(body.model, str) else []
     except TOLD:

@@ -92,7 +92,7 @@ class FrontierForm:
         }
 
     def body(self) -> dict[str, Any]:
-        """The body of a request for a frontier. Raises Invalid where the axes are none."""
+        """Returns the body of a request for a frontier. Raises Invalid where the axes are none."""
         across, up = self.axes
         for place, name in (("x", across), ("y", up)):
             if name not in AXES:

@@ -65,7 +65,7 @@ async def _shown(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
 
 
 def log_body(sent: Mapping[str, str]) -> dict[str, Any]:
-    """The form as the body of a request to the API. A file goes before a pasted text."""
+    """Returns the form as the body of a request to the API. A file goes before a pasted text."""
     text = sent.get("log_file") or sent.get("log", "")
     cluster = said(
         preset=sent.get("cluster", "").strip(),

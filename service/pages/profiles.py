@@ -123,7 +123,7 @@ def _shown(
 
 
 def _in_use(known: list[dict[str, Any]], tenant: str | None) -> str:
-    """The profile that predicts for a tenant: its own where a version of that is active."""
+    """Returns the profile that predicts for a tenant: its own where a version of that is active."""
     for profile in known:
         if tenant is not None and profile["tenant"] == tenant and profile["active_version"]:
             return str(profile["id"])

@@ -73,8 +73,8 @@ async def _explanation(
 
 
 def explanation_body(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The body that asks the API for an explanation of a report, by the version that predicted it.
-    Raises Invalid for a report whose submission is not kept."""
+    """Returns the body that asks the API for an explanation of a report, by the version that
+    predicted it. Raises Invalid for a report whose submission is not kept."""
     if not report["submission"]:
         raise Invalid("submission", None, "is not kept of a withdrawn report with a long log")
     submission = json.loads(report["submission"])

@@ -116,8 +116,8 @@ async def _drift(
     query: ReportQuery,
     summary: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The changes of level among the kinds of runs that are shown. A service that is busy answers
-    without them."""
+    """Returns the changes of level among the kinds of runs that are shown. A service that is busy
+    answers without them."""
     asked = DriftQuery(since=query.since, until=query.until, limit=_DRIFT_RUNS)
     try:
         drift = await computation.computed(lambda _: services.drift.of(DEFAULT_PROFILE, asked))

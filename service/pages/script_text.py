@@ -14,8 +14,8 @@ _LINES_AROUND = 2  # of a change: enough to find it, and no more
 
 
 def line_of(text: str, names: Iterable[str]) -> int | None:
-    """The number of the first line, from 1, that has one of these settings, the first name that is
-    found; None where there is none."""
+    """Returns the number of the first line, from 1, that has one of these settings, the first name
+    that is found; None where there is none."""
     for name in names:
         found = re.search(_pattern(name), text)
         if found is not None:
@@ -24,8 +24,8 @@ def line_of(text: str, names: Iterable[str]) -> int | None:
 
 
 def number_of(text: str, names: Iterable[str]) -> int | None:
-    """The whole number that the text gives to the first of these settings that it has; None where
-    it gives none."""
+    """Returns the whole number that the text gives to the first of these settings that it has; None
+    where it gives none."""
     for name in names:
         found = re.search(rf"{_pattern(name)}[\s=:]+(\d+)\b", text)
         if found is not None:
@@ -34,7 +34,7 @@ def number_of(text: str, names: Iterable[str]) -> int | None:
 
 
 def _pattern(name: str) -> str:
-    """A setting by its whole name; dashes and underscores are the same to most parsers."""
+    """Returns a setting by its whole name; dashes and underscores are the same to most parsers."""
     bare = re.escape(name.lstrip("-"))
     either = re.sub(r"(?:\\-|_)", "[-_]", bare)
     return rf"(?<![\w.-])(?:--)?{either}(?![\w-])"
@@ -43,9 +43,9 @@ def _pattern(name: str) -> str:
 def changed(
     text: str, settings: Sequence[Mapping[str, Any]], beside: Iterable[str]
 ) -> tuple[str, list[Mapping[str, Any]]]:
-    """The text with the `to` of each setting, and the settings for which it has no place. One that
-    the text does not have yet is put before the first of the settings `beside`, if that is an
-    option of a command line."""
+    """Returns the text with the `to` of each setting, and the settings for which it has no place.
+    One that the text does not have yet is put before the first of the settings `beside`, if that is
+    an option of a command line."""
     left = []
     for setting in settings:
         rewritten = _rewritten(text, setting) or _with_option(text, setting, beside)
@@ -57,7 +57,7 @@ def changed(
 
 
 def _rewritten(text: str, setting: Mapping[str, Any]) -> str | None:
-    """The text with another value of a setting that it has; None where it has none."""
+    """Returns the text with another value of a setting that it has; None where it has none."""
     name, value = setting["name"], setting["to"]
     sections = name.lstrip("-").split(".")
     # A TOML or YAML file has the sections of a name above it, and the last part beside the value.
@@ -100,7 +100,8 @@ def _word(value: Any) -> str:
 
 
 def diff(before: str, after: str) -> list[tuple[str, str]]:
-    """The lines that differ, with some around them: each with "added", "removed" or "same"."""
+    """Returns the lines that differ, with some around them: each with "added", "removed" or
+    "same"."""
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), lineterm="", n=_LINES_AROUND
     )

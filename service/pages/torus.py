@@ -75,8 +75,8 @@ def is_torus(links: Sequence[Mapping[str, Any]]) -> bool:
 def torus_of(
     layout: Mapping[str, Any], axes: Axes, links: Sequence[Mapping[str, Any]], num_devices: int
 ) -> Torus | None:
-    """The first slice of a cluster with such links, innermost first. None where they make no
-    torus."""
+    """Returns the first slice of a cluster with such links, innermost first. None where they make
+    no torus."""
     rings = [(place, link) for place, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
@@ -111,7 +111,7 @@ def _length(links: Sequence[Mapping[str, Any]], place: int) -> int:
 def _places(
     layout: Mapping[str, Any], links: Sequence[Mapping[str, Any]], dims: Sequence[int]
 ) -> list[Place]:
-    """The coordinates of each rank along the dims of a torus, for all ranks of a slice."""
+    """Returns the coordinates of each rank along the dims of a torus, for all ranks of a slice."""
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
@@ -133,7 +133,7 @@ def _places(
 def _planes(
     lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, closing: Sequence[bool]
 ) -> list[Plane]:
-    """The planes of a slice, one of each that look the same."""
+    """Returns the planes of a slice, one of each that look the same."""
     chips = defaultdict[int, list[TorusChip]](list)
     stages = next(((stride, degree) for name, stride, degree in axes if name == "pp"), (1, 1))
     for place in sorted(ranks):
@@ -174,7 +174,7 @@ def _outermost_difference(axes: Axes, one: int, other: int) -> str:
 def _spans(
     names: Sequence[str], axes: Axes, places: Sequence[Place], num_devices: int
 ) -> dict[str, tuple[str, ...]]:
-    """The dims along which the members of the first group of each axis lie. For groups that
+    """Returns the dims along which the members of the first group of each axis lie. For groups that
     leave the slice, the network between slices is one of them."""
     spans = {}
     for axis, stride, degree in axes:

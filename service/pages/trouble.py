@@ -35,8 +35,8 @@ class Trouble:
 
 
 async def trouble_of(request: Request, error: Exception, form: Any = None) -> Trouble:
-    """An exception in the sentences of the API's problem documents, with fields in the words of the
-    forms. `form` is the schema that a ValidationError is about."""
+    """Returns an exception in the sentences of the API's problem documents, with fields in the
+    words of the forms. `form` is the schema that a ValidationError is about."""
     if isinstance(error, ValidationError):
         violations = violations_of(error, (), form, limit=_MOST)
         sentences = tuple(plain(violation.sentence()) for violation in violations)

@@ -18,7 +18,7 @@ class Term:
 
 
 def _term(field: str, family: str) -> Term:
-    """A term under the name that sentences give it."""
+    """Returns a term under the name that sentences give it."""
     return Term(field, _SENTENCE_WORDS[field].removeprefix("the "), family)
 
 

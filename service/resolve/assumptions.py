@@ -115,7 +115,7 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> list[str]:
-    """The knobs that the stack settled, and one whose default is another in launchers.
+    """Returns the knobs that the stack settled, and one whose default is another in launchers.
 
     `name` is where the layout stands in the request, `given` what it is there.
     """
@@ -320,7 +320,7 @@ def _tf32(problem: Problem) -> list[str]:
 
 
 def _torus(resolved: ResolvedQuestion) -> list[str]:
-    """The shape of the torus that is taken, and how it is joined."""
+    """Returns the shape of the torus that is taken, and how it is joined."""
     cluster = resolved.problem.cluster
     lines = list[str]()
     # The pinned request has the shape also where the name of a slice says it.
@@ -415,7 +415,7 @@ def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _price(resolved: ResolvedQuestion) -> list[str]:
-    """The price of the chip, where neither the cluster nor the objective names one."""
+    """Returns the price of the chip, where neither the cluster nor the objective names one."""
     chip = resolved.problem.cluster.chip
     used = resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
@@ -430,7 +430,7 @@ def _price(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
-    """The bytes of a gradient, unless that is a switch of the framework at work."""
+    """Returns the bytes of a gradient, unless that is a switch of the framework at work."""
     problem = resolved.problem
     if problem.gradient_bytes > problem.stack.gradient_bytes:
         reason = f"workload.precision = {problem.workload.precision} has them"

@@ -52,7 +52,8 @@ class Disclosure:
         }
 
     def _errors_by_kind(self, document: Document) -> Document:
-        """The errors on unseen and published runs, for the kinds of run that may be named."""
+        """Returns the errors on unseen and published runs, for the kinds of run that may be
+        named."""
         errors = dict[str, Any]()
         for name in ("unseen", "unseen_memory", "published"):
             found = document.get(name)

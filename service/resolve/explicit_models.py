@@ -37,7 +37,7 @@ Words = dict[str, Any]
 
 
 def explicit_fields(architecture: Architecture) -> Words:
-    """The model of a request that means this architecture.
+    """Returns the model of a request that means this architecture.
 
     It has no name, since a model that is changed is another. A layer stands in the list itself,
     unless it would stand there twice: then all have names.
@@ -109,7 +109,8 @@ def _counted(count: int, layer: Words) -> Words:
 
 
 def _kind_names(kinds: tuple[Layer, ...]) -> list[str]:
-    """A name for each kind, of what it is made of, with a number where several would have it."""
+    """Returns a name for each kind, of what it is made of, with a number where several would have
+    it."""
     uses = Counter[str]()
     names = list[str]()
     for kind in kinds:

@@ -53,7 +53,7 @@ class LaunchChanges:
         self._settings: dict[tuple[str, str], Changes] = {}
 
     def typed(self, name: str) -> Any:
-        """The value of a setting as it was typed; None where it was not."""
+        """Returns the value of a setting as it was typed; None where it was not."""
         return self._own.typed.get(name)
 
     def settings(self, change: SingleChange) -> Changes:
@@ -159,8 +159,8 @@ class LaunchChanges:
         return None
 
     def _job(self, change: SingleChange, changes: Changes) -> _Job | None:
-        """The job of the launch with some settings changed; None where it is not the one with the
-        change made, or would not start."""
+        """Returns the job of the launch with some settings changed; None where it is not the one
+        with the change made, or would not start."""
         self._readings_left -= 1
         if self._readings_left < 0:
             return None
@@ -225,7 +225,8 @@ def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
 
 
 def _layout(launched: LaunchedQuestion) -> Layout | None:
-    """The layout that a launch settles; None where the framework stops before it has one."""
+    """Returns the layout that a launch settles; None where the framework stops before it has
+    one."""
     if any(stop.hides_layout for stop in launched.stops):
         return None
     return launched.layout.with_stack_defaults(launched.resolved.problem).build()

@@ -135,8 +135,8 @@ class LaunchErrors:
         request_fields: Mapping[str, Any],
         launch_fields: Mapping[str, Any],
     ) -> Form:
-        """The fields of the request and of the launch in one form. Raises Refused for what is
-        missing in both, and for what is wrong in either."""
+        """Returns the fields of the request and of the launch in one form. Raises Refused for what
+        is missing in both, and for what is wrong in either."""
         fields = _merged(launch_fields, request_fields)
         try:
             return form.model_validate(fields)

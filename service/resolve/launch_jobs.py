@@ -94,8 +94,8 @@ def ranks_by_node(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def launch_format(name: str, problem: Problem) -> LaunchFormat:
-    """The format of a name, which is its own or that of a stack. Raises Invalid where there is
-    none, or where it is of a framework other than the stack of the problem."""
+    """Returns the format of a name, which is its own or that of a stack. Raises Invalid where there
+    is none, or where it is of a framework other than the stack of the problem."""
     format_ = format_named(name)
     if format_ is None and name in catalogue.stacks():
         stacks = ", ".join(stack for known in FORMATS.values() for stack in known.stacks)
@@ -206,7 +206,7 @@ def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator
 
 
 def _shown(value: Any) -> str:
-    """A value as a request has it."""
+    """Returns a value as a request has it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -88,7 +88,7 @@ class Joining:
         return question, layout, assumed
 
     def _request_fields(self) -> dict[str, Mapping[str, Any]]:
-        """The fields that the request has of its own, by part."""
+        """Returns the fields that the request has of its own, by part."""
         model = self.parts.model
         return {"model": model if isinstance(model, dict) else {}, "workload": self.parts.workload}
 
@@ -177,7 +177,8 @@ class Joining:
         return self.reading.is_open and any(origin in self.reading.unwritten for origin in origins)
 
     def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:
-        """The micro-batch, where only the batch and its number of micro-batches are said."""
+        """Returns the micro-batch, where only the batch and its number of micro-batches are
+        said."""
         steps = self.reading.num_micro_batches
         if "micro_batch" in layout or steps is None:
             return {}
@@ -200,8 +201,8 @@ class Joining:
         return {"micro_batch": max(micro_batch, 1)}
 
     def _stack(self) -> str | StackFields:
-        """The stack of the request, or else of the format, with the switches of the launch that are
-        not what the stack has anyway."""
+        """Returns the stack of the request, or else of the format, with the switches of the launch
+        that are not what the stack has anyway."""
         launch_fields = dict(self.reading.stack)
         launch_stack = catalogue.stack(launch_fields.pop("name"))
         form = self.parts.stack
@@ -256,7 +257,8 @@ class Joining:
         return max(num_devices // max(used, 1), 1)
 
     def _stack_of(self, form: str | StackFields, framework: str) -> Stack:
-        """The stack that the request names. Raises Invalid where it is of another framework."""
+        """Returns the stack that the request names. Raises Invalid where it is of another
+        framework."""
         name = form if isinstance(form, str) else form.name
         base = self.resolver.stack(name).value
         if name.lower() in TOOLS and framework in _OF_TRAINER:

@@ -7,7 +7,8 @@ from models.spec.feed_forward import Mlp, Moe
 
 
 def model_values(architecture: Architecture) -> dict[str, object]:
-    """The values of a model, in the words of its wire form, that all its layers of a kind share."""
+    """Returns the values of a model, in the words of its wire form, that all its layers of a kind
+    share."""
     attentions = architecture.attentions
     blocks = [layer.feed_forward for layer in architecture.kinds]
     mlps = [block for block in blocks if isinstance(block, Mlp)]

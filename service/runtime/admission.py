@@ -224,8 +224,8 @@ class AdmissionControl:
             refused.refuse(QueueFull(self._concurrency, self._queue))
 
     def _one_too_many(self, queued: list[Turn]) -> Turn:
-        """The last that came of the tenant with the most requests, or of the newcomer's where that
-        has as many."""
+        """Returns the last that came of the tenant with the most requests, or of the newcomer's
+        where that has as many."""
         requests = Counter(turn.tenant for turn in [*self._running, *self._waiting])
         return max(reversed(queued), key=lambda turn: requests[turn.tenant])
 

@@ -77,7 +77,8 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
 
 
 def _cores() -> int:
-    """The cores that this process may use; all of the machine where the system does not say."""
+    """Returns the cores that this process may use; all of the machine where the system does not
+    say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -113,7 +113,7 @@ class BrokenRuleAnswer(Document):
     def of_batch(
         cls, broken: BrokenRule, question: Question, stack: Stack, setting: str | None = None
     ) -> BrokenRuleAnswer:
-        """A rule that blames the global batch of a question, as it was given."""
+        """Returns a rule that blames the global batch of a question, as it was given."""
         workload = question.workload
         return cls(
             name=broken.rule.name,
@@ -191,7 +191,7 @@ def _doubt(fit_probability: float) -> str:
 
 
 def _named(change: SingleChange, value: Any) -> Any:
-    """A value of a knob; where several fields make it, each by its name."""
+    """Returns a value of a knob; where several fields make it, each by its name."""
     names = change.fields
     is_object = change.is_whole or len(names) > 1
     return dict(zip(names, value, strict=True)) if is_object else value
@@ -392,7 +392,7 @@ def verdict_of(
 def summary_of(
     check: LayoutCheck, broken: Sequence[BrokenRuleAnswer], reservations: Sequence[Reservation]
 ) -> str:
-    """The verdict in a sentence, with what decides it."""
+    """Returns the verdict in a sentence, with what decides it."""
     if broken:
         names = dict.fromkeys(rule.name for rule in broken)
         return f"it is not legal: {', '.join(names)}"

@@ -94,7 +94,7 @@ class PublishedRun(Wire):
         )
 
     def question(self, software_year: float) -> Question:
-        """The question that the run answers, with software as old as the run."""
+        """Returns the question that the run answers, with software as old as the run."""
         age = age_years(self.date, software_year) if self.date else 0.0
         stack = self.stack.model_copy(update={"age_years": age})
         stack.model_fields_set.add("age_years")

@@ -56,7 +56,7 @@ Arguments = Annotated[
 
 
 def _own_name(name: object) -> object:
-    """The name of a format, which may be given as that of a stack."""
+    """Returns the name of a format, which may be given as that of a stack."""
     format_ = format_named(name) if isinstance(name, str) else None
     return name if format_ is None else format_.name
 
@@ -150,7 +150,7 @@ class LaunchForm(Wire):
         return _text(self.arguments or to_words(self.settings))
 
     def _in_variables(self) -> Any:
-        """The arguments; of a list, with variables put in as Kubernetes does, $(TP)."""
+        """Returns the arguments; of a list, with variables put in as Kubernetes does, $(TP)."""
         if not isinstance(self.arguments, list):
             return self.arguments or ""
         return [
@@ -160,7 +160,7 @@ class LaunchForm(Wire):
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """The arguments of a script, --name value, by name."""
+    """Returns the arguments of a script, --name value, by name."""
     names = [word.removeprefix("--") for word in words[::2]]
     return dict(zip(names, words[1::2], strict=False))
 
@@ -174,8 +174,8 @@ def _text(arguments: Any) -> str:
 
 
 def _shell_words(item: str) -> str:
-    """An item of a list of arguments as a shell would be told it: as one word, unless it has a flag
-    and a value in one item."""
+    """Returns an item of a list of arguments as a shell would be told it: as one word, unless it
+    has a flag and a value in one item."""
     return item if _FLAG_WITH_VALUE.match(item) else shlex.quote(item)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def repetitions(sequence: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """The sequence as (times, part), one after the other.
+    """Returns the sequence as (times, part), one after the other.
 
     From the left, each part is the one whose repetition covers most, and the shortest of those that
     cover as much. What does not repeat is one part, once.

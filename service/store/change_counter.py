@@ -33,14 +33,14 @@ class ChangeCounter:
         self._lock = Lock()
 
     def count(self) -> int | None:
-        """A number that is another one once something was committed; None where that is not
+        """Returns a number that is another one once something was committed; None where that is not
         known."""
         row = self._first("PRAGMA data_version", ())
         return None if row is None else int(row[0])
 
     def row(self, query: str, *values: str) -> StoredRow | None:
-        """The first row that a query of SQLite finds now; None where there is none, or where that
-        is not known."""
+        """Returns the first row that a query of SQLite finds now; None where there is none, or
+        where that is not known."""
         row = self._first(query, values)
         return None if row is None else StoredRow(query, values, row)
 

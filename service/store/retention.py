@@ -49,8 +49,8 @@ class Retention:
         return len(answers)
 
     def ended_sweeps(self, before: datetime, tenant: str | None = None) -> Sequence[str]:
-        """The ids of the sweeps, of one tenant or of all, that ended before this moment, finished
-        or cancelled."""
+        """Returns the ids of the sweeps, of one tenant or of all, that ended before this moment,
+        finished or cancelled."""
         ended = select(SweepRow.id).where(SweepRow.finished_at < before)
         if tenant is not None:
             ended = ended.where(SweepRow.tenant == tenant)

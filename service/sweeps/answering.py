@@ -37,7 +37,7 @@ class ItemAnswer:
 
 
 def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
-    """The answer to a question, which is a recommendation as a request writes it.
+    """Returns the answer to a question, which is a recommendation as a request writes it.
 
     Nothing is raised: whatever is wrong with the question is part of the answer. The outcome is
     "waiting" where it has to be asked again, as when the database does not answer.

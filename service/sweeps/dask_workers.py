@@ -68,7 +68,7 @@ class DaskWorkers:
                 answered.set_exception(lost)
 
     def _connected(self) -> Client:
-        """The client of the scheduler. Raises WorkersGone where it does not answer."""
+        """Returns the client of the scheduler. Raises WorkersGone where it does not answer."""
         from distributed import Client  # of an extra, so that others start without it
 
         if self._client is not None and self._client.status != "running":
@@ -126,6 +126,6 @@ def _answer_on_worker(tenant: str | None, sees_all: bool, question: dict[str, An
 
 @cache
 def _store() -> Store:
-    """The database of the worker's own settings, connected once for all of its items."""
+    """Returns the database of the worker's own settings, connected once for all of its items."""
     settings = from_environment()
     return Store(database.connect(settings.database_url, settings.database_wait_s))

@@ -28,7 +28,7 @@ class Place:
 
     @classmethod
     def read(cls, last_event_id: str | None) -> Place:
-        """The place that a Last-Event-ID names; the beginning without one."""
+        """Returns the place that a Last-Event-ID names; the beginning without one."""
         if last_event_id is None:
             return cls()
         match = _LAST_EVENT_ID.fullmatch(last_event_id)
@@ -80,8 +80,8 @@ def all_told(store: Store, id_: str, place: Place) -> bool:
 
 
 def events_after(store: Store, id_: str, place: Place) -> list[Event]:
-    """The events that follow a place: results, and then either how far the sweep is or its end.
-    Empty where there is nothing new. Raises NotFound where there is no such sweep."""
+    """Returns the events that follow a place: results, and then either how far the sweep is or its
+    end. Empty where there is nothing new. Raises NotFound where there is no such sweep."""
     with store.reading() as rows:
         sweep = rows.sweeps.get(id_)
         told = rows.sweeps.told_after(id_, place.event, _AT_ONCE)

@@ -60,8 +60,8 @@ class _ReadRun:
 
 
 def choose_layout(run: published.Run, profile: Profile) -> Layout:
-    """The layout that a run probably had, of those that its source leaves open. Raises Invalid
-    where none is legal.
+    """Returns the layout that a run probably had, of those that its source leaves open. Raises
+    Invalid where none is legal.
 
     That is the fastest one that fits under the first recompute policy, or under any policy where
     none fits under the first, or else the one that needs least memory. A stack that takes all
@@ -95,13 +95,14 @@ def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
-    """The rows that the models can express and that say something, weighted by family, model and
-    trust. A run that failed says something only where its source gives memory as the reason."""
+    """Returns the rows that the models can express and that say something, weighted by family,
+    model and trust. A run that failed says something only where its source gives memory as the
+    reason."""
     return _observed(_read(rows, profile.software_year), profile)
 
 
 def _read(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun]:
-    """The rows that can be expressed, whatever the profile."""
+    """Returns the rows that can be expressed, whatever the profile."""
     kept = [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
     weights = _weights(kept)
     # One object for equal problems, so that their runs are predicted together.
@@ -125,7 +126,8 @@ def _read(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun
 
 
 def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
-    """The alternatives of each run that are legal, judged together where problems are the same."""
+    """Returns the alternatives of each run that are legal, judged together where problems are the
+    same."""
     same: defaultdict[int, list[int]] = defaultdict(list)
     for i, number in enumerate(number_by_problem(run.problem for run in runs)):
         same[number].append(i)
@@ -183,8 +185,8 @@ def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def group_key(row: dict[str, Any]) -> str:
-    """The model shape, chip and stack of a row. Its source is left out, so that cross-validation
-    holds out runs of the same thing by all sources together."""
+    """Returns the model shape, chip and stack of a row. Its source is left out, so that
+    cross-validation holds out runs of the same thing by all sources together."""
     return json.dumps([model_shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
 
 
@@ -198,7 +200,7 @@ def _model_key(row: dict[str, Any]) -> str:
 
 
 def model_shape(row: dict[str, Any]) -> dict[str, Any]:
-    """The fields that tell models apart whatever they are called."""
+    """Returns the fields that tell models apart whatever they are called."""
     return {key: row["model"].get(key) for key in _SHAPE_FIELDS}
 
 
@@ -223,8 +225,8 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
 def newest_software(
     rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float
 ) -> tuple[NewestSoftware, ...]:
-    """The date of the newest software that was timed on each generation of chips. Runs without a
-    date do not tell."""
+    """Returns the date of the newest software that was timed on each generation of chips. Runs
+    without a date do not tell."""
     dated = {row["id"] for row in rows if row.get("date")}
     years: dict[str, float] = {}
     for run in observed:
@@ -237,7 +239,7 @@ def newest_software(
 
 
 def data_files(fitted: Calibration) -> tuple[str, str]:
-    """The text of profile.json and of posterior.json."""
+    """Returns the text of profile.json and of posterior.json."""
     content = fitted.profile.to_json()
     content["terms"] = [
         {**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)}

@@ -80,7 +80,7 @@ class Authentication:
 
 
 def _ticket(scope: Scope) -> str:
-    """The ticket in the URL of an event stream; empty where there is none."""
+    """Returns the ticket in the URL of an event stream; empty where there is none."""
     if not scope["path"].endswith(STREAM_SUFFIX):
         return ""
     return QueryParams(scope["query_string"]).get("ticket", "")

@@ -37,8 +37,8 @@ class _Families(Collector):
 
 
 def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """The metrics of all worker processes and those given, in the format that the Accept header of
-    the scrape asks for, and the media type of that format."""
+    """Returns the metrics of all worker processes and those given, in the format that the Accept
+    header of the scrape asks for, and the media type of that format."""
     registry = CollectorRegistry()
     registry.register(_of_processes())
     registry.register(_Families(families))

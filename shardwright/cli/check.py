@@ -65,7 +65,7 @@ def check(
 
 
 def launch_request(script: str, format_: str | None) -> dict[str, Any]:
-    """A request with the launch of a script, and the files that lie beside it."""
+    """Returns a request with the launch of a script, and the files that lie beside it."""
     text = script_of(script)
     folder = Path.cwd() if script == "-" else Path(script).parent
     files = files_beside(text, folder)

@@ -52,7 +52,7 @@ def frontier(
 
 
 def _axis(text: str) -> tuple[str, list[float]]:
-    """An axis of the grid. Raises ValueError where it is none."""
+    """Returns an axis of the grid. Raises ValueError where it is none."""
     name, _, values = text.partition("=")
     number = int if name in _WHOLE else float
     try:

@@ -26,7 +26,8 @@ class UnreadableFile(Exception):
 
 
 def read_text(name: str) -> str:
-    """The text of a file, or of standard input where the name is "-". Raises UnreadableFile."""
+    """Returns the text of a file, or of standard input where the name is "-". Raises
+    UnreadableFile."""
     if name == "-":
         return sys.stdin.read()
     try:
@@ -41,8 +42,8 @@ def file_words(name: str) -> str:
 
 
 def script_of(name: str) -> str:
-    """The text of a job's script, with its secrets masked. Raises UnreadableFile where there is no
-    script in the file."""
+    """Returns the text of a job's script, with its secrets masked. Raises UnreadableFile where
+    there is no script in the file."""
     text = read_text(name)
     place = file_words(name)
     if "\0" in text:
@@ -58,7 +59,8 @@ def script_of(name: str) -> str:
 
 
 def files_beside(script: str, folder: Path) -> dict[str, str]:
-    """The files that a script names and that lie beside it, by the names that it has for them.
+    """Returns the files that a script names and that lie beside it, by the names that it has for
+    them.
 
     Files that these name in turn are sent too. Only files below the folder are: a script may name
     whatever it likes.
@@ -74,7 +76,7 @@ def files_beside(script: str, folder: Path) -> dict[str, str]:
 
 
 def _named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The names in a text of files to send, and where they lie."""
+    """Yields the names in a text of files to send, and where they lie."""
     inside = folder.resolve()
     for name in dict.fromkeys(_NAMED.findall(text)):
         path = _beside(name, inside)
@@ -83,7 +85,8 @@ def _named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _beside(name: str, folder: Path) -> Path | None:
-    """The file of a name, by its path or by its last steps; None where none lies in the folder."""
+    """Returns the file of a name, by its path or by its last steps; None where none lies in the
+    folder."""
     steps = Path(name).parts
     for start in range(len(steps)):
         path = folder.joinpath(*steps[start:]).resolve()

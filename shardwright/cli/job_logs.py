@@ -32,8 +32,8 @@ def log_of(name: str) -> str:
 
 
 def _sent(file: BinaryIO) -> str:
-    """The head and the tail of a log. Nodes that crash leave NUL characters in theirs, which a
-    request may not have."""
+    """Returns the head and the tail of a log. Nodes that crash leave NUL characters in theirs,
+    which a request may not have."""
     head = file.read(_HEAD_BYTES)
     if file.seekable():
         size = file.seek(0, os.SEEK_END)

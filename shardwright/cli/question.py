@@ -35,7 +35,7 @@ AsJson = Annotated[
 
 
 def model_part(model: str | None) -> Any:
-    """The model as a request has it: its name, or the document of a config.json."""
+    """Returns the model as a request has it: its name, or the document of a config.json."""
     if model is None or not Path(model).is_file():
         return model
     return json.loads(read_text(model))
@@ -44,8 +44,8 @@ def model_part(model: str | None) -> Any:
 def cluster_part(
     on: str | None, nodes: int | None, gpus_per_node: int | None, chips: int | None
 ) -> dict[str, Any] | None:
-    """The cluster as a request has it; None where no option says it. Raises ValueError where a
-    number of chips has no name of a chip."""
+    """Returns the cluster as a request has it; None where no option says it. Raises ValueError
+    where a number of chips has no name of a chip."""
     if nodes is not None and chips is None:
         chips = nodes * (gpus_per_node or _CHIPS_OF_NODE)
     if on is None:
@@ -61,5 +61,5 @@ def workload_part(seq_len: int | None, batch: int | None) -> dict[str, Any]:
 
 
 def without_empty(**parts: Any) -> dict[str, Any]:
-    """The members of a request that are given."""
+    """Returns the members of a request that are given."""
     return {name: value for name, value in parts.items() if value not in (None, {})}

@@ -94,7 +94,8 @@ def report(
 
 
 def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistory | None:
-    """The history that stands in place of a log. Raises ValueError unless there is one of these."""
+    """Returns the history that stands in place of a log. Raises ValueError unless there is one of
+    these."""
     if sum(source is not None for source in (log, mlflow, csv)) != 1:
         raise ValueError("say what to report: a LOG, --mlflow RUN or --csv FILE")
     if mlflow is not None:
@@ -103,7 +104,7 @@ def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistor
 
 
 def _label(text: str) -> tuple[str, str]:
-    """A label of the report. Raises ValueError where it has no name."""
+    """Returns a label of the report. Raises ValueError where it has no name."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"--label {text}: say a name and a value, as user=ada")

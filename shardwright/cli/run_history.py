@@ -82,7 +82,8 @@ class RunHistory:
         return _median([*_durations(longest)])
 
     def _peak(self, name: re.Pattern[str]) -> float | None:
-        """The highest value in GiB of a metric with such a name; None where there is none."""
+        """Returns the highest value in GiB of a metric with such a name; None where there is
+        none."""
         values = {
             metric: max(point.value for point in points)
             for metric, points in self.metrics.items()
@@ -136,7 +137,7 @@ def mlflow_history(run_id: str) -> RunHistory:
 
 
 def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
-    """The seconds of a step, on average between two points."""
+    """Yields the seconds of a step, on average between two points."""
     timed = sorted((p for p in points if p.at_s is not None), key=lambda point: point.step)
     for first, second in zip(timed, timed[1:], strict=False):
         steps = second.step - first.step

@@ -48,7 +48,7 @@ def sweep(
 
 
 def _cluster(text: str) -> Any:
-    """A cluster of a sweep. Raises ValueError where its number of chips is none."""
+    """Returns a cluster of a sweep. Raises ValueError where its number of chips is none."""
     name, _, chips = text.partition(":")
     if not chips.isdigit():
         raise ValueError(f"--on {text}: say the chips as well, as {name}:64")

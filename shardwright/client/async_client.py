@@ -59,7 +59,7 @@ class AsyncClient(AsyncRoutes):
             return error
 
     async def _pages(self, call: Call[Any]) -> AsyncIterator[Any]:
-        """The items of all pages, each fetched when it is needed."""
+        """Yields the items of all pages, each fetched when it is needed."""
         page = await self._send(call)
         for item in page["items"]:
             yield item
@@ -69,7 +69,7 @@ class AsyncClient(AsyncRoutes):
                 yield item
 
     async def _events(self, call: Call[Any]) -> AsyncIterator[Event]:
-        """The events of a stream until its `end`, taken up again where it was cut off."""
+        """Yields the events of a stream until its `end`, taken up again where it was cut off."""
         reader = EventReader()
         cut_off: httpx.TransportError | None = None
         for _ in range(1 + self.settings.retries):

@@ -55,7 +55,7 @@ class Client(Routes):
             return error
 
     def _pages(self, call: Call[Any]) -> Iterator[Any]:
-        """The items of all pages, each fetched when it is needed."""
+        """Yields the items of all pages, each fetched when it is needed."""
         page = self._send(call)
         yield from page["items"]
         while page["next"]:
@@ -63,7 +63,7 @@ class Client(Routes):
             yield from page["items"]
 
     def _events(self, call: Call[Any]) -> Iterator[Event]:
-        """The events of a stream until its `end`, taken up again where it was cut off."""
+        """Yields the events of a stream until its `end`, taken up again where it was cut off."""
         reader = EventReader()
         cut_off: httpx.TransportError | None = None
         for _ in range(1 + self.settings.retries):

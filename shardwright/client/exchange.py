@@ -99,7 +99,7 @@ def _pause_s(came: object, tried: int) -> float:
 
 
 def retry_after_s(response: httpx.Response) -> float | None:
-    """The seconds of Retry-After; None where there is none, or a date."""
+    """Returns the seconds of Retry-After; None where there is none, or a date."""
     try:
         return float(response.headers["Retry-After"])
     except (KeyError, ValueError):
@@ -124,7 +124,7 @@ def _failure(came: object, said: httpx.Response | None, settings: ClientSettings
 
 
 def refusal(response: httpx.Response) -> Problem | UnreadableAnswer:
-    """The error of a response that is none with success."""
+    """Returns the error of a response that is none with success."""
     try:
         document = response.json()
     except ValueError:

@@ -72,7 +72,7 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
 
 
 def _command(task: Script) -> str:
-    """The command of a task; the text of its script where that is one of the shell."""
+    """Returns the command of a task; the text of its script where that is one of the shell."""
     if task.entrypoint in ("bash", "sh") and Path(task.path).is_file():
         return Path(task.path).read_text(encoding="utf-8", errors="replace")
     module = ["-m"] if task.m else []

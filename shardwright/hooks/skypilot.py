@@ -35,7 +35,7 @@ def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
 
 
 def _changed(task: str, finding: Finding, policy: HookPolicy) -> str:
-    """A task that prints what was found before it runs."""
+    """Returns a task that prints what was found before it runs."""
     document = yaml.safe_load(task)
     if not isinstance(document, Mapping) or "run" not in document:
         return task

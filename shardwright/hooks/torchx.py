@@ -82,7 +82,7 @@ def torchrun(
 
 
 def _policy() -> HookPolicy | None:
-    """The administrator's policy; None where it cannot be read, so that the job goes on."""
+    """Returns the administrator's policy; None where it cannot be read, so that the job goes on."""
     try:
         return HookPolicy.read()
     except (OSError, ValueError) as error:

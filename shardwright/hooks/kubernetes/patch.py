@@ -32,7 +32,7 @@ def _annotated(job: Mapping[str, Any], mark: str) -> Iterator[dict[str, Any]]:
 
 
 def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The parts of a job that have variables, with where they stand."""
+    """Yields the parts of a job that have variables, with where they stand."""
     spec = job.get("spec") or {}
     if job["kind"] == "TrainJob":
         if spec.get("trainer"):
@@ -72,5 +72,5 @@ def _add(path: str, value: Any) -> dict[str, Any]:
 
 
 def _step(name: str) -> str:
-    """A name as a step of a JSON pointer (RFC 6901)."""
+    """Returns a name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")

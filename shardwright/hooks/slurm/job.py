@@ -76,8 +76,8 @@ class BatchJob:
         return question(launch, chip=self._chip(policy), num_chips=self._num_chips())
 
     def _chip(self, policy: HookPolicy) -> str | None:
-        """The chip that the site has for the names that the job asks for, else the type of GPU in
-        its options."""
+        """Returns the chip that the site has for the names that the job asks for, else the type of
+        GPU in its options."""
         of_options = [self._gpus(name) for name in (*_OF_A_NODE, "gpus")]
         types = [gpus["type"] for gpus in of_options if gpus and gpus["type"]]
         places = (self.options.get("partition"), self.options.get("constraint"))
@@ -97,7 +97,7 @@ class BatchJob:
 
 
 def _parsed(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """The options of a command line by their long names, and the words behind them."""
+    """Returns the options of a command line by their long names, and the words behind them."""
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
@@ -109,7 +109,7 @@ def _parsed(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
 
 
 def _option(word: str, rest: Iterator[str]) -> tuple[str, str]:
-    """The long name and the value of an option, which may be the next word."""
+    """Returns the long name and the value of an option, which may be the next word."""
     if word.startswith("--"):
         name, is_joined, value = word[2:].partition("=")
         takes_next = not is_joined and not _SWITCHES.fullmatch(name)
@@ -120,7 +120,7 @@ def _option(word: str, rest: Iterator[str]) -> tuple[str, str]:
 
 
 def _used_variables(text: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the caller that a script uses and does not set, but for secrets."""
+    """Returns the variables of the caller that a script uses and does not set, but for secrets."""
     names = set(_USED.findall(text)) - set(_ASSIGNED.findall(text))
     return {
         name: mask_secrets(environment[name])
