@@ -105,7 +105,7 @@ def read_logged_run(
     )
 
 
-def asked_global_batch(store: Store, submission: LogSubmission) -> int | None:
+def requested_global_batch(store: Store, submission: LogSubmission) -> int | None:
     """Returns the sequences of a step, if the request gives or links to them."""
     if submission.workload is not None:
         return submission.workload.global_batch
@@ -241,7 +241,7 @@ def _report_json(
             report["cluster"]["num_chips"] = logged["num_chips"]
         if logged and "stack" in report:
             switches = megatron_arguments.stack_fields(contents.arguments)
-            report["stack"] = _stack_as_logged(report["stack"], switches, at)
+            report["stack"] = _stack_with_logged_switches(report["stack"], switches, at)
     if reading is not None:
         report["measured"] = {reading.unit: reading.value}
         if reading.memory_gib is not None:
@@ -337,15 +337,15 @@ def _few_steps_notes(reading: logs.Reading) -> Iterator[str]:
     yield f"{rests}: withdraw the report if that is not how the run went"
 
 
-def _stack_as_logged(
+def _stack_with_logged_switches(
     stack: str | Mapping[str, Any], switches: Mapping[str, Any], at: datetime | None
 ) -> str | Mapping[str, Any]:
     """Returns the stack of the request with the switches that the log shows, where the request does
     not set them and they are not those that the stack has anyway, today and at the date of the
     run."""
-    given = {"name": stack} if isinstance(stack, str) else stack
+    request_fields = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # an unknown stack is refused when it is resolved
-        today = catalogue.stack(given["name"])
+        today = catalogue.stack(request_fields["name"])
         years = 0.0 if at is None else software_age_years(at, shipped_profile().software_year)
         then = StackFields(name=today.id, age_years=years).build(today)
         switches = {
@@ -353,5 +353,5 @@ def _stack_as_logged(
             for name, value in switches.items()
             if {as_tuples(value)} != {getattr(today, name), getattr(then, name)}
         }
-    with_switches = {**switches, **given}
-    return stack if with_switches == given else with_switches
+    with_switches = {**switches, **request_fields}
+    return stack if with_switches == request_fields else with_switches

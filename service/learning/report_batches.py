@@ -57,7 +57,12 @@ class ReportBatches:
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
             violations = [violation for report in refused for violation in report]
-            raise Refused([Invalid(one.field, one.value, one.rule) for one in violations])
+            raise Refused(
+                [
+                    Invalid(violation.field, violation.value, violation.rule)
+                    for violation in violations
+                ]
+            )
         return lambda rows: _save(rows, outcomes)
 
     def _outcomes(self, texts: Sequence[str], checkpoint: Callable[[], None]) -> list[Outcome]:

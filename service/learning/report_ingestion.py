@@ -112,7 +112,7 @@ class _Ingestion:
     ) -> None:
         """Predict the runs and add the row of each to the outcomes. This takes long, so it needs no
         transaction."""
-        for i in self._illegal(runs):
+        for i in self._illegal_positions(runs):
             run = runs.pop(i)
             field = run.subject.field
             with _refusal_as_outcome(outcomes, i):
@@ -127,29 +127,32 @@ class _Ingestion:
             with _refusal_as_outcome(outcomes, i):
                 outcomes[i] = self._row(run)
 
-    def _run(self, told: ReportForm, received: str) -> _ReportedRun:
-        submission, given = self._told(told)
-        given = with_software_age(given, submission, self._profile.software_year)
-        key = given.question.model_dump_json()
+    def _run(self, report: ReportForm, received: str) -> _ReportedRun:
+        submission, subject = self._submission_and_subject(report)
+        subject = with_software_age(subject, submission, self._profile.software_year)
+        key = subject.question.model_dump_json()
         if key not in self._resolved:
-            self._resolved[key] = self._resolver.resolve(given.question)
+            self._resolved[key] = self._resolver.resolve(subject.question)
         resolved = self._resolved[key]
-        layout = given.layout.with_stack_defaults(resolved.problem)
+        layout = subject.layout.with_stack_defaults(resolved.problem)
         return _ReportedRun(
             submission=submission,
             received=received,
-            subject=replace(given, layout=layout),
-            given_layout=given.layout,
+            subject=replace(subject, layout=layout),
+            given_layout=subject.layout,
             layout=layout.build(),
             resolved=resolved,
             question_key=key,
         )
 
-    def _told(self, told: ReportForm) -> tuple[ReportSubmission, AnsweredLayout]:
-        """Returns a report as one that names or describes its run, and what ran."""
-        if isinstance(told, ReportSubmission):
-            return told, self._subject(told)
-        described = described_run(self._rows, told)
+    def _submission_and_subject(
+        self, report: ReportForm
+    ) -> tuple[ReportSubmission, AnsweredLayout]:
+        """Returns the report as a submission without a launch, and the question and layout of its
+        run."""
+        if isinstance(report, ReportSubmission):
+            return report, self._subject(report)
+        described = described_run(self._rows, report)
         submission = ReportSubmission.model_validate(described.members)
         subject = layout_of_report(self._rows, submission)
         return submission, replace(
@@ -166,7 +169,7 @@ class _Ingestion:
             self._subjects[link] = layout_of_report(self._rows, submission)
         return self._subjects[link]
 
-    def _illegal(self, runs: Mapping[int, _ReportedRun]) -> list[int]:
+    def _illegal_positions(self, runs: Mapping[int, _ReportedRun]) -> list[int]:
         """Returns the positions of the runs whose layout breaks a rule."""
         illegal: list[int] = []
         for positions in _positions_by_question(runs):

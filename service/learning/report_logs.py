@@ -28,7 +28,7 @@ from service.store.arrivals import RowValues
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRun:
+class RequestedRun:
     """A run as a request tells of it beside its log."""
 
     submission: LogSubmission
@@ -40,7 +40,7 @@ class ToldRun:
 class SentLog:
     """A log that was sent and read."""
 
-    told: ToldRun
+    run: RequestedRun
     contents: LogContents
     masked: str | None
     """The log without its secrets; None where it has none."""
@@ -56,25 +56,25 @@ class ReportLogs:
     ) -> SentLog:
         """Returns the run in a request and what its log says. Raises Invalid or Refused where its
         launch cannot be read, and Invalid for a log without a step to use."""
-        told = await run_sync(self._told, request)
-        contents = await self._texts.contents(told.submission, is_disconnected)
-        masked = await self._texts.masked(told.submission, is_disconnected)
-        return SentLog(told, contents, masked)
+        run = await run_sync(self._requested_run, request)
+        contents = await self._texts.contents(run.submission, is_disconnected)
+        masked = await self._texts.masked(run.submission, is_disconnected)
+        return SentLog(run, contents, masked)
 
-    def _told(self, request: LogSubmission | LaunchedLog) -> ToldRun:
+    def _requested_run(self, request: LogSubmission | LaunchedLog) -> RequestedRun:
         if isinstance(request, LogSubmission):
-            return ToldRun(request)
+            return RequestedRun(request)
         with self._store.reading() as rows:
             described = described_run(rows, request)
-        return ToldRun(LogSubmission.model_validate(described.members), described.reservations)
+        return RequestedRun(LogSubmission.model_validate(described.members), described.reservations)
 
     def prepare(self, log: SentLog, received: str) -> SaveRows:
         """Returns what stores the report of a log. `received` is the request that brought it."""
-        submission = log.told.submission
+        submission = log.run.submission
         run = read_logged_run(self._store, submission, log.contents)
         row = self._ingest(run.report, _without_secrets(received, log.masked))
-        if log.told.reservations:
-            row["document"]["reservations"] = [*log.told.reservations]
+        if log.run.reservations:
+            row["document"]["reservations"] = [*log.run.reservations]
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:

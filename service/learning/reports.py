@@ -54,7 +54,7 @@ class Reports:
         """Returns the report with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
-            flags = self._drift_flags.of(rows)
+            flags = self._drift_flags.flags(rows)
         document = {**_flagged_document(row, flags), "submission": row.submission}
         return document, report_etag(row, flags.get(id_))
 
@@ -72,9 +72,9 @@ class Reports:
     def page(self, query: ReportQuery) -> dict[str, Any]:
         before = read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
-            flags = self._drift_flags.of(rows)
-            wanted = _list_filter(rows, query, flags)
-            reports = rows.reports.newest(wanted, query.limit + 1, before)
+            flags = self._drift_flags.flags(rows)
+            selection = _list_filter(rows, query, flags)
+            reports = rows.reports.newest(selection, query.limit + 1, before)
         page, following = cut_page("reports", reports, query.limit, lambda row: row.id)
         documents = [(row, _flagged_document(row, flags)) for row in page]
         if query.view == "brief":
@@ -97,16 +97,16 @@ class Reports:
         """Yields the lines of a CSV table (RFC 4180) of all reports that the query selects, newest
         first. A name that nothing has is refused before the first line."""
         with self._store.reading() as rows:
-            flags = self._drift_flags.of(rows)
-            wanted = _list_filter(rows, query, flags)
-        return self._csv_lines(wanted, flags)
+            flags = self._drift_flags.flags(rows)
+            selection = _list_filter(rows, query, flags)
+        return self._csv_lines(selection, flags)
 
-    def _csv_lines(self, wanted: ReportFilter, flags: Flags) -> Iterator[str]:
+    def _csv_lines(self, selection: ReportFilter, flags: Flags) -> Iterator[str]:
         yield csv_line(COLUMNS)
         before: str | None = None
         while True:
             with self._store.reading() as rows:
-                reports = rows.reports.newest(wanted, _ROWS_PER_QUERY, before)
+                reports = rows.reports.newest(selection, _ROWS_PER_QUERY, before)
             for row in reports:
                 yield csv_line(table_cells(row, _flagged_document(row, flags)))
             if len(reports) < _ROWS_PER_QUERY:
@@ -127,12 +127,13 @@ def _flagged_document(row: ReportRow, flags: Flags) -> dict[str, Any]:
 
 
 def _list_filter(rows: Rows, query: ReportQuery, flags: Flags) -> ReportFilter:
-    wanted = report_filter(rows, query, flags)
-    return replace(wanted, include_withdrawn=query.include_withdrawn)
+    selection = report_filter(rows, query, flags)
+    return replace(selection, include_withdrawn=query.include_withdrawn)
 
 
 def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportFilter:
-    """Returns the reports that a query asks for, of which `flags` are those of drift."""
+    """Returns the filter for the reports that a query asks for. `flags` are the flags of drift,
+    which tell the flagged reports from others."""
     return ReportFilter(
         chip=[_stored_name(rows, "chip", name) for name in query.chip],
         stack=[_stored_name(rows, "stack", name) for name in query.stack],
@@ -179,9 +180,8 @@ _CATALOGUES: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
 
 
 def _stored_name(rows: Rows, column: _Column, name: str) -> str:
-    """Returns the name under which reports are stored of what goes by this name or alias. Things
-    that the service does not ship are stored under the name that they have in the catalogue or in
-    reports.
+    """Returns the name under which reports store an entry that has this name or alias: its id where
+    it ships with the service, else its name in the catalogue or in earlier reports.
 
     Raises Invalid for a name with a version, and UnknownName for one that nothing has.
     """

@@ -120,7 +120,7 @@ async def _drift(
     answers without them."""
     asked = DriftQuery(since=query.since, until=query.until, limit=_DRIFT_RUNS)
     try:
-        drift = await computation.computed(lambda _: services.drift.of(DEFAULT_PROFILE, asked))
+        drift = await computation.computed(lambda _: services.drift.answer(DEFAULT_PROFILE, asked))
     except TOLD as error:
         return {"drift_trouble": await trouble_of(request, error)}
     changes = [

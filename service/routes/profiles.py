@@ -229,7 +229,7 @@ async def get_profile_drift(
 ) -> Response:
     """Say whether runs of a chip, fabric, stack and model family have become slower or faster, and
     since when."""
-    return await computation.respond(lambda _: services.drift.of(id_, query))
+    return await computation.respond(lambda _: services.drift.answer(id_, query))
 
 
 @router.post(
