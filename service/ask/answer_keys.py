@@ -55,13 +55,13 @@ answer."""
 def question_key(kind: AnswerKind, request: AnyRequest) -> str:
     """Equal for two questions that mean the same and are answered in the same words."""
     # A prediction is the same however long its caller waits; a search may end earlier.
-    unheard = {"wait_s"} if kind == "predictions" else set[str]()
-    filled = request.model_dump(mode="json", exclude=_AS_GIVEN | unheard)
-    given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
+    ignored = {"wait_s"} if kind == "predictions" else set[str]()
+    filled = request.model_dump(mode="json", exclude=_AS_GIVEN | ignored)
+    as_given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
     if isinstance(request, RecommendationRequest) and request.include:
         # Thresholds have a time limit of their own, unless the request names one.
         filled["limited"] = "time_limit_s" in request.model_fields_set
-    return digest(kind, json.dumps({**filled, **given}, sort_keys=True))
+    return digest(kind, json.dumps({**filled, **as_given}, sort_keys=True))
 
 
 @dataclass(frozen=True, slots=True)

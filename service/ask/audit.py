@@ -20,8 +20,8 @@ class AuditTrail:
         """Returns a page of the entries, newest first, and the cursor of the next page."""
         before = read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:
-            found = rows.audit.newest(query.limit + 1, before)
-        page, following = cut_page(_LIST, found, query.limit, lambda row: row.id)
+            audit_rows = rows.audit.newest(query.limit + 1, before)
+        page, following = cut_page(_LIST, audit_rows, query.limit, lambda row: row.id)
         entries = [
             AuditEntry(**{name: getattr(row, name) for name in AuditEntry.model_fields})
             for row in page

@@ -166,8 +166,10 @@ class Evidence:
             traits = _query_traits(rows, query)
             index = _run_index(rows)
             selected = index.selected(query, traits)
-            rest = [*enumerate(selected, 1)][first : first + query.limit + 1]
-            page, following = cut_page(_LIST, rest, query.limit, lambda ranked: str(ranked[0]))
+            following_runs = [*enumerate(selected, 1)][first : first + query.limit + 1]
+            page, following = cut_page(
+                _LIST, following_runs, query.limit, lambda ranked: str(ranked[0])
+            )
             near = [
                 _NearRun.of(resolver, index.runs[i], distance, profile) for _, (i, distance) in page
             ]
@@ -225,17 +227,17 @@ def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
 
 
 def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
-    stated: dict[str, Any] = {
+    traits: dict[str, Any] = {
         "precision": query.precision,
         "seq_len": query.seq_len,
         "num_chips": query.num_chips,
     }
     if query.seq_len and query.global_batch:
-        stated["tokens_per_step"] = query.seq_len * query.global_batch
+        traits["tokens_per_step"] = query.seq_len * query.global_batch
     if query.model is not None:
         architecture = resolver.architecture(query.model).value
         count = architecture.parameters
-        stated |= {
+        traits |= {
             "parameters": count.total,
             "active_parameters": count.active,
             "sparse": architecture.is_moe,
@@ -243,31 +245,33 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
     if query.cluster is not None:
         preset = ClusterPreset(preset=query.cluster, num_chips=query.num_chips)
         chip, _, size = resolver.cluster_parts(preset)
-        stated |= {
+        traits |= {
             "chip": chip.value.id,
             "generation": chip.value.generation,
             "num_chips": size.num_chips,
         }
     if query.stack is not None:
-        stated["stack"] = resolver.stack(query.stack).value.calibrated_as
-    return RunTraits(**stated)
+        traits["stack"] = resolver.stack(query.stack).value.calibrated_as
+    return RunTraits(**traits)
 
 
 def _evidence_answer(near: _NearRun, profile: Profile, traits: RunTraits) -> EvidenceAnswer:
     """Returns the run, what sets it apart from what is wanted, and how well it is predicted."""
     differences = traits.differences_from(near.run.traits())
     return EvidenceAnswer(
-        **_told_anyway(near.run, near.problem, profile),
+        **_question_independent_facts(near.run, near.problem, profile),
         distance=near.distance,
         differs={
-            name: Difference(asked=asked, run=of_run)
-            for name, (asked, of_run) in differences.items()
+            name: Difference(asked=wanted_value, run=of_run)
+            for name, (wanted_value, of_run) in differences.items()
         },
     )
 
 
 @cached_by_identity(_KEPT_RUNS, objects=3)
-def _told_anyway(run: PublishedRun, problem: Problem, profile: Profile) -> dict[str, Any]:
+def _question_independent_facts(
+    run: PublishedRun, problem: Problem, profile: Profile
+) -> dict[str, Any]:
     """Returns the facts of a published run that do not depend on the question it is near to.
     Callers share the dictionary, and must not change it."""
     layout = run.layout.build()

@@ -64,15 +64,15 @@ def out_of_memory_runs_alike(
     if not failed:
         return []
     fitted = _last_reports(rows, alike, profile, did_fit=True)
-    kept: list[OutOfMemoryRun] = []
+    standing: list[OutOfMemoryRun] = []
     for run in failed:
         disproved = any(_disproves(other, run) for other in fitted)
         repeated = any(
-            (run.needed_gib, run.layout) == (other.needed_gib, other.layout) for other in kept
+            (run.needed_gib, run.layout) == (other.needed_gib, other.layout) for other in standing
         )
         if not disproved and not repeated:
-            kept.append(run)
-    return kept
+            standing.append(run)
+    return standing
 
 
 def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
@@ -121,12 +121,13 @@ def _most_telling_run(
 
 
 def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str:
-    what = "this layout" if run.layout == prediction.layout else "a layout"
+    failed_layout = "this layout" if run.layout == prediction.layout else "a layout"
     usable = prediction.usable_gib
     return (
-        f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but {what},"
-        f" predicted to need {run.needed_gib:.1f}, was reported out of memory (report"
-        f" {run.report_id}): a recommendation leaves out what needs as much, if anything else fits"
+        f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but"
+        f" {failed_layout}, predicted to need {run.needed_gib:.1f}, was reported out of memory"
+        f" (report {run.report_id}): a recommendation leaves out what needs as much, if anything"
+        " else fits"
     )
 
 
@@ -150,11 +151,11 @@ def _last_reports(
         return []
     with _needs_lock:
         needs = {key: _needs[key] for key in last if key in _needs}
-    missing = {key: report.id for key, report in last.items() if key not in needs}
-    if missing:
-        runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*missing.values()]))
+    not_predicted = {key: report.id for key, report in last.items() if key not in needs}
+    if not_predicted:
+        runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*not_predicted.values()]))
         predicted = _predicted_needs(runs, profile)
-        new = {key: predicted.get(report_id) for key, report_id in missing.items()}
+        new = {key: predicted.get(report_id) for key, report_id in not_predicted.items()}
         with _needs_lock:
             _needs.update(new)
         needs |= new
@@ -177,10 +178,12 @@ def _predicted_needs(
 ) -> dict[str, tuple[LayoutFields, float]]:
     """Returns the layout of each run and the GiB that it needs, by report id."""
     needed = needed_gib(runs, profile).tolist()
-    return {run.report_id: (_shown(run), gib) for run, gib in zip(runs, needed, strict=True)}
+    return {
+        run.report_id: (_predicted_layout(run), gib) for run, gib in zip(runs, needed, strict=True)
+    }
 
 
-def _shown(run: StoredRun) -> LayoutFields:
+def _predicted_layout(run: StoredRun) -> LayoutFields:
     """Returns the layout of a run's prediction as answers have it now, whenever it was stored."""
     layout = run.predicted_layout().build()
     return LayoutFields.shown(layout, on_torus=run.problem.cluster.is_torus)

@@ -50,8 +50,8 @@ def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
         if position is not None:
             names.setdefault(position, []).append(name)
     return [
-        NamedLayout(position, tuple(given), answer["layouts"][position])
-        for position, given in names.items()
+        NamedLayout(position, tuple(layout_names), answer["layouts"][position])
+        for position, layout_names in names.items()
     ]
 
 
@@ -95,8 +95,8 @@ def domain_of(answer: Mapping[str, Any]) -> int | None:
     if not links or is_torus(links) or links[0].get("scale") != "up":
         return None
     inner = links[0]
-    held = answer["request"]["cluster"].get("chips_per_domain")
-    return min(int(held or inner["domain"]), answer["chips_used"])
+    requested = answer["request"]["cluster"].get("chips_per_domain")
+    return min(int(requested or inner["domain"]), answer["chips_used"])
 
 
 def changed_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -15,8 +15,8 @@ _LINKS = {"scale_up": "up", "scale_out": "out"}
 
 
 def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolerance: float) -> str:
-    """Returns the largest part of the grid, reaching to one of its corners, in which a layout
-    without a pipeline is predicted to cost no more than the tolerance."""
+    """Returns a sentence on the largest part of the grid, reaching to one of its corners, in which
+    a layout without a pipeline is predicted to cost no more than the tolerance."""
     points = {tuple(point["at"][name] for name in grid): point for point in answer["points"]}
     simple = {place for place, point in points.items() if costs_more(point, tolerance) is False}
     begin = "Without a pipeline a step is predicted to take"

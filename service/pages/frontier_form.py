@@ -48,7 +48,7 @@ AXES = {
         Axis("layers", "Layers (times those of the model)", (0.5, 1, 1.5, 2, 3)),
     )
 }
-_TIMES_ASKED = "num_chips"
+_RELATIVE_AXIS = "num_chips"
 """The axis whose own values are multiples of what the question has."""
 EXAMPLES = (
     (
@@ -107,8 +107,12 @@ class FrontierForm:
     def _values(self, name: str, text: str) -> list[Any]:
         if text:
             return [number(part.strip()) for part in text.split(",") if part.strip()]
-        own = AXES[name].values
-        if name != _TIMES_ASKED:
-            return [int(value) if name == "domain" else value for value in own]
-        asked = self.question.question().get("cluster", {}).get("num_chips")
-        return [max(round(asked * value), 1) for value in own] if isinstance(asked, int) else []
+        defaults = AXES[name].values
+        if name != _RELATIVE_AXIS:
+            return [int(value) if name == "domain" else value for value in defaults]
+        num_chips = self.question.question().get("cluster", {}).get("num_chips")
+        return (
+            [max(round(num_chips * value), 1) for value in defaults]
+            if isinstance(num_chips, int)
+            else []
+        )

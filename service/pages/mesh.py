@@ -135,6 +135,6 @@ def _rows(nodes: list[NodeDrawn], domain: int) -> list[Row]:
     ]
     shown = 1 if len(groups) > 1 else max(_MOST_CHIPS_OF_ONE_ROW // domain, 1)
     return [
-        Row(tuple(sorted(stages)), tuple(alike[:shown]), max(len(alike) - shown, 0))
-        for stages, alike in groups
+        Row(tuple(sorted(stages)), tuple(nodes_alike[:shown]), max(len(nodes_alike) - shown, 0))
+        for stages, nodes_alike in groups
     ]

@@ -69,13 +69,13 @@ class QuestionForm:
         so that the API's own sentences say what is required. Raises Invalid for a config that is no
         JSON."""
         values = self.values
-        cluster = said(preset=values["cluster"], num_chips=whole_number(values["chips"]))
-        workload = said(
+        cluster = without_empty(preset=values["cluster"], num_chips=whole_number(values["chips"]))
+        workload = without_empty(
             seq_len=whole_number(values["seq_len"]),
             global_batch=whole_number(values["batch"]),
             precision=values["precision"],
         )
-        return said(
+        return without_empty(
             model=_config(values["config"]) or values["model"],
             cluster=cluster,
             workload=workload,
@@ -83,11 +83,11 @@ class QuestionForm:
         )
 
     def constraints(self) -> dict[str, Any]:
-        return said(**{name: whole_number(self.values[name]) for name in PINS})
+        return without_empty(**{name: whole_number(self.values[name]) for name in PINS})
 
 
-def said(**members: Any) -> dict[str, Any]:
-    """Returns the members that say something."""
+def without_empty(**members: Any) -> dict[str, Any]:
+    """Returns the members that are neither an empty text nor None."""
     return {name: value for name, value in members.items() if value not in ("", None)}
 
 

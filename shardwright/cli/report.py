@@ -50,13 +50,14 @@ def report(
     needed: the job's environment has it."""
     output = Output(as_json=json)
     with asking(output, "reading the log") as client:
-        named = {
+        ids: dict[str, Any] = {
             "recommendation_id": recommendation,
             "prediction_id": prediction,
             "check_id": check,
         }
         launch = None if job is None else launch_request(job, None)["launch"]
-        ids: dict[str, Any] = named if launch or any(named.values()) else report_members(os.environ)
+        if not launch and not any(ids.values()):
+            ids = report_members(os.environ)
         history = _history(log, mlflow, csv)
         if history is not None and history.parameters and not launch and not any(ids.values()):
             launch = {"arguments": history.launch_text()}
@@ -80,10 +81,14 @@ def report(
             answer = client.create_report(request)
     if output.as_json:
         output.document(answer)
-        return
-    stored = answer.get("report", answer)
-    measured, residual = stored.get("measured") or {}, stored.get("residual")
-    seconds = measured.get("step_time_s")
+    else:
+        _show(output, answer.get("report", answer))
+
+
+def _show(output: Output, stored: dict[str, Any]) -> None:
+    """Print a stored report for people: its id, and the measured beside the predicted step time."""
+    residual = stored.get("residual")
+    seconds = (stored.get("measured") or {}).get("step_time_s")
     sentence = "" if seconds is None else f"a step took {rounded(seconds)} s"
     if residual is not None:
         is_within = "within" if stored["within_interval"] else "outside of"

@@ -124,7 +124,10 @@ def mlflow_history(run_id: str) -> RunHistory:
     try:
         run = client.get_run(run_id)
         metrics = {
-            name: [HistoryPoint(m.step, m.timestamp / 1e3, m.value) for m in history]
+            name: [
+                HistoryPoint(metric.step, metric.timestamp / 1e3, metric.value)
+                for metric in history
+            ]
             for name in run.data.metrics
             if (history := client.get_metric_history(run_id, name))
         }
@@ -138,7 +141,9 @@ def mlflow_history(run_id: str) -> RunHistory:
 
 def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
     """Yields the seconds of a step, on average between two points."""
-    timed = sorted((p for p in points if p.at_s is not None), key=lambda point: point.step)
+    timed = sorted(
+        (point for point in points if point.at_s is not None), key=lambda point: point.step
+    )
     for first, second in zip(timed, timed[1:], strict=False):
         steps = second.step - first.step
         if steps > 0 and first.at_s is not None and second.at_s is not None:

@@ -42,12 +42,12 @@ class AsyncClient(AsyncRoutes):
         step = next(steps)
         try:
             while True:
-                step = steps.send(await self._came_of(step))
+                step = steps.send(await self._outcome_of(step))
         except StopIteration as end:
             answer: Answer = end.value
             return answer
 
-    async def _came_of(
+    async def _outcome_of(
         self, step: httpx.Request | Pause
     ) -> httpx.Response | httpx.TransportError | None:
         if isinstance(step, Pause):

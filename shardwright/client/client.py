@@ -40,12 +40,14 @@ class Client(Routes):
         step = next(steps)
         try:
             while True:
-                step = steps.send(self._came_of(step))
+                step = steps.send(self._outcome_of(step))
         except StopIteration as end:
             answer: Answer = end.value
             return answer
 
-    def _came_of(self, step: httpx.Request | Pause) -> httpx.Response | httpx.TransportError | None:
+    def _outcome_of(
+        self, step: httpx.Request | Pause
+    ) -> httpx.Response | httpx.TransportError | None:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None

@@ -51,12 +51,12 @@ def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
     try:
         return Finding.of(within(policy.budget_s, ask), policy.enforce)
     except Problem as problem:
-        return Finding() if _trains_nothing(problem) else _not_checked(problem.detail)
+        return Finding() if _is_not_training(problem) else _not_checked(problem.detail)
     except Exception as error:  # noqa: BLE001 - a job goes on whatever befalls its check
         return _not_checked(str(error) or type(error).__name__)
 
 
-def _trains_nothing(problem: Problem) -> bool:
+def _is_not_training(problem: Problem) -> bool:
     """Returns whether the job is none that the service knows. Most jobs of a cluster are not, and
     are passed over in silence."""
     fields = {error.field for error in problem.errors}

@@ -28,7 +28,7 @@ def run_answer(request: Mapping[str, Any], policy: HookPolicy) -> tuple[dict[str
     if finding.is_refused:
         return {"spec": spec, "error": finding.line(MORE)}, finding
     if policy.patch and finding.verdict is not None:
-        spec = {**spec, "configuration": _changed(configuration, finding, policy)}
+        spec = {**spec, "configuration": _with_message(configuration, finding, policy)}
     return {"spec": spec, "error": None}, finding
 
 
@@ -63,7 +63,7 @@ def _variables(env: Any) -> dict[str, str]:
     return {name: value for name, is_joined, value in pairs if is_joined}
 
 
-def _changed(
+def _with_message(
     configuration: Mapping[str, Any], finding: Finding, policy: HookPolicy
 ) -> dict[str, Any]:
     """Returns a configuration that prints what was found before it runs."""

@@ -65,9 +65,9 @@ class Finding:
 def _reason(answer: Mapping[str, Any]) -> str:
     """Returns the reason of a verdict: the first rule or warning, where there is one."""
     broken: Sequence[Mapping[str, Any]] = answer.get("broken_rules") or ()
-    of_flags = [rule for rule in broken if rule.get("setting")]
+    with_setting = [rule for rule in broken if rule.get("setting")]
     if broken:
-        rule = (of_flags or broken)[0]
+        rule = (with_setting or broken)[0]
         flag = f"{rule['setting']} {rule['value']}: " if rule.get("setting") else ""
         return f"{flag}{rule['rule']}"
     if answer["verdict"] == "go_with_warnings" and answer.get("warnings"):

@@ -40,8 +40,8 @@ def _response(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> d
         }
     response: dict[str, Any] = {}
     if finding.sentences:
-        said = [*finding.sentences, f"more: {more}"] if finding.verdict else finding.sentences
-        response["warnings"] = [_short(f"shardwright: {sentence}") for sentence in said]
+        sentences = [*finding.sentences, f"more: {more}"] if finding.verdict else finding.sentences
+        response["warnings"] = [_short(f"shardwright: {sentence}") for sentence in sentences]
     patch = patch_of(job, finding, policy) if policy.patch else []
     if patch:
         encoded = base64.b64encode(json.dumps(patch).encode()).decode()

@@ -18,7 +18,7 @@ _GPUS = re.compile(
     r"(?:gres[:/])?(?:gpu[:=/])?(?:(?P<type>[A-Za-z][\w.-]*)[:=])?(?P<count>\d+)", re.ASCII
 )
 """The words of --gpus-per-node and --gres: 8, h100:8, gpu:8 and gpu:h100:8."""
-_OF_A_NODE = ("gpus-per-node", "gres", "tres-per-node")
+_NODE_OPTIONS = ("gpus-per-node", "gres", "tres-per-node")
 _HEADER = re.compile(r"^#SBATCH[ \t]+([^#\n]*)", re.MULTILINE)
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(
@@ -47,11 +47,13 @@ class BatchJob:
     def of_command(cls, words: Sequence[str]) -> Self:
         """Returns the job of a command line of sbatch, whose options go before those of the
         script."""
-        options, argv = _parsed(words)
+        options, argv = _options_and_words(words)
         job = cls(options, argv)
-        written = _HEADER.findall(job.script() or "")
-        of_script, _ = _parsed([word for line in written for word in shlex.split(line)])
-        return cls({**of_script, **options}, argv)
+        header_lines = _HEADER.findall(job.script() or "")
+        script_options, _ = _options_and_words(
+            [word for line in header_lines for word in shlex.split(line)]
+        )
+        return cls({**script_options, **options}, argv)
 
     def script(self) -> str | None:
         """Returns the text of the script; None where it comes through a pipe, which can be read
@@ -78,8 +80,8 @@ class BatchJob:
     def _chip(self, policy: HookPolicy) -> str | None:
         """Returns the chip that the site has for the names that the job asks for, else the type of
         GPU in its options."""
-        of_options = [self._gpus(name) for name in (*_OF_A_NODE, "gpus")]
-        types = [gpus["type"] for gpus in of_options if gpus and gpus["type"]]
+        gpu_options = [self._gpus(name) for name in (*_NODE_OPTIONS, "gpus")]
+        types = [gpus["type"] for gpus in gpu_options if gpus and gpus["type"]]
         places = (self.options.get("partition"), self.options.get("constraint"))
         return policy.chip_of([*types, *places]) or next(iter(types), None)
 
@@ -89,14 +91,14 @@ class BatchJob:
         if in_all:
             return int(in_all["count"])
         nodes = self.options.get("nodes", "")
-        per_node = next(filter(None, map(self._gpus, _OF_A_NODE)), None)
+        per_node = next(filter(None, map(self._gpus, _NODE_OPTIONS)), None)
         return int(nodes) * int(per_node["count"]) if per_node and nodes.isdecimal() else None
 
     def _gpus(self, option: str) -> re.Match[str] | None:
         return _GPUS.fullmatch(self.options.get(option, ""))
 
 
-def _parsed(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+def _options_and_words(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
     """Returns the options of a command line by their long names, and the words behind them."""
     options: dict[str, str] = {}
     rest = iter(words)
