@@ -45,21 +45,21 @@ def places_of(form: Any, location: Sequence[str | int]) -> list[str]:
     the one at `location`. They are dotted fields, the least deep first; items of a list have no
     number."""
     here = field_of(location)
-    elsewhere = (place for place in _places(form, name_of(location)) if place != here)
+    elsewhere = (place for place in _fields_named(form, name_of(location)) if place != here)
     return list(islice(dict.fromkeys(elsewhere), _MAX_PLACES))
 
 
-def _places(form: Any, name: str) -> Iterator[str]:
+def _fields_named(form: Any, name: str) -> Iterator[str]:
     level = [*_models_at(form, "")]
     for _ in range(_MAX_DEPTH):
         deeper: list[tuple[type[BaseModel], str]] = []
         for model, place in level:
             prefix = f"{place}." if place else ""
             for attribute, field in model.model_fields.items():
-                known = field.alias or attribute
-                if known == name:
-                    yield f"{prefix}{known}"
-                deeper += _models_at(field.annotation, f"{prefix}{known}")
+                wire_name = field.alias or attribute
+                if wire_name == name:
+                    yield f"{prefix}{wire_name}"
+                deeper += _models_at(field.annotation, f"{prefix}{wire_name}")
         level = deeper
 
 

@@ -214,10 +214,10 @@ def _broken_rule(
 ) -> Invalid:
     knob = rule.blamed_knob(problem, layout)
     other = _OTHER_CULPRIT.get(knob or "")
-    if knob not in given.given and other in given.given:
+    if knob not in given.knobs_given and other in given.knobs_given:
         knob = other
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
-    value = getattr(given, given.field_of(knob)) if knob in given.given else None
+    value = getattr(given, given.field_of(knob)) if knob in given.knobs_given else None
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
 
 

@@ -115,22 +115,20 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> list[str]:
-    """Returns the knobs that the stack settled, and one whose default is another in launchers.
-
-    `name` is where the layout stands in the request, `given` what it is there.
-    """
+    """Returns sentences on the knobs that the stack settled, and on those whose default is another
+    in launchers. The request has the layout in the field `name`, as `given`."""
     lines = list[str]()
-    asked, settled = given.build(), completed.build()
+    before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
-        if getattr(asked, knob) != getattr(settled, knob):
+        if getattr(before, knob) != getattr(after, knob):
             lines.append(f"{name}.{knob} is {getattr(completed, knob)}: the stack's own")
-    if completed.pp > 1 and "balanced" not in given.given and not completed.balanced:
+    if completed.pp > 1 and "balanced" not in given.knobs_given and not completed.balanced:
         lines.append(
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
             " they divide"
         )
     has_etp = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
-    if has_etp and "etp" not in given.given and completed.tp > completed.etp == 1:
+    if has_etp and "etp" not in given.knobs_given and completed.tp > completed.etp == 1:
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {completed.tp})"
         lines.append(f"{name}.etp is 1, experts are whole: {like}")
     return lines

@@ -57,8 +57,8 @@ class Catalog:
         shipped = _shipped_entries(kind)
         with self._store.reading() as rows:
             names = sorted({*shipped, *rows.registered_entries.names(kind)})
-            rest = [name for name in names if name > after]
-            page, following = cut_page(place, rest, query.limit, str)
+            following_names = [name for name in names if name > after]
+            page, following = cut_page(place, following_names, query.limit, str)
             latest = rows.registered_entries.latest(
                 kind, [name for name in page if name not in shipped]
             )

@@ -52,9 +52,11 @@ class AnswerLaunched:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which a report of the run finds the layout again."""
-        named = {"CHOICE": self.choice, "RANK": self.rank}
-        said = {f"SHARDWRIGHT_{name}": str(value) for name, value in named.items() if value}
-        return {VARIABLE: run_id(self.kind, self.id), **said}
+        variables = {"CHOICE": self.choice, "RANK": self.rank}
+        variables_set = {
+            f"SHARDWRIGHT_{name}": str(value) for name, value in variables.items() if value
+        }
+        return {VARIABLE: run_id(self.kind, self.id), **variables_set}
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -123,25 +125,30 @@ def launch_configuration(
     something."""
     model = question.model
     config = model.root if isinstance(model, HuggingFaceConfig) else None
-    known = catalogue.families().get(problem.architecture.name)
+    known_family = catalogue.families().get(problem.architecture.name)
     job = Job.of(
         problem,
         layout,
-        family=known if config is None else huggingface.family(config),
+        family=known_family if config is None else huggingface.family(config),
         details=ModelDetails() if config is None else _details(config),
         nodes=answer.nodes,
     )
     try:
-        written = format_.write(job)
+        configuration = format_.write(job)
     except Inexpressible:
         raise
     except Invalid as error:
         raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
     unsaid = [_left_to_script(format_, unsaid_field) for unsaid_field in _unsaid(format_, job)]
     return replace(
-        written,
-        environment={**written.environment, **answer.environment},
-        notes=(*written.notes, *unsaid, *_on_release(format_, job, question), *answer.notes()),
+        configuration,
+        environment={**configuration.environment, **answer.environment},
+        notes=(
+            *configuration.notes,
+            *unsaid,
+            *_release_notes(format_, job, question),
+            *answer.notes(),
+        ),
     )
 
 
@@ -180,7 +187,7 @@ def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
     )
 
 
-def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
+def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
     """Yields a note where the settings are of a later release than the one that is predicted."""
     stack = job.problem.stack
     year = shipped_profile().software_year - stack.age_years

@@ -149,10 +149,12 @@ class Profiles:
             profile = rows.profiles.get(id_)
             is_partly_hidden = profile.tenant is None and not rows.sees_all
             disclosure = Disclosure(rows) if is_partly_hidden else None
-            found = rows.profiles.newest(
+            versions = rows.profiles.newest(
                 id_, query.limit + 1, None if before is None else int(before)
             )
-            page, following = cut_page(place, found, query.limit, lambda row: str(row["version"]))
+            page, following = cut_page(
+                place, versions, query.limit, lambda row: str(row["version"])
+            )
             items = [_listed_version(row, profile, disclosure) for row in page]
         return VersionPage(items=items, next=following).model_dump(mode="json")
 

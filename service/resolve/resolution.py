@@ -362,14 +362,14 @@ class Resolver:
         """Returns the parts of a registered cluster, in the size that the request gives, if any."""
         fields = read_stored(ClusterFields, row.entry["cluster"])
         chip, fabric = self.fabric(fields)
-        named = ResolvedPart(
+        named_fabric = ResolvedPart(
             value=replace(fabric.value, id=row.name),
             used=_entry_used(row),
             pinned_form={"preset": pinned_name(row)},
         )
-        given = {name: getattr(form, name) for name in _SIZE_FIELDS}
-        stated = {name: value for name, value in given.items() if value is not None}
-        return chip, named, fields.model_copy(update=stated)
+        size_fields = {name: getattr(form, name) for name in _SIZE_FIELDS}
+        requested_size = {name: value for name, value in size_fields.items() if value is not None}
+        return chip, named_fabric, fields.model_copy(update=requested_size)
 
     def fabric(self, fields: ClusterFields) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric]]:
         """Returns the chip and the fabric of a cluster that the request describes."""

@@ -99,6 +99,7 @@ class Turn:
             self._wait_to_go_on()
 
     def _wait_to_go_on(self) -> None:
+        """Waits for the slot to come back. Raises ClientGone once the client has disconnected."""
         while True:
             try:
                 return self.granted.result(_CLIENT_POLL_S)

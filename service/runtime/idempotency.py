@@ -126,6 +126,8 @@ class IdempotentCreation:
         prepare: Callable[[], Prepared],
         finish: Callable[[Rows, CreatedResource], None] | None = None,
     ) -> CreatedResource:
+        """Returns the resource that `prepare` makes. Its rows are written in one transaction with
+        what `finish` notes of it."""
         prepared = prepare()
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared

@@ -79,6 +79,8 @@ def _run_with_own_store(
     *args: object,
     **kwargs: object,
 ) -> T:
+    """Returns the result of a task in a process of the pool, which has a connection of its own to
+    the database. `visibility` is the tenant whose rows it sees, and whether it sees all."""
     tenant, sees_all = visibility
     store = Store(database.connect(*database_place), tenant, sees_all=sees_all)
     try:

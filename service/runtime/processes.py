@@ -65,6 +65,8 @@ class Processes:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _result_of(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns the result of a task. Where a process has died, raises BrokenProcessPool and
+        drops the executor, so that the next task starts another."""
         executor = self._running_executor()
         try:
             return executor.submit(task, *args, **kwargs).result()

@@ -170,14 +170,14 @@ class ChangeAnswer(Document):
         settings: list[SettingChange],
         min_fit_probability: float,
     ) -> Self:
-        """Returns a change by its words and settings in those of the framework."""
+        """Returns a change with its words, and with its settings as the framework names them."""
         probability = change.outcome.fit_probability
         doubt = "" if probability >= min_fit_probability else _doubt(probability)
         return cls(
             words=f"{words}{doubt}",
             knob=change.knob,
-            before=_named(change, change.before),
-            after=_named(change, change.after),
+            before=_value_of_knob(change, change.before),
+            after=_value_of_knob(change, change.after),
             settings=settings,
             step_time_s=change.outcome.step_time_s,
             gain_s=change.saved_s,
@@ -190,7 +190,7 @@ def _doubt(fit_probability: float) -> str:
     return f"; it then fits with a probability of {percent(fit_probability)} only"
 
 
-def _named(change: SingleChange, value: Any) -> Any:
+def _value_of_knob(change: SingleChange, value: Any) -> Any:
     """Returns a value of a knob; where several fields make it, each by its name."""
     names = change.fields
     is_object = change.is_whole or len(names) > 1
@@ -399,8 +399,8 @@ def summary_of(
     if reservations:
         first = ReservationAnswer.of(reservations[0])
         text = f"it cannot be told: {first.setting} is not understood; {first.reason}; {first.cure}"
-        others = len(reservations) - 1
-        return f"{text} ({others} more in `reservations`)" if others else text
+        num_others = len(reservations) - 1
+        return f"{text} ({num_others} more in `reservations`)" if num_others else text
     prediction = check.prediction
     if prediction is None:
         return "it cannot be told: nothing is predicted of this layout"

@@ -45,7 +45,7 @@ class ToldRun(Patience):
     """Most seconds to search for the best layout."""
 
     @model_validator(mode="after")
-    def _has_log_or_figures(self) -> Self:
+    def _require_log_or_figures(self) -> Self:
         if self.log is not None:
             for name in ("measured", "memory"):
                 if getattr(self, name) is not None:

@@ -110,7 +110,7 @@ class LaunchForm(Wire):
         variables = [name for name in self.environment if not _VARIABLE.fullmatch(name)]
         if variables:
             raise ValueError(f"environment has {variables[0]!r}, which is no name of a variable")
-        if len(self._told) > 2 * MAX_CHARACTERS:
+        if len(self._launch_text) > 2 * MAX_CHARACTERS:
             raise ValueError(f"must have at most {2 * MAX_CHARACTERS} characters in all")
         if sum(map(len, self.files.values())) > MAX_CHARACTERS:
             raise ValueError(f"files must have at most {MAX_CHARACTERS} characters in all")
@@ -137,10 +137,10 @@ class LaunchForm(Wire):
             for name, value in self.environment.items()
             if not name.startswith(_OWN_VARIABLES)
         }
-        return opened(mask_secrets(self._told), LaunchFiles(texts, environment))
+        return opened(mask_secrets(self._launch_text), LaunchFiles(texts, environment))
 
     @property
-    def _told(self) -> str:
+    def _launch_text(self) -> str:
         if self.settings is None or self.format is None:
             return _text(self._in_variables())
         to_words = FORMATS[self.format].words
@@ -150,7 +150,7 @@ class LaunchForm(Wire):
         return _text(self.arguments or to_words(self.settings))
 
     def _in_variables(self) -> Any:
-        """Returns the arguments; of a list, with variables put in as Kubernetes does, $(TP)."""
+        """Returns the arguments. In a list, variables are put in as Kubernetes does: $(TP)."""
         if not isinstance(self.arguments, list):
             return self.arguments or ""
         return [

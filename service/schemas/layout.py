@@ -140,7 +140,7 @@ class LayoutFields(Wire):
     offload_optimizer: bool = False
 
     @property
-    def given(self) -> set[str]:
+    def knobs_given(self) -> set[str]:
         """The knobs that were set: neither left out nor null."""
         return {name for name in self.model_fields_set if getattr(self, name) is not None}
 
@@ -153,15 +153,15 @@ class LayoutFields(Wire):
         """Returns the layout, with the defaults of `Layout` for knobs that are null."""
         fields = self.model_dump(exclude_none=True)
         fields |= {name: tuple(fields[name]) for name in _TUPLES if name in fields}
-        if "balanced" not in self.given and len({*self.layers_per_chunk}) > 1:
+        if "balanced" not in self.knobs_given and len({*self.layers_per_chunk}) > 1:
             fields["balanced"] = True
         return Layout(**fields)
 
     def with_stack_defaults(self, problem: Problem) -> LayoutFields:
         """Returns the layout with the stack's own value wherever a knob was left out, and null
         where it means nothing."""
-        given = self.given | ({"balanced"} if self.layers_per_chunk else set())
-        settled = with_stack_defaults(problem, self.build(), given)
+        knobs_given = self.knobs_given | ({"balanced"} if self.layers_per_chunk else set())
+        settled = with_stack_defaults(problem, self.build(), knobs_given)
         return LayoutFields.shown(settled, on_torus=problem.cluster.is_torus)
 
     @classmethod
@@ -237,10 +237,10 @@ class ConstraintFields(Wire):
     where a step takes less on fewer. Frontiers and comparisons always use all."""
 
     def build(self) -> Constraints:
-        given = {knob: getattr(self, knob) for knob in KNOBS}
+        values = {knob: getattr(self, knob) for knob in KNOBS}
         allowed = {
             knob: tuple(value) if isinstance(value, list) else (value,)
-            for knob, value in given.items()
+            for knob, value in values.items()
             if value is not None
         }
         return Constraints(

@@ -67,8 +67,10 @@ class TimelineAnswer(Document):
             {name: getattr(event, name) for name in EventAnswer.model_fields}
             for event in timeline.events
         ]
-        others = {name: getattr(timeline, name) for name in cls.model_fields.keys() - _NOT_DRAWN}
-        answer = cls.model_validate({**others, "profile": profile, "events": []})
+        other_fields = {
+            name: getattr(timeline, name) for name in cls.model_fields.keys() - _NOT_DRAWN
+        }
+        answer = cls.model_validate({**other_fields, "profile": profile, "events": []})
         return {**answer.model_dump(mode="json"), "events": events}
 
 

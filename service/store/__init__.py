@@ -180,10 +180,10 @@ class Store:
         return other
 
     def _session(self) -> Session:
-        seen = None if self.sees_all else self.tenant
+        visible_tenant = None if self.sees_all else self.tenant
         info = {
             TENANT: self.tenant,
-            SEEN: seen,
+            SEEN: visible_tenant,
             KEY_ID: self._key_id,
             MAX_STORED: self._max_stored,
         }

@@ -220,10 +220,10 @@ def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
     """Returns the name of a model, chip or stack in a brief. Those of an earlier release have it in
     the question only, as far as that names it."""
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
-    asked = brief["request"]
+    named = brief["request"]
     for part in path:
-        asked = asked[part]
-    return func.coalesce(brief["names"][name].as_string(), asked.as_string())
+        named = named[part]
+    return func.coalesce(brief["names"][name].as_string(), named.as_string())
 
 
 def _answers(kind: AnswerKind) -> Select[Any]:

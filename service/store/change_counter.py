@@ -45,6 +45,8 @@ class ChangeCounter:
         return None if row is None else StoredRow(query, values, row)
 
     def _first(self, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+        """Returns the first row of a query on a connection of its own; None where the database is
+        no file, or cannot be read now."""
         if self._file is None:
             return None
         with self._lock:

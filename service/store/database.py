@@ -69,9 +69,9 @@ def _sqlite_engine(url: str, wait_s: float) -> Engine:
 
 
 def _postgresql_engine(url: str, wait_s: float) -> Engine:
-    given = make_url(url).query
+    url_options = make_url(url).query
     arguments: dict[str, Any] = {
-        name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in given
+        name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in url_options
     }
     timeouts = {
         "statement_timeout": wait_s,
@@ -79,7 +79,7 @@ def _postgresql_engine(url: str, wait_s: float) -> Engine:
     }
     options = [f"-c {name}={round(1000 * seconds)}" for name, seconds in timeouts.items()]
     # Those of the URL come last, where they win.
-    arguments["options"] = " ".join([*options, str(given.get("options", ""))])
+    arguments["options"] = " ".join([*options, str(url_options.get("options", ""))])
     engine = sqlalchemy.create_engine(
         url,
         connect_args=arguments,

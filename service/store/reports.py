@@ -117,6 +117,7 @@ class ReportFilter:
     include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
+        """Returns the query with a condition for each field of the filter that is set."""
         for name in _EXACT:
             if (accepted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == accepted)
@@ -131,8 +132,9 @@ class ReportFilter:
             is_flagged = _FLAG.is_not(None) | ReportRow.id.in_([*self.drifted])
             query = query.where(is_flagged if self.flagged else ~is_flagged)
         if self.profile_id is not None:
-            in_its_place = ReportRow.profile_id.startswith(OWN_PREFIX)
-            query = query.where(or_(ReportRow.profile_id == self.profile_id, in_its_place))
+            # What a tenant's own version predicted, the shared profile would have predicted else.
+            is_own_version = ReportRow.profile_id.startswith(OWN_PREFIX)
+            query = query.where(or_(ReportRow.profile_id == self.profile_id, is_own_version))
         if self.since is not None:
             query = query.where(ReportRow.measured_at >= self.since)
         if self.until is not None:
@@ -281,12 +283,12 @@ class ReportQueries:
         query = wanted.narrow(select(ReportRow.id))
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
-    def newest_measured(self, wanted: ReportFilter, limit: int) -> list[MeasuredReport]:
+    def newest_measured(self, filter_: ReportFilter, limit: int) -> list[MeasuredReport]:
         """Returns the newest reports with a step time, newest first, without their documents."""
         columns = [getattr(ReportRow, field.name) for field in fields(MeasuredReport)]
-        query = replace(wanted, measured=True).narrow(select(*columns))
-        found = self._session.execute(query.order_by(ReportRow.id.desc()).limit(limit))
-        return [MeasuredReport(*row) for row in found]
+        query = replace(filter_, measured=True).narrow(select(*columns))
+        rows = self._session.execute(query.order_by(ReportRow.id.desc()).limit(limit))
+        return [MeasuredReport(*row) for row in rows]
 
     def oldest(self, wanted: ReportFilter, limit: int) -> Sequence[ReportRow]:
         query = wanted.narrow(select(ReportRow))
@@ -331,8 +333,8 @@ class ReportQueries:
     def last_of_each_source(
         self, filter_: ReportFilter, per_source: int, sources: int
     ) -> Sequence[ReportRow]:
-        """Returns the newest `each` reports of every source, for the `sources` that reported last.
-        All reports of a tenant are of one source."""
+        """Returns the newest `per_source` reports of every source, for the `sources` that reported
+        last. All reports of a tenant are of one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
         latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)

@@ -186,8 +186,12 @@ class SweepQueries:
             "lease": None,
             "leased_until": None,
         }
-        held = SweepItemRow.position == item.position, SweepItemRow.lease == lease, _WAITS
-        if not self._change(item.sweep_id, and_(*held), **values):
+        is_still_leased = (
+            SweepItemRow.position == item.position,
+            SweepItemRow.lease == lease,
+            _WAITS,
+        )
+        if not self._change(item.sweep_id, and_(*is_still_leased), **values):
             return False
         sweep.events += 1
         sweep.waiting -= 1

@@ -19,7 +19,7 @@ from service.schemas.recommendation import CandidateAnswer, RecommendationReques
 from service.schemas.stored import read_stored
 from service.schemas.sweep import ItemOutcome, ItemProblem, SweptLayout
 from service.store import Store
-from service.sweeps.item_table import OF_JOB
+from service.sweeps.item_table import JOB_FIGURES
 from service.web.problems import type_of
 
 log = logging.getLogger(__name__)
@@ -65,11 +65,11 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
         for name in SweptLayout.model_fields
         if hasattr(prediction, name)
     }
-    of_job = {} if choice is None else {name: getattr(choice, name) for name in OF_JOB}
+    job_figures = {} if choice is None else {name: getattr(choice, name) for name in JOB_FIGURES}
     return SweptLayout.model_validate(
         {
             **figures,
-            **of_job,
+            **job_figures,
             "layout": prediction.layout.model_dump(mode="json"),
             "layout_summary": recommendation.recommended.prediction.layout.summary(),
             "chips_used": recommendation.chips_used,

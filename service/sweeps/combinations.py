@@ -119,8 +119,8 @@ def _resolve_own_stacks(
 def _resolve_each(
     field: str, name: str, forms: Sequence[Form], resolve: Callable[[Form], Resolved]
 ) -> list[Resolved]:
-    """Returns each of a list resolved. An error about the field of a question names the place in
-    the list."""
+    """Returns the resolved forms of a list of a sweep. Errors about `field`, as a question calls
+    it, name the place in the list `name` in its stead."""
     resolved = list[Resolved]()
     for i, form in enumerate(forms):
         with relocate_errors(field, f"{name}[{i}]"):

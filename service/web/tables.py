@@ -66,17 +66,19 @@ def asks_for_table(request: Request, query: TableQuery) -> bool:
 
 
 def table_response(request: Request, lines: Iterator[str], name: str) -> Response:
-    """Returns the table, as a file of this name. It has an ETag unless it is very long."""
-    held = list[str]()
+    """Returns the table, as a file of this name. It has an ETag unless it is so long that it is
+    sent while it is made."""
+    first_lines = list[str]()
     size = 0
     disposition = f"attachment; filename={name}.csv"
     for line in lines:
-        held.append(line)
+        first_lines.append(line)
         size += len(line)
         if size > _MOST_TAGGED:
             headers = {"Content-Disposition": disposition, "Vary": "Accept"}
-            return StreamingResponse(chain(held, lines), media_type=CSV, headers=headers)
-    answer = content_response(request, "".join(held).encode(), CSV)
+            content = chain(first_lines, lines)
+            return StreamingResponse(content, media_type=CSV, headers=headers)
+    answer = content_response(request, "".join(first_lines).encode(), CSV)
     answer.headers["Content-Disposition"] = disposition
     return answer
 

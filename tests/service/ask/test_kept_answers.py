@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 import service
 from models.advice import recommendation
 from service import api_keys
-from service.ask import checks, predictions, recommendation_search
+from service.ask import checks, predictions, recommendation_search, recommendations
 from service.store import Store, database
 from service.store.tables import AnswerTextRow, RecommendationRow
 from tests.service.asking import LAUNCHED, LAYOUT, ON_BOTH, PREDICTION, QUESTION, changed
