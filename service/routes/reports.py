@@ -15,7 +15,7 @@ from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
 from service.routes import examples
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page_response
+from service.routes.list_pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.schemas.list_query import BriefPage
 from service.schemas.report import BatchAnswer, ReportAnswer, ReportBatch, Reported, StoredReport

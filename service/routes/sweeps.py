@@ -10,15 +10,15 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import (
     CreationDep,
     ResourceId,
     ServicesDep,
     require_scope,
 )
+from service.routes.list_tables import list_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
-from service.routes.tables import list_response
 from service.schemas.list_query import BriefPage, ListQuery
 from service.schemas.stream import StreamQuery
 from service.schemas.sweep import (
@@ -69,13 +69,13 @@ async def create_sweep(
     "",
     operation_id="listSweeps",
     response_model=SweepPage | BriefPage,
-    responses=tables.page_or(tables.SWEEPS),
+    responses=list_tables.page_or(list_tables.SWEEPS),
 )
 def list_sweeps(
     query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List sweeps, newest first."""
-    return list_response(request, query, services.sweeps.page, tables.SWEEPS)
+    return list_response(request, query, services.sweeps.page, list_tables.SWEEPS)
 
 
 @router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
@@ -88,7 +88,7 @@ def get_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     "/{id}/items",
     operation_id="listSweepItems",
     response_model=SweepItemPage | BriefPage,
-    responses=tables.page_or(ITEMS),
+    responses=list_tables.page_or(ITEMS),
 )
 def list_sweep_items(
     id_: ResourceId,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 
-from service.routes.pages import page_response
+from service.routes.list_pages import page_response
 from service.schemas.list_query import ListForm, ListQuery
 from service.schemas.profile import Policy
 from service.web import responses
