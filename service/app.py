@@ -158,9 +158,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.retention = UnattendedRetention(store, settings.retention_days)
     for module in _V1:
         app.include_router(
-            module.router,
-            responses=responses.IN_V1,
-            dependencies=[Depends(require_acceptable)],
+            module.router, responses=responses.IN_V1, dependencies=[Depends(require_acceptable)]
         )
     app.include_router(health.router)
     app.include_router(metrics.router)
@@ -211,11 +209,7 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
             MAX_SET_ASIDE,
         ),
         report_admission=AdmissionControl(
-            "reports",
-            1,
-            settings.heavy_queue,
-            settings.heavy_wait_s,
-            MAX_BATCHES_SET_ASIDE,
+            "reports", 1, settings.heavy_queue, settings.heavy_wait_s, MAX_BATCHES_SET_ASIDE
         ),
         calibration_admission=calibration_admission,
         flights=SingleFlight(),

@@ -112,10 +112,7 @@ def check_answer(
     shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
     warnings = [*check.warnings, *_added_warnings(job, check, shown, failed)]
     basis = grounds(
-        job.question,
-        job.resolved,
-        job.profile,
-        None if check.broken_rules else job.layout,
+        job.question, job.resolved, job.profile, None if check.broken_rules else job.layout
     )
     if job.layout is not None:
         basis["assumptions"] += layout_assumptions(

@@ -19,10 +19,7 @@ from service.resolve.launched_question import LaunchedQuestion, launched_questio
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
-from service.schemas.check import (
-    CheckRequest,
-    LaunchedCheckRequest,
-)
+from service.schemas.check import CheckRequest, LaunchedCheckRequest
 from service.store import Rows, Store
 
 

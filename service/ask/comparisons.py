@@ -190,10 +190,7 @@ def _explain(
         comparison,
         resolved.question.problem.cluster,
         grounds(
-            resolved.pinned,
-            resolved.question,
-            resolved.profile,
-            comparison.first.prediction.layout,
+            resolved.pinned, resolved.question, resolved.profile, comparison.first.prediction.layout
         ),
     )
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}

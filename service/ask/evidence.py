@@ -21,10 +21,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.errors import ServiceError
 from service.identifiers import digest
-from service.resolve.answered_layout import (
-    layout_of_prediction,
-    layout_of_recommendation,
-)
+from service.resolve.answered_layout import layout_of_prediction, layout_of_recommendation
 from service.resolve.known_predictions import prediction_of, without_fleet
 from service.resolve.measurements import is_within_interval, log_ratio, mfu_of
 from service.resolve.profiles import active_profile

@@ -19,22 +19,15 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.oom_history import (
-    least_failed_gib,
-    out_of_memory_runs,
-)
-from service.ask.recommendation_reasons import (
-    fewest_chips_without_price,
-)
+from service.ask.oom_history import least_failed_gib, out_of_memory_runs
+from service.ask.recommendation_reasons import fewest_chips_without_price
 from service.json_pointers import relocate_errors
 from service.metrics import LAYOUTS_EVALUATED, timed_search
 from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline
 from service.schemas.prediction import OutOfMemoryRun
-from service.schemas.recommendation import (
-    RecommendationRequest,
-)
+from service.schemas.recommendation import RecommendationRequest
 from service.store import Store
 
 _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit

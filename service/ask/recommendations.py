@@ -15,10 +15,7 @@ from service.ask.answer_keys import Meaning
 from service.ask.answer_pages import answer_page
 from service.ask.evidence import Evidence
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion
-from service.ask.oom_history import (
-    left_out_reasons,
-    oom_warnings,
-)
+from service.ask.oom_history import left_out_reasons, oom_warnings
 from service.ask.recommendation_reasons import (
     cluster_reasons,
     failure_assumptions,

@@ -37,10 +37,7 @@ class StoredChecks:
         return self._kept.look_up(request)
 
     def check(
-        self,
-        request: Request,
-        question: _Question,
-        require_client: Callable[[], None] = no_client,
+        self, request: Request, question: _Question, require_client: Callable[[], None] = no_client
     ) -> SaveRows:
         """Returns a new answer to a question that was looked up."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)

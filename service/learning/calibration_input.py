@@ -25,13 +25,7 @@ from service.resolve.calibration_targets import log_residuals, observation
 from service.resolve.profiles import own_policy
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
-from service.schemas.profile import (
-    CalibrationAnswer,
-    CalibrationRequest,
-    Policy,
-    Unusable,
-    Window,
-)
+from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Policy, Unusable, Window
 from service.schemas.stored import read_stored
 from service.store import Rows
 from service.store.reports import ReportFilter

@@ -49,12 +49,7 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
     speed = _measured_speed(run, prediction)
     shown = run.memory_shown(prediction)
     check = check_layout(
-        problem,
-        run.profile,
-        run.layout,
-        None,
-        deadline,
-        _failed_gib(store, run, prediction, shown),
+        problem, run.profile, run.layout, None, deadline, _failed_gib(store, run, prediction, shown)
     )
     return Examination(
         run=run,

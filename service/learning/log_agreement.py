@@ -68,11 +68,7 @@ _FIELDS: dict[Fact, str] = {
 
 
 def require_same_run(
-    contents: LogContents,
-    subject: AnsweredLayout,
-    resolved: ResolvedQuestion,
-    *,
-    linked: bool,
+    contents: LogContents, subject: AnsweredLayout, resolved: ResolvedQuestion, *, linked: bool
 ) -> None:
     """Refuses a log that is of another run than the request says, or than it is linked to. Raises
     Invalid."""

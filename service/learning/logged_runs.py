@@ -63,11 +63,7 @@ class LoggedRun:
         return [*self.doubts, *self.stack_differences, *self.cut_lines]
 
 
-def read_logged_run(
-    store: Store,
-    submission: LogSubmission,
-    contents: LogContents,
-) -> LoggedRun:
+def read_logged_run(store: Store, submission: LogSubmission, contents: LogContents) -> LoggedRun:
     """Returns the run whose log has these contents. Raises Invalid for a log of another run than
     the request describes."""
     reading = contents.reading
@@ -206,10 +202,7 @@ def _outcome_without_device(submission: LogSubmission, contents: LogContents) ->
 
 
 def _report(
-    submission: LogSubmission,
-    logged: Mapping[str, Any],
-    contents: LogContents,
-    at: datetime | None,
+    submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
 ) -> ReportSubmission:
     """Returns the log as a report. Raises Invalid for what the log says and no report may."""
     report = _report_json(submission, logged, contents, at)
@@ -223,10 +216,7 @@ def _report(
 
 
 def _report_json(
-    submission: LogSubmission,
-    logged: Mapping[str, Any],
-    contents: LogContents,
-    at: datetime | None,
+    submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
 ) -> dict[str, Any]:
     """Returns the members of the report, without its date. What the request says goes before what
     the log says."""

@@ -160,11 +160,7 @@ class _Ingestion:
         )
 
     def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
-        link = (
-            *(getattr(submission, name) for name in LINKS),
-            submission.rank,
-            submission.choice,
-        )
+        link = (*(getattr(submission, name) for name in LINKS), submission.rank, submission.choice)
         if link not in self._subjects or not any(link):
             self._subjects[link] = layout_of_report(self._rows, submission)
         return self._subjects[link]

@@ -80,11 +80,7 @@ class ReportLogs:
         if run.reading is not None:
             failed = run.report.outcome == "out_of_memory"
             described = _log_reading(run.reading, run.question, failed).model_dump(mode="json")
-        answer = {
-            "reading": described,
-            "measured_at_from": run.date_source,
-            "notes": run.notes,
-        }
+        answer = {"reading": described, "measured_at_from": run.date_source, "notes": run.notes}
         return lambda rows: _save(rows, row, answer)
 
     def _ingest(self, report: ReportSubmission, received: str) -> RowValues:

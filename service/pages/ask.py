@@ -134,11 +134,7 @@ async def _comparison_with_pins(
     recommended = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
     try:
         body = ComparisonRequest.model_validate(
-            {
-                **form.question(),
-                "first": {"constraints": pinned},
-                "second": {"layout": recommended},
-            }
+            {**form.question(), "first": {"constraints": pinned}, "second": {"layout": recommended}}
         )
         compared = await computation.computed(
             lambda turn: services.comparisons.compare(body, turn.bounded_checkpoint())

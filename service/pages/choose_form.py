@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import Invalid
-from service.pages.question_form import (
-    DEFAULTS,
-    QuestionForm,
-    number,
-    whole_number,
-    without_empty,
-)
+from service.pages.question_form import DEFAULTS, QuestionForm, number, whole_number, without_empty
 
 _FEWEST_ROWS = 4
 _MOST_ROWS = 12

@@ -20,12 +20,7 @@ from service.pages.published_runs import fastest_by_chip
 from service.pages.question_form import choices
 from service.pages.rendering import page
 from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
-from service.routes.dependencies import (
-    ComputationDep,
-    Services,
-    ServicesDep,
-    require_scope,
-)
+from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
 from service.routes.responders import ComputationResponder
 from service.schemas.frontier import FrontierRequest
 

@@ -29,20 +29,10 @@ class Axis:
 AXES = {
     axis.name: axis
     for axis in (
+        Axis("domain", "Chips in a scale-up domain (chips)", (8, 16, 32, 64, 128, 256)),
+        Axis("scale_up", "Bandwidth within a domain (1 = as in the question)", (0.5, 1, 2, 4, 8)),
         Axis(
-            "domain",
-            "Chips in a scale-up domain (chips)",
-            (8, 16, 32, 64, 128, 256),
-        ),
-        Axis(
-            "scale_up",
-            "Bandwidth within a domain (1 = as in the question)",
-            (0.5, 1, 2, 4, 8),
-        ),
-        Axis(
-            "scale_out",
-            "Bandwidth between domains (1 = as in the question)",
-            (0.25, 0.5, 1, 2, 4),
+            "scale_out", "Bandwidth between domains (1 = as in the question)", (0.25, 0.5, 1, 2, 4)
         ),
         Axis("num_chips", "Chips at the same batch (chips)", (0.25, 0.5, 1, 2, 4)),
         Axis("layers", "Layers (times those of the model)", (0.5, 1, 1.5, 2, 3)),

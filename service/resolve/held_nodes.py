@@ -12,9 +12,7 @@ from service.schemas.cluster import ClusterFields, ClusterPreset
 
 
 def on_held_nodes(
-    resolver: Resolver,
-    cluster: ClusterPreset | ClusterFields,
-    allocation: AllocationFields | None,
+    resolver: Resolver, cluster: ClusterPreset | ClusterFields, allocation: AllocationFields | None
 ) -> ClusterPreset | ClusterFields:
     """Returns the cluster in the size of the nodes: with the chips that they have in all, and with
     domains of the largest size that divides each of theirs. Raises Invalid where the nodes

@@ -151,10 +151,7 @@ class LaunchChanges:
         """Returns the reading of the launch alone, with some settings changed."""
         with suppress(Invalid):
             return FORMATS[self._own.read.format].read(
-                self._launch.text,
-                self._launch.version,
-                changes=changes,
-                files=self._launch.beside,
+                self._launch.text, self._launch.version, changes=changes, files=self._launch.beside
             )
         return None
 

@@ -16,12 +16,7 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import applies, changed_since, release_of, releases, switches_of
 from service.formats import huggingface
-from service.formats.launch.formats import (
-    FORMATS,
-    LaunchFormat,
-    format_named,
-    format_of_stack,
-)
+from service.formats.launch.formats import FORMATS, LaunchFormat, format_named, format_of_stack
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, ModelDetails
 from service.nearest_names import unknown_name
 from service.schemas.architecture import HuggingFaceConfig

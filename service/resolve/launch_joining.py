@@ -19,10 +19,7 @@ from models.spec.switches import changed, releases
 from service.errors import Refused
 from service.formats.launch.formats import TOOLS
 from service.formats.launch.job import LaunchReading
-from service.resolve.launch_assumptions import (
-    batch_values,
-    unwritten_values,
-)
+from service.resolve.launch_assumptions import batch_values, unwritten_values
 from service.resolve.launch_cluster import LaunchCluster
 from service.resolve.launch_errors import LaunchErrors
 from service.resolve.model_values import model_values

@@ -29,9 +29,7 @@ from service.formats.settings.stop import Stop
 from service.formats.shell.command import Command, explained
 from service.formats.shell.faults import Undefined
 from service.json_pointers import relocate_errors
-from service.resolve.launch_assumptions import (
-    taken_defaults,
-)
+from service.resolve.launch_assumptions import taken_defaults
 from service.resolve.launch_cluster import LaunchCluster
 from service.resolve.launch_errors import LaunchErrors
 from service.resolve.launch_joining import Joining

@@ -155,8 +155,7 @@ class Resolver:
         """`prices` are those of clusters that name none of their own."""
         key = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
         return self._rows.recall(
-            ("question", digest(key), prices),
-            lambda: self._resolve(question, prices),
+            ("question", digest(key), prices), lambda: self._resolve(question, prices)
         )
 
     def _resolve(self, question: Question, prices: GivenPrices) -> ResolvedQuestion:
@@ -164,10 +163,7 @@ class Resolver:
             question, "model", lambda: self._architecture_as_used(question.model)
         )
         sized, fabric_used = self._recall_part(
-            question,
-            "cluster",
-            lambda: self._cluster_as_used(question.cluster, prices),
-            prices,
+            question, "cluster", lambda: self._cluster_as_used(question.cluster, prices), prices
         )
         stack, stack_used = self._recall_part(
             question, "stack", lambda: self._stack_as_used(question.stack)
@@ -187,10 +183,7 @@ class Resolver:
             "stack": stack.pinned_form,
         }
         used = CatalogUsed(
-            chip=sized.chip,
-            fabric=fabric_used,
-            architecture=architecture_used,
-            stack=stack_used,
+            chip=sized.chip, fabric=fabric_used, architecture=architecture_used, stack=stack_used
         )
         return ResolvedQuestion(problem, used, request, architecture.quantized)
 

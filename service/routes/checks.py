@@ -88,10 +88,7 @@ def list_checks(
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
 async def get_check(
-    id_: ResourceId,
-    query: Annotated[ViewQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a stored check as it was answered, or in brief."""
     form = requested_form(request, query.view, check_brief)

@@ -45,11 +45,7 @@ from service.runtime.cost_model import CostModel
 from service.runtime.creation import Creation
 from service.runtime.deadline import Wait
 from service.runtime.event_streams import EventStreams
-from service.runtime.idempotency import (
-    CreatedResource,
-    IdempotencyKey,
-    IdempotentCreation,
-)
+from service.runtime.idempotency import CreatedResource, IdempotencyKey, IdempotentCreation
 from service.runtime.process_pool import ProcessPool
 from service.runtime.readiness import Readiness
 from service.runtime.single_flight import SingleFlight

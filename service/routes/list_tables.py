@@ -56,8 +56,7 @@ _OF_POINT = (
     "chips_per_domain",
 )  # fmt: skip
 FRONTIER = Table(
-    "frontier",
-    {**{axis: f"at.{axis}" for axis in _AXES}, **{name: name for name in _OF_POINT}},
+    "frontier", {**{axis: f"at.{axis}" for axis in _AXES}, **{name: name for name in _OF_POINT}}
 )
 BENCHMARKS = Table(
     "benchmarks",

@@ -99,10 +99,7 @@ def list_predictions(
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
 async def get_prediction(
-    id_: ResourceId,
-    query: Annotated[ViewQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a prediction as it was answered, or in brief."""
     form = requested_form(request, query.view, prediction_brief)

@@ -108,10 +108,7 @@ def get_profile(id_: ProfileId, request: Request, services: ServicesDep) -> Resp
     responses=list_tables.page_or(list_tables.VERSIONS),
 )
 def list_profile_versions(
-    id_: ProfileId,
-    query: Annotated[ListQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ProfileId, query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List the versions of a profile, newest first, each with the errors of the calibration that
     made it, in pages, in full or in brief, or all as CSV."""
@@ -171,10 +168,7 @@ async def create_calibration(
     openapi_extra=_IF_MATCH,
 )
 def activate_profile_version(
-    id_: ProfileId,
-    version: VersionNumber,
-    services: ServicesDep,
-    seen: IfMatchTags,
+    id_: ProfileId, version: VersionNumber, services: ServicesDep, seen: IfMatchTags
 ) -> Response:
     """Make predictions use this version. An older one rolls back, and sets the policy's mode to
     "manual"."""

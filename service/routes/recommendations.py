@@ -96,10 +96,7 @@ def list_recommendations(
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
 async def get_recommendation(
-    id_: ResourceId,
-    query: Annotated[ViewQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a recommendation as it was answered, or in brief."""
     form = requested_form(request, query.view, recommendation_brief)

@@ -138,9 +138,7 @@ def summarise_reports(
     responses=EVENTS,
 )
 async def watch_reports(
-    query: Annotated[StreamQuery, Query()],
-    services: ServicesDep,
-    last_event_id: LastEventId = None,
+    query: Annotated[StreamQuery, Query()], services: ServicesDep, last_event_id: LastEventId = None
 ) -> Response:
     """Send an event `report` with each report as it comes. The id of an event is that of its
     report: a client that was cut off sends the last one as Last-Event-ID, or as a query parameter,

@@ -11,12 +11,7 @@ from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples, list_tables
-from service.routes.dependencies import (
-    CreationDep,
-    ResourceId,
-    ServicesDep,
-    require_scope,
-)
+from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
 from service.routes.list_tables import list_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.schemas.list_query import BriefPage, ListQuery
@@ -36,7 +31,7 @@ from service.web.json_body import JsonRoute
 
 _WITHOUT_BODY = responses.problem_responses(400, 409)
 _EVENTS: responses.Responses = EVENTS | {
-    204: {"description": "The sweep has ended, and all of its events were told"},
+    204: {"description": "The sweep has ended, and all of its events were told"}
 }
 
 router = APIRouter(
@@ -132,10 +127,7 @@ def sent_form(event: Event) -> bytes:
 
 
 @router.post(
-    "/{id}/cancel",
-    operation_id="cancelSweep",
-    response_model=SweepDetails,
-    responses=_WITHOUT_BODY,
+    "/{id}/cancel", operation_id="cancelSweep", response_model=SweepDetails, responses=_WITHOUT_BODY
 )
 def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     """Cancel the items that are not finished. Results stay, and `retry` goes on."""
@@ -143,10 +135,7 @@ def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
 
 
 @router.post(
-    "/{id}/retry",
-    operation_id="retrySweep",
-    response_model=SweepDetails,
-    responses=_WITHOUT_BODY,
+    "/{id}/retry", operation_id="retrySweep", response_model=SweepDetails, responses=_WITHOUT_BODY
 )
 def retry_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     """Compute the items again that failed or were cancelled."""

@@ -145,10 +145,7 @@ class AdmissionControl:
 
     @asynccontextmanager
     async def admit(
-        self,
-        is_disconnected: IsDisconnected,
-        tenant: str | None = None,
-        wait: Wait | None = None,
+        self, is_disconnected: IsDisconnected, tenant: str | None = None, wait: Wait | None = None
     ) -> AsyncIterator[Turn]:
         """Holds a slot while the block runs, and gives it the turn that its thread shall ask. The
         request waits no longer than its caller does, where that is less than any may.

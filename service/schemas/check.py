@@ -372,11 +372,7 @@ class CheckPage(Document):
 
 
 def verdict_of(
-    check: LayoutCheck,
-    *,
-    is_refused: bool,
-    reservations: Sequence[Reservation],
-    has_warnings: bool,
+    check: LayoutCheck, *, is_refused: bool, reservations: Sequence[Reservation], has_warnings: bool
 ) -> Verdict:
     """Returns what to do with a job. `is_refused` is whether the framework stops at it for a reason
     that does not depend on what was not understood."""

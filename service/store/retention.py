@@ -11,12 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.store.answers import ROWS, AnswerKind
 from service.store.quota import count_stored
-from service.store.tables import (
-    AnswerTextRow,
-    ReportRow,
-    SweepItemRow,
-    SweepRow,
-)
+from service.store.tables import AnswerTextRow, ReportRow, SweepItemRow, SweepRow
 
 _REFERENCES: dict[AnswerKind, Any] = {
     "predictions": ReportRow.prediction_id,

@@ -17,13 +17,7 @@ from typing import Any
 import httpx
 
 from shardwright.client.call import Call
-from shardwright.client.errors import (
-    Problem,
-    TimedOut,
-    Unreachable,
-    UnreadableAnswer,
-    problem_of,
-)
+from shardwright.client.errors import Problem, TimedOut, Unreachable, UnreadableAnswer, problem_of
 from shardwright.client.settings import ClientSettings
 
 _AGAIN = (408, 429, 502, 503, 504)  # of the way to the service, or of its load: they pass

@@ -19,10 +19,7 @@ _NO_TRAINING = "not-a-training-job"
 
 
 def question(
-    launch: Mapping[str, Any],
-    *,
-    chip: str | None = None,
-    num_chips: int | None = None,
+    launch: Mapping[str, Any], *, chip: str | None = None, num_chips: int | None = None
 ) -> dict[str, Any]:
     """Returns what is asked about a launch. Without a chip, what the launch itself asks its
     scheduler for says which chips there are."""

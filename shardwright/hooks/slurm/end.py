@@ -16,11 +16,7 @@ from shardwright.hooks.slurm.outcomes import outcome_of
 from shardwright.run_id import VARIABLE, report_members
 
 _MARK = re.compile(r"\bshardwright:\w+:(?P<id>[\w-]+)", re.ASCII)
-_LABELS = {
-    "job": "SLURM_JOB_ID",
-    "user": "SLURM_JOB_USER",
-    "partition": "SLURM_JOB_PARTITION",
-}
+_LABELS = {"job": "SLURM_JOB_ID", "user": "SLURM_JOB_USER", "partition": "SLURM_JOB_PARTITION"}
 """The labels of a report, by which reports are listed, and where they come from."""
 _STATE = re.compile(r"\bJobState=(\w+)")
 _LOG = re.compile(r"\bStdOut=(.*?)(?= \w+=|$)", re.MULTILINE)
