@@ -190,9 +190,9 @@ def require_all_legal(
         return
     broken = first_broken(problem, Layouts.of(layouts.values()))
     errors = [
-        _broken_rule(problem, layout, name, given[name], RULES[index], settings or {})
+        _broken_rule_error(problem, layout, name, given[name], RULES[index], settings or {})
         if RULES[index].blamed_field(problem, layout) != BATCH_FIELD
-        else _undivided_batch(problem, layout, name, workload, RULES[index], settings)
+        else _batch_error(problem, layout, name, workload, RULES[index], settings)
         for (name, layout), index in zip(layouts.items(), broken, strict=True)
         if index >= 0
     ]
@@ -204,7 +204,7 @@ _OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
 """The knob to blame for a broken rule about another one, where that one was left open."""
 
 
-def _broken_rule(
+def _broken_rule_error(
     problem: Problem,
     layout: Layout,
     name: str,
@@ -221,7 +221,7 @@ def _broken_rule(
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
 
 
-def _undivided_batch(
+def _batch_error(
     problem: Problem,
     layout: Layout,
     name: str,

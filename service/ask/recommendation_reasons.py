@@ -55,8 +55,8 @@ def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:
 
 
 def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[Reason]:
-    """Returns why chips that are held are left over, of which the request lets `max_chips` be
-    used."""
+    """Returns the reason why some of the chips that are held are not used; none where all are. The
+    request lets `max_chips` be used."""
     used = allocation.cluster.num_chips
     spare = sum(allocation.spares.values())
     if not spare:

@@ -74,15 +74,16 @@ class Calibrations:
         return Calibrations(store, self._worker)
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
-        """Learn from the reports of all that the active version has not learnt yet, on top of what
-        it knows; for a tenant's own profile, from the tenant's last reports."""
+        """Learns what the active version of a shared profile has not learnt yet, from the reports
+        of all tenants; for a tenant's own profile, from the tenant's last reports. Returns the
+        function that stores the new version. Raises NothingToLearn."""
         if is_own(id_):
             return self._calibrate_own(id_, request)
-        everybodys = self._store.of(None, sees_all=True)
-        with everybodys.reading() as rows:
+        store_of_all = self._store.of(None, sees_all=True)
+        with store_of_all.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
-        new_version = self._worker.run(everybodys, size, learn, id_, request)
+        new_version = self._worker.run(store_of_all, size, learn, id_, request)
         if isinstance(new_version, _NothingNew):
             raise NothingToLearn(new_version.unusable, new_version.version)
         return lambda rows: _save(rows, id_, new_version)

@@ -41,13 +41,19 @@ def failure_explained(examination: Examination) -> FailureExplained:
 
 
 def _failure_kind(examination: Examination) -> FailureKind:
+    """Returns what a run died of, by what it showed of its memory and what it was predicted to
+    need."""
     prediction = examination.prediction
     if prediction is None:
         return "broken_rule"
     probability = prediction.fit_probability
-    if examination.shown.outcome == "ran_out":
+    if examination.memory_shown.outcome == "ran_out":
         return "unlikely_out_of_memory" if probability >= SAFE_FIT_PROBABILITY else "out_of_memory"
-    return "memory_likely" if must_change(prediction, examination.shown) else "not_of_the_layout"
+    return (
+        "memory_likely"
+        if must_change(prediction, examination.memory_shown)
+        else "not_of_the_layout"
+    )
 
 
 def _summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:

@@ -58,8 +58,8 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
 
 
 def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
-    """Model FLOPs utilization of a step by the convention of counting attention, as a share of the
-    peak in the format of the matrix multiplications."""
+    """Returns the model FLOPs utilization of a step for each convention of counting attention, as a
+    share of the peak in the format of the matrix multiplications."""
     gemm_format = problem.workload.number_format.gemm
     peak = problem.cluster.chip.peak_flops(gemm_format) * problem.cluster.num_chips
     return {

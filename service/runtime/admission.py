@@ -222,8 +222,8 @@ class AdmissionControl:
             refused.refuse(QueueFull(self._concurrency, self._queue))
 
     def _one_too_many(self, queued: list[Turn]) -> Turn:
-        """Returns the last that came of the tenant with the most requests, or of the newcomer's
-        where that has as many."""
+        """Returns the turn that a full queue refuses: the last that came of the tenant with most
+        requests, where of several tenants that have as many the newcomer's loses."""
         requests = Counter(turn.tenant for turn in [*self._running, *self._waiting])
         return max(reversed(queued), key=lambda turn: requests[turn.tenant])
 

@@ -121,6 +121,8 @@ class _Reporter(event.Listener):
 
 
 def _weight(result: Any) -> float:
+    """Returns the share of all work that a compiled function was. Linking takes as long as there
+    are libraries to link."""
     if isinstance(result.library, PartLibrary):
         return _PART_WEIGHT
     linked = {id(library) for library in result.library._linking_libraries}

@@ -42,6 +42,7 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)
 
 
 def _union_tag(value: object) -> str:
+    """Returns the tag by which pydantic validates arguments in the form that they have."""
     if isinstance(value, Mapping):
         return f"{TAG_PREFIX}document"
     return f"{TAG_PREFIX}list" if isinstance(value, list) else f"{TAG_PREFIX}text"

@@ -85,8 +85,8 @@ class SweepQueries:
     def items(
         self, id_: str, outcome: str | None, limit: int, after: int
     ) -> Sequence[SweepItemRow]:
-        """Items in the order of their positions, from the one that follows `after`. The outcome
-        "waiting" is that of items without one."""
+        """Returns items in the order of their positions, from the one that follows `after`. The
+        outcome "waiting" is that of items without one."""
         query = select(SweepItemRow).where(
             SweepItemRow.sweep_id == id_, SweepItemRow.position > after
         )
