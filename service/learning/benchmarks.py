@@ -38,7 +38,12 @@ from service.formats.tables import nccl_tests
 from service.formats.tables.nccl_tests_output import Output, read_output
 from service.identifiers import new_id
 from service.json_pointers import relocate_errors
-from service.learning.withdrawals import end_own_version, may_withdraw, withdrawal_etag
+from service.learning.withdrawals import (
+    current_document,
+    end_own_version,
+    may_withdraw,
+    withdrawal_etag,
+)
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
 from service.runtime.admission import IsDisconnected
@@ -120,7 +125,7 @@ class Benchmarks:
         """Returns the benchmark with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.benchmarks.get(id_)
-            return {**_current_document(row), "submission": row.submission}, withdrawal_etag(row)
+            return {**current_document(row), "submission": row.submission}, withdrawal_etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraw a benchmark for good, if its ETag is among those `seen`. To withdraw it again
@@ -131,7 +136,7 @@ class Benchmarks:
                 row.withdrawn_at = datetime.now(UTC)
                 rows.audit.add("benchmark.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
-        return _current_document(row), withdrawal_etag(row)
+        return current_document(row), withdrawal_etag(row)
 
     def page(self, query: BenchmarkQuery) -> dict[str, Any]:
         before = read_cursor("benchmarks", query.cursor)
@@ -141,16 +146,10 @@ class Benchmarks:
             )
         page, following = cut_page("benchmarks", benchmarks, query.limit, lambda row: row.id)
         items = [
-            {name: value for name, value in _current_document(row).items() if name != "points"}
+            {name: value for name, value in current_document(row).items() if name != "points"}
             for row in page
         ]
         return {"items": items, "next": following}
-
-
-def _current_document(row: BenchmarkRow) -> dict[str, Any]:
-    """Returns the benchmark as it was answered, and whether it has been withdrawn since."""
-    at = row.withdrawn_at
-    return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 
 
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:

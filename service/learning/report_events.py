@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
-from service.learning.reports import current_document
+from service.learning.withdrawals import current_document
 from service.runtime.event_streams import EventBatch
 from service.store import Store
 from service.store.reports import ReportFilter

@@ -17,7 +17,8 @@ from service.learning.launched_runs import described_run
 from service.learning.log_texts import LogTexts
 from service.learning.logged_runs import read_logged_run
 from service.learning.report_ingestion import ingest_reports
-from service.learning.reports import current_document, report_location
+from service.learning.reports import report_location
+from service.learning.withdrawals import current_document
 from service.runtime.admission import IsDisconnected
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.text_process import TextProcess

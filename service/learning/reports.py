@@ -16,6 +16,7 @@ from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
 from service.learning.report_table import COLUMNS, report_brief, table_cells
 from service.learning.withdrawals import (
+    current_document,
     end_own_version,
     may_withdraw,
     report_etag,
@@ -112,12 +113,6 @@ class Reports:
             if len(reports) < _ROWS_PER_QUERY:
                 return
             before = reports[-1].id
-
-
-def current_document(row: ReportRow) -> dict[str, Any]:
-    """Returns the report as it was answered, and whether it has been withdrawn since."""
-    at = row.withdrawn_at
-    return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 
 
 def _flagged_document(row: ReportRow, flags: Flags) -> dict[str, Any]:
