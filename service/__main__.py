@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def application() -> FastAPI:
-    """The application of a process that serves, which may be one of several."""
+    """Returns the application of a process that serves, which may be one of several."""
     settings = from_environment()
     configure_logs(settings.log_level)
     # A request changes threads some twenty times, and beside one that computes in Python it waits

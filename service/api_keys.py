@@ -68,8 +68,9 @@ ANYONE = Caller(None, frozenset(SCOPES))
 
 
 def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
-    """The caller whose key is in the Authorization headers of a request. Raises Unauthenticated
-    unless there is exactly one header, with a key that is known, not revoked and not expired."""
+    """Returns the caller whose key is in the Authorization headers of a request. Raises
+    Unauthenticated unless there is exactly one header, with a key that is known, not revoked and
+    not expired."""
     id_, secret = _parse_key(authorization)
     key = stored_key(store, id_)
     now = datetime.now(UTC)
@@ -82,8 +83,8 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
 
 
 def stored_key(store: Store, id_: str) -> PresentedKey:
-    """The key with this id, read and then kept at hand. Raises Unauthenticated where there is
-    none."""
+    """Returns the key with this id, read and then kept at hand. Raises Unauthenticated where there
+    is none."""
     changes = store.memory.changes
     since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
@@ -106,7 +107,7 @@ def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
 
 
 def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
-    """The id and the secret of the key in the Authorization headers of a request."""
+    """Returns the id and the secret of the key in the Authorization headers of a request."""
     if len(authorization) != 1:
         raise Unauthenticated("One key is required: Authorization: Bearer sw_...")
     kind, _, key = authorization[0].partition(" ")
@@ -126,7 +127,8 @@ def _checked(key: PresentedKey, secret: str, now: datetime) -> Caller:
 
 
 def caller_in_force(key: PresentedKey, now: datetime) -> Caller:
-    """The caller who holds a key. Raises Unauthenticated where it is revoked or has expired."""
+    """Returns the caller who holds a key. Raises Unauthenticated where it is revoked or has
+    expired."""
     if key.revoked_at is not None:
         raise Unauthenticated(_NOT_KNOWN)
     if key.expires_at is not None and key.expires_at <= now:
@@ -175,7 +177,7 @@ def revoke(store: Store, id_: str) -> None:
 def _new_key(
     tenant: str, scopes: Sequence[str], lifetime: timedelta | None
 ) -> tuple[ApiKeyRow, str]:
-    """A key to be stored, and the text that its holder sends."""
+    """Returns a key to be stored, and the text that its holder sends."""
     id_ = secrets.token_hex(6)
     secret = secrets.token_urlsafe(32)
     now = datetime.now(UTC)

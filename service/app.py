@@ -15,36 +15,20 @@ from models.search.warm_up import warm_up
 from service import __version__
 from service.ask.answer_keys import sources_key
 from service.ask.audit import AuditTrail
-from service.ask.checks import Checks
-from service.ask.comparisons import Comparisons
 from service.ask.evidence import Evidence
-from service.ask.frontiers import Frontiers
-from service.ask.launches import Launches
-from service.ask.predictions import Predictions
-from service.ask.recommendations import Recommendations
-from service.ask.stored_checks import StoredChecks
-from service.ask.timelines import Timelines
 from service.formats.launch.recognition import known_settings
 from service.learning.auto_calibration import AutoCalibration
-from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
 from service.learning.drift_flags import DriftFlags
-from service.learning.explanations import Explanations
-from service.learning.log_texts import LogTexts
 from service.learning.profile_gauges import ProfileGauges
-from service.learning.replays import Replays
-from service.learning.report_batches import MAX_BATCHES_SET_ASIDE, ReportBatches
+from service.learning.report_batches import MAX_BATCHES_SET_ASIDE
 from service.learning.report_events import ReportFeed
-from service.learning.report_logs import ReportLogs
-from service.learning.report_summaries import ReportSummaries
-from service.learning.reports import Reports
 from service.pages import ask, check, choose, frontier, log_upload, run, runs, session
 from service.pages import evidence as evidence_page
 from service.pages import profiles as profiles_page
 from service.pages.rendering import NAV, STATIC_PATH, static_files
 from service.resolve.catalog import Catalog
-from service.resolve.profiles import Profiles
 from service.routes import (
     audit,
     benchmarks,
@@ -65,7 +49,7 @@ from service.routes import (
     stream_tickets,
     sweeps,
 )
-from service.routes.dependencies import Services, require_acceptable
+from service.routes.dependencies import Services, require_acceptable, use_cases
 from service.runtime.admission import MAX_SET_ASIDE, AdmissionControl
 from service.runtime.cost_model import CostModel
 from service.runtime.event_streams import EventStreams
@@ -174,9 +158,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.retention = UnattendedRetention(store, settings.retention_days)
     for module in _V1:
         app.include_router(
-            module.router,
-            responses=responses.IN_V1,
-            dependencies=[Depends(require_acceptable)],
+            module.router, responses=responses.IN_V1, dependencies=[Depends(require_acceptable)]
         )
     app.include_router(health.router)
     app.include_router(metrics.router)
@@ -191,7 +173,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _guarded(settings: Settings) -> tuple[str, ...]:
-    """The beginnings of those paths that need a key."""
+    """Returns the beginnings of those paths that need a key."""
     guarded: tuple[str, ...] = ()
     if settings.require_api_keys:
         guarded += (GUARDED,)
@@ -201,14 +183,13 @@ def _guarded(settings: Settings) -> tuple[str, ...]:
 
 
 def _guarded_pages(settings: Settings) -> tuple[str, ...]:
-    """The beginnings of the paths of pages that need a session."""
+    """Returns the beginnings of the paths of pages that need a session."""
     return _PAGE_PATHS if settings.require_api_keys else ()
 
 
 def _services(store: Store, settings: Settings, leases: Leases) -> Services:
-    evidence_use_case = Evidence(store)
+    evidence_of_store = Evidence(store)
     cost_model = CostModel(warm_up, settings.heavy_wait_s)
-    drift = Drift(store)
     drift_flags = DriftFlags(cost_model)
     process_pool = ProcessPool(settings.database_url, database_wait_s=settings.database_wait_s)
     creation = IdempotentCreation(store, settings.idempotency_ttl_s, leases)
@@ -228,51 +209,30 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
             MAX_SET_ASIDE,
         ),
         report_admission=AdmissionControl(
-            "reports",
-            1,
-            settings.heavy_queue,
-            settings.heavy_wait_s,
-            MAX_BATCHES_SET_ASIDE,
+            "reports", 1, settings.heavy_queue, settings.heavy_wait_s, MAX_BATCHES_SET_ASIDE
         ),
         calibration_admission=calibration_admission,
         flights=SingleFlight(),
         creation=creation,
         cost_model=cost_model,
         audit=AuditTrail(store),
-        benchmarks=Benchmarks(store, texts),
         calibrations=calibrations,
         catalog=Catalog(store),
-        checks=Checks(store),
-        comparisons=Comparisons(store),
-        drift=drift,
         drift_flags=drift_flags,
         event_streams=EventStreams(settings.streams_per_tenant, settings.max_streams),
-        evidence=evidence_use_case,
-        explanations=Explanations(store),
-        frontiers=Frontiers(store),
-        log_texts=LogTexts(store, texts),
-        launches=Launches(store),
-        predictions=Predictions(store),
-        profile_gauges=ProfileGauges(store, drift, cost_model),
-        profiles=Profiles(store),
-        recommendations=Recommendations(store, evidence_use_case),
-        replays=Replays(store),
-        report_batches=ReportBatches(store, process_pool),
-        report_logs=ReportLogs(store, texts),
-        report_summaries=ReportSummaries(store, drift_flags),
+        evidence=evidence_of_store,
+        profile_gauges=ProfileGauges(store, Drift(store), cost_model),
         report_feed=ReportFeed(store, reports.sent_form),
-        reports=Reports(store, drift_flags),
-        stored_checks=StoredChecks(store),
         sweep_feed=SweepFeed(store, sweeps.sent_form),
         sweep_runner=sweep_runner,
         sweeps=_sweeps(store, sweep_runner),
         texts=texts,
-        timelines=Timelines(store),
         auto_calibration=AutoCalibration(
             store, calibrations, creation, calibration_admission, settings.unattended_look_s
         ),
         process_pool=process_pool,
         readiness=Readiness(Store(database.connect(settings.database_url, STATEMENT_S))),
+        **use_cases(store, evidence_of_store, texts, process_pool, drift_flags),
     )
 
 

@@ -62,7 +62,7 @@ class FieldViolation:
         ]
 
     def entry(self) -> dict[str, Any]:
-        """The violation as an item of `errors` in a problem document."""
+        """Returns the violation as an item of `errors` in a problem document."""
         pointer = pointer_of(self._location) if self.in_body else None
         return {
             "field": self.field,
@@ -93,8 +93,8 @@ def violation_of_pydantic(
     root: Sequence[str | int] = (),
     in_body: bool,
 ) -> FieldViolation:
-    """The violation that an error of pydantic's tells of. Its location counts from `root`, where a
-    value of the type `form` should be."""
+    """Returns the violation that an error of pydantic's tells of. Its location counts from `root`,
+    where a value of the type `form` should be."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden":
@@ -120,9 +120,9 @@ def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) 
 def violations_of(
     error: Exception, root: Sequence[str | int], form: Any = None, *, limit: int
 ) -> list[FieldViolation]:
-    """The first violations, at most `limit`, that an error of pydantic, of the models or of the
-    service tells of. The error is about the part of a body at `root`, which should have the type
-    `form`."""
+    """Returns the first violations, at most `limit`, that an error of pydantic, of the models or of
+    the service tells of. The error is about the part of a body at `root`, which should have the
+    type `form`."""
     if isinstance(error, ValidationError):
         items = error.errors(include_url=False)[:limit]
         return [

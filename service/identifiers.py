@@ -12,14 +12,14 @@ import uuid_utils
 
 
 def new_id() -> str:
-    """A UUID of version 7 (RFC 9562 §5.7). As text, the ids of one process sort in the order in
-    which they were made, those of one millisecond included."""
+    """Returns a UUID of version 7 (RFC 9562 §5.7). As text, the ids of one process sort in the
+    order in which they were made, those of one millisecond included."""
     return str(uuid_utils.uuid7())
 
 
 def earliest_id(at: datetime) -> str:
-    """A text that sorts before every id made at that time or later: the first 48 bits of a UUID of
-    version 7 are its time in milliseconds."""
+    """Returns a text that sorts before every id made at that time or later: the first 48 bits of a
+    UUID of version 7 are its time in milliseconds."""
     milliseconds = f"{int(at.timestamp() * 1000):012x}"
     return f"{milliseconds[:8]}-{milliseconds[8:]}"
 

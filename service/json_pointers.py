@@ -17,7 +17,7 @@ _STEP = re.compile(r"[^.\[\]]+")
 
 
 def field_of(location: Sequence[str | int]) -> str:
-    """The dotted field: `model.layers[3]` for `("model", "@shape", "layers", 3)`."""
+    """Returns the dotted field: `model.layers[3]` for `("model", "@shape", "layers", 3)`."""
     field = ""
     for step in without_tags(location):
         if isinstance(step, int):
@@ -28,7 +28,7 @@ def field_of(location: Sequence[str | int]) -> str:
 
 
 def name_of(location: Sequence[str | int]) -> str:
-    """The name of the field at a location, without where it lies."""
+    """Returns the name of the field at a location, without where it lies."""
     return field_of(location[-1:])
 
 
@@ -38,13 +38,13 @@ def pointer_of(location: Sequence[str | int]) -> str:
 
 
 def location_of(field: str) -> list[str | int]:
-    """The location of a dotted field, such as errors of `models.errors` have."""
+    """Returns the location of a dotted field, such as errors of `models.errors` have."""
     return [int(step) if step.isdecimal() else step for step in _STEP.findall(field)]
 
 
 def without_tags(location: Sequence[str | int]) -> list[str | int]:
-    """The location without what pydantic adds: the tags of unions, and "[key]" where the name of a
-    member is wrong."""
+    """Returns the location without what pydantic adds: the tags of unions, and "[key]" where the
+    name of a member is wrong."""
     return [
         step
         for step in location

@@ -18,8 +18,8 @@ deeper was not meant."""
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
-    """The names of the fields beside the one at `location`, in a body that should have the type
-    `form`."""
+    """Returns the names of the fields beside the one at `location`, in a body that should have the
+    type `form`."""
     forms: list[Any] = [form]
     tag: str | None = None
     for step in location[:-1]:
@@ -45,26 +45,27 @@ def places_of(form: Any, location: Sequence[str | int]) -> list[str]:
     the one at `location`. They are dotted fields, the least deep first; items of a list have no
     number."""
     here = field_of(location)
-    elsewhere = (place for place in _places(form, name_of(location)) if place != here)
+    elsewhere = (place for place in _fields_named(form, name_of(location)) if place != here)
     return list(islice(dict.fromkeys(elsewhere), _MAX_PLACES))
 
 
-def _places(form: Any, name: str) -> Iterator[str]:
+def _fields_named(form: Any, name: str) -> Iterator[str]:
     level = [*_models_at(form, "")]
     for _ in range(_MAX_DEPTH):
         deeper: list[tuple[type[BaseModel], str]] = []
         for model, place in level:
             prefix = f"{place}." if place else ""
             for attribute, field in model.model_fields.items():
-                known = field.alias or attribute
-                if known == name:
-                    yield f"{prefix}{known}"
-                deeper += _models_at(field.annotation, f"{prefix}{known}")
+                wire_name = field.alias or attribute
+                if wire_name == name:
+                    yield f"{prefix}{wire_name}"
+                deeper += _models_at(field.annotation, f"{prefix}{wire_name}")
         level = deeper
 
 
 def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """The models that a type is made of, each with its place in a body that has the type there."""
+    """Yields the models that a type is made of, each with its place in a body that has the type
+    there."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form, place
         return
@@ -74,8 +75,8 @@ def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _models(form: Any, tag: str | None) -> Iterator[type[BaseModel]]:
-    """The models that a type is made of. Of a union with tags only those with this tag count, if a
-    tag is given."""
+    """Yields the models that a type is made of. Of a union with tags only those with this tag
+    count, if a tag is given."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form
         return

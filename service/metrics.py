@@ -41,10 +41,7 @@ QUEUE_LENGTH = Gauge(
     multiprocess_mode="livesum",
 )
 QUEUE_RUNNING = Gauge(
-    "shardwright_queue_running",
-    "Requests that compute.",
-    ["queue"],
-    multiprocess_mode="livesum",
+    "shardwright_queue_running", "Requests that compute.", ["queue"], multiprocess_mode="livesum"
 )
 QUEUE_WAIT_SECONDS = Histogram(
     "shardwright_queue_wait_seconds",
@@ -104,7 +101,7 @@ class StoredGauge:
     labels: tuple[str, ...] = ()
 
     def family(self, values: Mapping[tuple[str, ...], float]) -> Metric:
-        """The gauge with these values, by the values of its labels."""
+        """Returns the gauge with these values, by the values of its labels."""
         family = GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, value in values.items():
             family.add_metric(labels, value)
@@ -121,8 +118,7 @@ SCHEMA = StoredGauge(
     ("revision", "state"),
 )
 SWEEP_ITEMS_WAITING = StoredGauge(
-    "shardwright_sweep_items_waiting",
-    "Items of sweeps that wait, or are computed now.",
+    "shardwright_sweep_items_waiting", "Items of sweeps that wait, or are computed now."
 )
 ACTIVE_VERSION = StoredGauge(
     "shardwright_profile_active_version",

@@ -46,17 +46,19 @@ def unknown_name(
     field: str, value: str, known: Collection[str], cure: str = "", *, what: str = ""
 ) -> UnknownName:
     """Returns an error that says what an unknown name may have meant: known names that it is a
-    misspelling of, else the nearest ones. `cure` says what else can be given; `what` says what it
-    should name, as in "of a chip"."""
+    misspelling of, else the nearest ones. `cure` says what else can be given; `what` is what it
+    should name, such as "a chip"."""
     error = UnknownName(field, value, known)
     if near := misspelt(value, known):
         error.near = near
         hint = f"; did you mean {', '.join(near)}?" + (f" Else {cure}" if cure else "")
     else:
         error.near = nearest(value, known)
-        named = f" of {what}" if what else ""
-        hint = f"{named}; the nearest known are {', '.join(error.near)}"
-        hint = (hint if error.near else named) + (f"; {cure}" if cure else "")
+        hint = f" of {what}" if what else ""
+        if error.near:
+            hint += f"; the nearest known are {', '.join(error.near)}"
+        if cure:
+            hint += f"; {cure}"
     error.rule = f"unknown name{hint}"
     error.args = (f"{field} = {value!r}: {error.rule}",)
     return error
@@ -65,18 +67,18 @@ def unknown_name(
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Returns the three known names that take the fewest changes of a letter, one of each spelling,
     the nearest first. There is always one, however far."""
-    return _alike(_plain(name), _spelt(known, _plain), _MOST_COMPARED)[:_MOST_OFFERED]
+    return _nearest_spellings(_plain(name), _spelt(known, _plain), _MOST_COMPARED)[:_MOST_OFFERED]
 
 
 def nearest_setting(name: str, known: Iterable[str]) -> str | None:
     """Returns the known setting that is spelt most like `name`, and is about the same: --lora-rank
     is no slip of the pen for --q-lora-rank. None where none is. Dashes count as underscores."""
-    asked = _setting(name)
-    for candidate in _alike(asked, _spelt(known, _setting), _MOST_TRIED):
+    spelling_given = _setting(name)
+    for candidate in _nearest_spellings(spelling_given, _spelt(known, _setting), _MOST_TRIED):
         spelling = _setting(candidate)
-        if _likeness(asked, spelling) < _LIKE_A_SETTING:
+        if _likeness(spelling_given, spelling) < _LIKE_A_SETTING:
             return None
-        if _is_about_the_same(asked, spelling):
+        if _is_about_the_same(spelling_given, spelling):
             return candidate
     return None
 
@@ -95,11 +97,15 @@ def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, st
     return spellings
 
 
-def _alike(asked: str, spellings: Mapping[str, str], most: int) -> list[str]:
-    """Returns at most so many known names, by their spelling, the nearest first."""
-    compared = extract(asked, [*spellings], scorer=OSA.normalized_similarity, limit=most)
-    likeness = {spelling: _likeness(asked, spelling) for spelling, _, _ in compared}
-    return [spellings[name] for name in sorted(likeness, key=lambda name: (-likeness[name], name))]
+def _nearest_spellings(name: str, spellings: Mapping[str, str], most: int) -> list[str]:
+    """Returns the known names whose spelling is nearest to `name`, at most so many, the nearest
+    first. `spellings` has each known name by its spelling."""
+    compared = extract(name, [*spellings], scorer=OSA.normalized_similarity, limit=most)
+    likeness = {spelling: _likeness(name, spelling) for spelling, _, _ in compared}
+    return [
+        spellings[spelling]
+        for spelling in sorted(likeness, key=lambda spelling: (-likeness[spelling], spelling))
+    ]
 
 
 def _setting(name: str) -> str:
@@ -141,10 +147,10 @@ def _plain(name: str) -> str:
 def misspelt(name: str, known: Iterable[str]) -> list[str]:
     """Returns up to three known names that this one is a near misspelling of, the nearest
     first."""
-    asked = words(name)
+    name_words = words(name)
     distances: dict[str, int] = {}
     for candidate in known:
-        distance = _distance(asked, words(candidate))
+        distance = _distance(name_words, words(candidate))
         if distance is not None:
             distances[candidate] = distance
     nearest_first = sorted(distances, key=lambda candidate: (distances[candidate], candidate))
@@ -156,55 +162,56 @@ def words(name: str) -> list[str]:
     return _WORD.findall(_COUNT.sub(lambda count: f" {count[0]} ", name.lower()))
 
 
-def _distance(asked: list[str], known: list[str]) -> int | None:
-    """Returns how many letters differ, counting two that are swapped as one, where that is a near
-    misspelling; None where it is another name."""
-    if "".join(asked) == "".join(known):
+def _distance(name_words: list[str], known_words: list[str]) -> int | None:
+    """Returns the number of letters that differ between two names, given as words, if one is a near
+    misspelling of the other; None otherwise. Two letters that are swapped count as one."""
+    if "".join(name_words) == "".join(known_words):
         return 0
-    if len(asked) != len(known):
+    if len(name_words) != len(known_words):
         return None
     total = 0
-    for ours, theirs in zip(asked, known, strict=True):
-        distance = _word_distance(ours, theirs)
+    for word, known_word in zip(name_words, known_words, strict=True):
+        distance = _word_distance(word, known_word)
         if distance is None:
             return None
         total += distance
     return total
 
 
-def _word_distance(asked: str, known: str) -> int | None:
-    """Returns how many letters of two words differ. Words with numbers are near only where a digit
-    or letter is doubled by mistake, or long words of letters stand beside the same number."""
-    if asked == known:
+def _word_distance(word: str, known_word: str) -> int | None:
+    """Returns the number of letters that differ between two words, if one is a near misspelling of
+    the other; None otherwise. Words with numbers are near only where a digit or letter is doubled
+    by mistake, or long words of letters stand beside the same number."""
+    if word == known_word:
         return 0
-    if _without_a_doubled_character(asked, known):
+    if _without_a_doubled_character(word, known_word):
         return 1
-    ours, theirs = (_LETTERS_AND_NUMBERS.findall(word) for word in (asked, known))
-    if len(ours) != len(theirs):
+    parts, known_parts = map(_LETTERS_AND_NUMBERS.findall, (word, known_word))
+    if len(parts) != len(known_parts):
         return None
     total = 0
-    for our_part, their_part in zip(ours, theirs, strict=True):
-        if our_part == their_part:
+    for part, known_part in zip(parts, known_parts, strict=True):
+        if part == known_part:
             continue
-        shortest = min(len(our_part), len(their_part))
+        shortest = min(len(part), len(known_part))
         most = 2 if shortest >= _LONG_WORD else 1
-        alone = len(theirs) == 1
-        if our_part.isdigit() or their_part.isdigit() or shortest < (3 if alone else _LONG_WORD):
+        alone = len(known_parts) == 1
+        if part.isdigit() or known_part.isdigit() or shortest < (3 if alone else _LONG_WORD):
             return None
-        distance = OSA.distance(our_part, their_part)
+        distance = OSA.distance(part, known_part)
         if distance > most:
             return None
         total += distance
     return total
 
 
-def _without_a_doubled_character(asked: str, known: str) -> bool:
+def _without_a_doubled_character(word: str, known_word: str) -> bool:
     """Tells whether a character was typed twice. Not a digit of a short number: H200 is no H20."""
-    if len(asked) != len(known) + 1:
+    if len(word) != len(known_word) + 1:
         return False
     return any(
         character == following
-        and asked[:index] + asked[index + 1 :] == known
-        and (not character.isdigit() or _LONG_NUMBER.search(known) is not None)
-        for index, (character, following) in enumerate(pairwise(asked))
+        and word[:index] + word[index + 1 :] == known_word
+        and (not character.isdigit() or _LONG_NUMBER.search(known_word) is not None)
+        for index, (character, following) in enumerate(pairwise(word))
     )

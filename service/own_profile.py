@@ -12,7 +12,7 @@ _DIGITS = 16  # 64 bits, so that no two tenants have the same
 
 
 def own_profile_id(tenant: str) -> str:
-    """The id of a tenant's own profile, whether there is one yet or not."""
+    """Returns the id of a tenant's own profile, whether there is one yet or not."""
     return OWN_PREFIX + digest(tenant)[:_DIGITS]
 
 
@@ -22,6 +22,6 @@ def is_own(profile_id: str) -> bool:
 
 
 def scope_to_change(profile_id: str) -> str:
-    """The scope that a key needs to change a profile: that of reports suffices for what is a
-    tenant's own, and what all share has one of its own."""
+    """Returns the scope that a key needs to change a profile: that of reports suffices for what is
+    a tenant's own, and what all share has one of its own."""
     return "report" if is_own(profile_id) else "calibrate"

@@ -15,13 +15,14 @@ _ENDED = "The session has ended: sign in again."
 
 
 def new_session(store: Store, key: str) -> str:
-    """A session of whoever holds this key. Raises Unauthenticated unless the key is in force."""
+    """Returns a session of whoever holds this key. Raises Unauthenticated unless the key is in
+    force."""
     caller = caller_of(store, [f"Bearer {key}"])
     session, _ = new_token(store, caller.key_id or "", _PURPOSE, LASTS)
     return session
 
 
 def caller_of_session(store: Store, session: str) -> Caller:
-    """The caller whose key a session was made from. Raises Unauthenticated where the session is
-    none of ours or has ended, or its key is no longer in force."""
+    """Returns the caller whose key a session was made from. Raises Unauthenticated where the
+    session is none of ours or has ended, or its key is no longer in force."""
     return caller_of_token(store, session, _PURPOSE, _ENDED)

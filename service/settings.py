@@ -65,7 +65,7 @@ def _check_origins(listed: str) -> str:
 
 
 def listed_items(listed: str) -> list[str]:
-    """The items of a setting that lists several with commas between them."""
+    """Returns the items of a setting that lists several with commas between them."""
     return [item.strip() for item in listed.split(",") if item.strip()]
 
 
@@ -200,9 +200,9 @@ class Settings(BaseSettings):
 
 
 def from_environment(**overrides: Any) -> Settings:
-    """The settings of the environment, save for `overrides`. Raises Misconfigured for a value
-    that breaks a rule, and for a variable with the prefix that sets nothing. Those of callers may
-    be there as well."""
+    """Returns the settings of the environment, save for `overrides`. Raises Misconfigured for a
+    value that breaks a rule, and for a variable with the prefix that sets nothing. Those of callers
+    may be there as well."""
     names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
     for name in sorted(os.environ.keys() - OF_CALLERS):
         if name.upper().startswith(PREFIX) and name.upper() not in names:
@@ -217,7 +217,7 @@ def from_environment(**overrides: Any) -> Settings:
 
 
 def describe_settings() -> str:
-    """A text for the command line: every setting with its default and what it does."""
+    """Returns a text for the command line: every setting with its default and what it does."""
     lines = ["environment variables, each with its default:"]
     for name, field in Settings.model_fields.items():
         lines.append(f"  {PREFIX}{name.upper()} ({field.default})")

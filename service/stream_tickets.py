@@ -14,16 +14,16 @@ _ENDED = "The ticket has ended, or is for another stream: POST /v1/stream-ticket
 
 
 def new_ticket(store: Store, caller: Caller, path: str) -> tuple[str, datetime] | None:
-    """A ticket for the stream at this path, and when it ends; None where the service asks for no
-    keys, and so for no ticket."""
+    """Returns a ticket for the stream at this path, and when it ends; None where the service asks
+    for no keys, and so for no ticket."""
     if caller.key_id is None:
         return None
     return new_token(store, caller.key_id, _purpose(path), LASTS)
 
 
 def caller_of_ticket(store: Store, ticket: str, path: str) -> Caller:
-    """The caller whose key a ticket was made from. Raises Unauthenticated unless the ticket is for
-    this path and in force."""
+    """Returns the caller whose key a ticket was made from. Raises Unauthenticated unless the ticket
+    is for this path and in force."""
     return caller_of_token(store, ticket, _purpose(path), _ENDED)
 
 

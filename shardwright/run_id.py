@@ -17,13 +17,13 @@ _BESIDE = {"choice": "SHARDWRIGHT_CHOICE", "rank": "SHARDWRIGHT_RANK"}
 
 
 def run_id(kind: str, id_: str) -> str:
-    """The value of SHARDWRIGHT_ID for a job that comes from an answer of this kind."""
+    """Returns the value of SHARDWRIGHT_ID for a job that comes from an answer of this kind."""
     return f"{kind}-{id_}"
 
 
 def report_members(environment: Mapping[str, str]) -> dict[str, str | int]:
-    """The members of a report that name what the job of an environment was launched from; none
-    where it does not say. Raises ValueError where what it says is no name of that."""
+    """Returns the members of a report that name what the job of an environment was launched from;
+    none where it does not say. Raises ValueError where what it says is no name of that."""
     value = environment.get(VARIABLE)
     if not value:
         return {}

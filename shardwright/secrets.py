@@ -63,7 +63,7 @@ _IN_ADDRESS = re.compile(r"(://[^\s/:@'\"]{0,99}:)[^\s/@'\"]{1,500}(?=@)")
 
 
 def mask_secrets(text: str) -> str:
-    """The text with a mask in the place of every secret."""
+    """Returns the text with a mask in the place of every secret."""
     text = _PRIVATE_KEY.sub(MASK, text)
     text = _AUTHORIZATION.sub(rf"\1{MASK}", text)
     text = _IN_ADDRESS.sub(rf"\1{MASK}", text)
@@ -81,7 +81,8 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_items(items: Sequence[object]) -> list[object]:
-    """The items of a list, such as that of arguments, with a mask in the place of every secret."""
+    """Returns the items of a list, such as that of arguments, with a mask in the place of every
+    secret."""
     masked: list[object] = []
     flag = ""
     for item in items:
@@ -112,8 +113,8 @@ def _may_have_secret(text: str, named: re.Match[str]) -> bool:
 
 
 def _masked(named: re.Match[str], value: str) -> str:
-    """The mask in the quotes that a value had; of a value that is a number in JSON, in those of its
-    name. A value that tells nothing is left as it is."""
+    """Returns the mask in the quotes that a value had; of a value that is a number in JSON, in
+    those of its name. A value that tells nothing is left as it is."""
     bare = value.strip("\\\"'")
     is_number = _NUMBER.fullmatch(bare) and not named.group().lower().startswith("pass")
     if is_number or _NO_SECRET.match(bare):

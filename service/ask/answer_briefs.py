@@ -36,17 +36,17 @@ _FIGURES = (
 )
 _BEFORE_LAYOUTS = ("slip", "out_of_memory", "cluster", "fewest_chips", "fewer_chips")
 """Kinds of reasons that say what to beware of, or what else was answered than was asked."""
-_USUAL = LayoutFields.of(Layout()).model_dump(mode="json")
+_DEFAULTS = LayoutFields.of(Layout()).model_dump(mode="json")
 
 
 def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
     recommended = RecommendedLayouts.of(document).meant
     return RecommendationBrief(
-        **_members("recommendations", document, recommended),
+        **_shared_members("recommendations", document, recommended),
         notes=_notes(document),
         chips_used=document["chips_used"],
         exact=document["certificate"]["exact"],
-        reasons=[_cut(reason) for reason in _chosen(document)],
+        reasons=[_cut(reason) for reason in _reasons_for_launcher(document)],
     ).model_dump(mode="json")
 
 
@@ -56,7 +56,7 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
     best = min(ranks, key=lambda rank: (not layouts[rank]["fits"], layouts[rank]["step_time_s"]))
     query = f"?rank={best + 1}" if len(layouts) > 1 else ""
     return PredictionBrief(
-        **_members("predictions", document, layouts[best], query),
+        **_shared_members("predictions", document, layouts[best], query),
         notes=_notes(document) if best == 0 else [],
         rank=best + 1,
         of=len(layouts),
@@ -100,7 +100,7 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
     return broken or open_ or [warning["message"] for warning in document["warnings"]]
 
 
-def _members(
+def _shared_members(
     kind: str, document: Mapping[str, Any], prediction: Mapping[str, Any], query: str = ""
 ) -> dict[str, Any]:
     location = f"/v1/{kind}/{document['id']}"
@@ -112,7 +112,7 @@ def _members(
         "launch": _launch_address(location, document, query),
         "nodes": slurm.get("nodes"),
         "devices_per_node": slurm.get("gpus-per-node"),
-        "layout": _unusual_knobs(prediction["layout"]),
+        "layout": _knobs_to_write(prediction["layout"]),
         "layout_summary": LayoutFields.summary(prediction["layout"]),
         **{name: prediction.get(name) for name in _FIGURES},
     }
@@ -126,17 +126,17 @@ def _launch_address(location: str, document: Mapping[str, Any], query: str) -> s
     return None if format_ is None or is_unsaid else f"{location}/launch/{format_.name}{query}"
 
 
-def _unusual_knobs(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs of a layout that have to be said for it to be the same. One that a later release
-    has added would be refused here."""
-    said = {
+def _knobs_to_write(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the knobs of a layout that have to be said for it to be the same. One that a later
+    release has added would be refused here."""
+    knobs = {
         knob: layout[knob]
-        for knob, usual in _USUAL.items()
-        if layout.get(knob) is not None and (knob in _STACK_DECIDES or layout[knob] != usual)
+        for knob, default in _DEFAULTS.items()
+        if layout.get(knob) is not None and (knob in _STACK_DECIDES or layout[knob] != default)
     }
-    if len(said.get("layers_per_chunk", [])) > _MAX_CHUNKS:
-        del said["layers_per_chunk"]
-    return said
+    if len(knobs.get("layers_per_chunk", [])) > _MAX_CHUNKS:
+        del knobs["layers_per_chunk"]
+    return knobs
 
 
 def _notes(document: Mapping[str, Any]) -> list[str]:
@@ -145,21 +145,21 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
     return [_cut(note, _MAX_NOTE_BYTES) for note in notes[:MAX_REASONS]]
 
 
-def _chosen(document: Mapping[str, Any]) -> list[str]:
-    """The reasons that a launcher needs, in their order: what to beware of, the memory, why another
-    layout than the fastest; and then the first of the others, while there is room. An answer that
-    an earlier release stored does not tell its reasons apart, and gives the first."""
+def _reasons_for_launcher(document: Mapping[str, Any]) -> list[str]:
+    """Returns the reasons that a launcher needs, in their order: what to beware of, the memory, why
+    another layout than the fastest; and then the first of the others, while there is room. An
+    answer that an earlier release stored does not tell its reasons apart, and gives the first."""
     reasons = document["reasons"]
     kinds = [facts["kind"] for facts in document.get("reason_facts", [])]
     if len(kinds) != len(reasons):
         return list(reasons[:MAX_REASONS])
     is_slower = document.get("recommended") != document.get("fastest")
-    first = [at for at, kind in enumerate(kinds) if kind in _BEFORE_LAYOUTS][:1]
-    memory = [at for at, kind in enumerate(kinds) if kind == "memory"]
-    why = [at for at, kind in enumerate(kinds) if kind == "recommended" and is_slower]
-    others = [at for at, kind in enumerate(kinds) if kind != "recommended"]
+    first = [i for i, kind in enumerate(kinds) if kind in _BEFORE_LAYOUTS][:1]
+    memory = [i for i, kind in enumerate(kinds) if kind == "memory"]
+    why = [i for i, kind in enumerate(kinds) if kind == "recommended" and is_slower]
+    others = [i for i, kind in enumerate(kinds) if kind != "recommended"]
     chosen = [*dict.fromkeys([*first, *memory, *why, *others, *range(len(kinds))])][:MAX_REASONS]
-    return [reasons[at] for at in sorted(chosen)]
+    return [reasons[i] for i in sorted(chosen)]
 
 
 def _cut(sentence: str, limit: int = _MAX_REASON_BYTES) -> str:

@@ -55,13 +55,13 @@ answer."""
 def question_key(kind: AnswerKind, request: AnyRequest) -> str:
     """Equal for two questions that mean the same and are answered in the same words."""
     # A prediction is the same however long its caller waits; a search may end earlier.
-    unheard = {"wait_s"} if kind == "predictions" else set[str]()
-    filled = request.model_dump(mode="json", exclude=_AS_GIVEN | unheard)
-    given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
+    ignored = {"wait_s"} if kind == "predictions" else set[str]()
+    filled = request.model_dump(mode="json", exclude=_AS_GIVEN | ignored)
+    as_given = request.model_dump(mode="json", include=_AS_GIVEN, exclude_unset=True)
     if isinstance(request, RecommendationRequest) and request.include:
         # Thresholds have a time limit of their own, unless the request names one.
         filled["limited"] = "time_limit_s" in request.model_fields_set
-    return digest(kind, json.dumps({**filled, **given}, sort_keys=True))
+    return digest(kind, json.dumps({**filled, **as_given}, sort_keys=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class AnswerKey:
 def answer_key(
     rows: Rows, kind: AnswerKind, request: AnyRequest, resolve: Callable[[], Meaning]
 ) -> AnswerKey:
-    """The key of the answer to a question of the tenant of some rows, now. `resolve` finds what the
-    question means, unless that is known."""
+    """Returns the key of the answer to a question of the tenant of some rows, now. `resolve` finds
+    what the question means, unless that is known."""
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)
@@ -114,8 +114,8 @@ def answer_key(
 
 @cache
 def sources_key() -> str:
-    """The digest of the service's sources and data, of which a checkout has others under the same
-    version. Published runs have a release of their own in the key."""
+    """Returns the digest of the service's sources and data, of which a checkout has others under
+    the same version. Published runs have a release of their own in the key."""
     packages = [Path(package.__path__[0]) for package in (models, service)]
     sources = sorted(
         file

@@ -56,11 +56,11 @@ def names_used(catalogue_used: Mapping[str, Any]) -> dict[str, str]:
 
 
 def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str, Any]:
-    """A page of the answers of a kind, newest first, and the cursor of the next page."""
+    """Returns a page of the answers of a kind, newest first, and the cursor of the next page."""
     before = read_cursor(kind, query.cursor)
     with store.reading() as rows:
-        found = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
-    page, following = cut_page(kind, found, query.limit, lambda row: row.id)
+        rows_found = rows.answers.briefs(kind, query.limit + 1, before, _filter(query))
+    page, following = cut_page(kind, rows_found, query.limit, lambda row: row.id)
     return {"items": [_page_item(kind, row) for row in page], "next": following}
 
 
@@ -73,8 +73,8 @@ def _filter(query: AnswerQuery) -> AnswerFilter:
 
 
 def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
-    """The name under which answers have what goes by this name or alias. What the service does not
-    ship is stored under the name that it was registered or described by."""
+    """Returns the name under which answers have what goes by this name or alias. What the service
+    does not ship is stored under the name that it was registered or described by."""
     try:
         return find_shipped(given)
     except UnknownName:
@@ -82,8 +82,8 @@ def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
 
 
 def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:
-    """One answer of a page. Its brief is empty if an earlier release of the service, still running
-    beside this one, has written it."""
+    """Returns one answer of a page. Its brief is empty if an earlier release of the service, still
+    running beside this one, has written it."""
     item = AnswerSummary(
         id=row.id,
         created_at=row.created_at,

@@ -17,11 +17,11 @@ class AuditTrail:
         self._store = store
 
     def page(self, query: ListQuery) -> dict[str, Any]:
-        """A page of the entries, newest first, and the cursor of the next page."""
+        """Returns a page of the entries, newest first, and the cursor of the next page."""
         before = read_cursor(_LIST, query.cursor)
         with self._store.reading() as rows:
-            found = rows.audit.newest(query.limit + 1, before)
-        page, following = cut_page(_LIST, found, query.limit, lambda row: row.id)
+            audit_rows = rows.audit.newest(query.limit + 1, before)
+        page, following = cut_page(_LIST, audit_rows, query.limit, lambda row: row.id)
         entries = [
             AuditEntry(**{name: getattr(row, name) for name in AuditEntry.model_fields})
             for row in page

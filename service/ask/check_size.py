@@ -20,7 +20,7 @@ _LEAST_NEEDED = (
 
 
 def shortened(document: dict[str, Any]) -> dict[str, Any]:
-    """The answer, with lists cut where it would be longer than MAX_BYTES."""
+    """Returns the answer, with lists cut where it would be longer than MAX_BYTES."""
     for path in _LEAST_NEEDED:
         holder = document
         for step in path[:-1]:

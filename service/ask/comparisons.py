@@ -38,19 +38,17 @@ from service.store import Store
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRequest:
-    """A request in the values that the models compute with.
+    """A request in the values that the models compute with. Layouts are keyed by the name of their
+    side, "first" or "second"; a side under constraints has none."""
 
-    The sides that are layouts, by the name of the side: "first" or "second".
-    """
-
-    asked: PinnedQuestion
+    pinned: PinnedQuestion
     question: ResolvedQuestion
     """The question with the stack of the first side."""
     second_stack: ResolvedPart[Stack]
     profile: Profile
-    given: dict[str, LayoutFields]
+    given_layouts: dict[str, LayoutFields]
     completed: dict[str, LayoutFields]
-    """The given layouts with what they leave open as the stack has it."""
+    """The given layouts, with the defaults of the stack for what they leave open."""
     launched: dict[str, LaunchedQuestion]
     """The sides that are launch configurations."""
 
@@ -83,14 +81,14 @@ class Comparisons:
             stacks = _stacks(request, launched)
             question = resolver.resolve(pinned.model_copy(update={"stack": stacks["first"]}))
             second_stack = resolver.stack(stacks["second"])
-        given = {name: side.layout for name, side in _sides(request).items() if side.layout}
-        given |= {name: side.layout for name, side in launched.items()}
+        given_layouts = {name: side.layout for name, side in _sides(request).items() if side.layout}
+        given_layouts |= {name: side.layout for name, side in launched.items()}
         resolved = _ResolvedRequest(
-            pinned, question, second_stack, profile, given, completed={}, launched=launched
+            pinned, question, second_stack, profile, given_layouts, completed={}, launched=launched
         )
         completed = {
             name: layout.with_stack_defaults(resolved.problem_of(name))
-            for name, layout in given.items()
+            for name, layout in given_layouts.items()
         }
         for name, layout in completed.items():
             place = _place(resolved, name)
@@ -98,7 +96,7 @@ class Comparisons:
             require_all_legal(
                 resolved.problem_of(name),
                 {place: layout.build()},
-                {place: given[name]},
+                {place: given_layouts[name]},
                 pinned.workload,
                 None if side is None else side.settings,
             )
@@ -108,7 +106,7 @@ class Comparisons:
 def _launched_sides(
     resolver: Resolver, request: ComparisonRequest | LaunchedComparisonRequest
 ) -> dict[str, LaunchedQuestion]:
-    """The sides that are launch configurations. What the first says, the second must not
+    """Returns the sides that are launch configurations. What the first says, the second must not
     contradict, except for the stack, and for how a vocabulary is padded."""
     if isinstance(request, ComparisonRequest):
         return {}
@@ -127,7 +125,8 @@ def _launched_sides(
 def _plain_question(
     request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
 ) -> PinnedQuestion:
-    """The question of both sides: the last launch is read with all that the first says."""
+    """Returns the question of both sides. Where both are launches, that of the second has it all,
+    because it was read with the question of the first beside it."""
     if isinstance(request, ComparisonRequest):
         return request
     return [*launched.values()][-1].question.model_copy(update={"profile": request.profile})
@@ -136,11 +135,11 @@ def _plain_question(
 def _stacks(
     request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
 ) -> dict[str, str | StackFields]:
-    """The stack of each side. One that is not launched runs that of the request, or else that of
-    the other side."""
+    """Returns the stack of each side. One that is not launched runs that of the request, or else
+    that of the other side."""
     stacks = {name: side.question.stack for name, side in launched.items()}
-    usual = request.stack or next(iter(stacks.values()))
-    return {name: stacks.get(name, usual) for name in ("first", "second")}
+    default_stack = request.stack or next(iter(stacks.values()))
+    return {name: stacks.get(name, default_stack) for name in ("first", "second")}
 
 
 def _sides(request: ComparisonRequest | LaunchedComparisonRequest) -> dict[str, Side]:
@@ -186,15 +185,12 @@ def _explain(
     failed: list[OutOfMemoryRun],
     comparison: Comparison,
 ) -> ComparisonAnswer:
-    """The answer document: both sides, with reasons and assumptions."""
+    """Returns the answer document: both sides, with reasons and assumptions."""
     answer = ComparisonAnswer.of(
         comparison,
         resolved.question.problem.cluster,
         grounds(
-            resolved.asked,
-            resolved.question,
-            resolved.profile,
-            comparison.first.prediction.layout,
+            resolved.pinned, resolved.question, resolved.profile, comparison.first.prediction.layout
         ),
     )
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
@@ -212,7 +208,7 @@ def _explain(
     for name, prediction in predictions.items():
         answer.assumptions += empty_chunk_assumptions(f"the {name}", prediction)
     for name, completed in resolved.completed.items():
-        given = resolved.given[name]
+        given = resolved.given_layouts[name]
         problem = resolved.problem_of(name)
         place = _place(resolved, name)
         answer.assumptions += layout_assumptions(place, given, completed, problem)

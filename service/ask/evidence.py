@@ -21,10 +21,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.errors import ServiceError
 from service.identifiers import digest
-from service.resolve.answered_layout import (
-    layout_of_prediction,
-    layout_of_recommendation,
-)
+from service.resolve.answered_layout import layout_of_prediction, layout_of_recommendation
 from service.resolve.known_predictions import prediction_of, without_fleet
 from service.resolve.measurements import is_within_interval, log_ratio, mfu_of
 from service.resolve.profiles import active_profile
@@ -96,14 +93,14 @@ class _RunIndex:
         )
 
     def by_distance(self, traits: RunTraits) -> Iterator[tuple[int, float]]:
-        """The index of every run and its distance, the nearest first."""
+        """Yields the index of every run and its distance, the nearest first."""
         distances = self.library.distances(traits)
         for i in np.argsort(distances, kind="stable"):
             yield int(i), float(distances[i])
 
     def selected(self, query: EvidenceQuery, traits: RunTraits) -> list[tuple[int, float]]:
-        """The index of every run that the query selects and its distance, the nearest first, and of
-        those equally near the newest."""
+        """Returns the index of every run that the query selects and its distance, the nearest
+        first, and of those equally near the newest."""
         distances = self.library.distances(traits)
         words = (query.text or "").casefold().split()
         return [
@@ -157,8 +154,8 @@ class Evidence:
             _run_index(rows)
 
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
-        """A page of the runs that the query selects, the nearest first to an answer in the asker's
-        own store, or to what the query names."""
+        """Returns a page of the runs that the query selects, the nearest first to an answer in the
+        asker's own store, or to what the query names."""
         first = int(read_cursor(_LIST, query.cursor) or 0)
         with asker.reading() as rows:
             profile = without_fleet(active_profile(rows))
@@ -166,8 +163,10 @@ class Evidence:
             traits = _query_traits(rows, query)
             index = _run_index(rows)
             selected = index.selected(query, traits)
-            rest = [*enumerate(selected, 1)][first : first + query.limit + 1]
-            page, following = cut_page(_LIST, rest, query.limit, lambda ranked: str(ranked[0]))
+            following_runs = [*enumerate(selected, 1)][first : first + query.limit + 1]
+            page, following = cut_page(
+                _LIST, following_runs, query.limit, lambda ranked: str(ranked[0])
+            )
             near = [
                 _NearRun.of(resolver, index.runs[i], distance, profile) for _, (i, distance) in page
             ]
@@ -180,14 +179,14 @@ class Evidence:
         ).model_dump(mode="json")
 
     def families(self) -> list[str]:
-        """The publications that runs are of."""
+        """Returns the publications that runs are of."""
         with self._store.reading() as rows:
             return sorted({run.family for run in _run_index(rows).runs})
 
     def nearest_to_layout(
         self, problem: Problem, layout: Layout, profile: Profile
     ) -> list[EvidenceShown]:
-        """The nearest runs that did run, one of each model, chip and source."""
+        """Returns the nearest runs that did run, one of each model, chip and source."""
         traits = RunTraits.of(problem, layout)
         published = without_fleet(profile)
         nearest = dict[tuple[str, str, str], _NearRun]()
@@ -207,13 +206,13 @@ class Evidence:
 
 @cached(LRUCache(_RELEASES), key=lambda rows: rows.versions.evidence, lock=Lock())
 def _run_index(rows: Rows) -> _RunIndex:
-    """The runs that the database has, read once for each release. One has the same runs in every
-    database."""
+    """Returns the runs that the database has, read once for each release. One has the same runs in
+    every database."""
     return _RunIndex.of([read_stored(PublishedRun, run) for run in rows.evidence.all()])
 
 
 def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
-    """The traits of the answer that the query names, or those that it states."""
+    """Returns the traits of the answer that the query names, or those that it states."""
     resolver = Resolver(rows)
     if query.prediction_id is not None:
         answered = layout_of_prediction(rows, query.prediction_id, query.rank)
@@ -225,17 +224,17 @@ def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
 
 
 def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
-    stated: dict[str, Any] = {
+    traits: dict[str, Any] = {
         "precision": query.precision,
         "seq_len": query.seq_len,
         "num_chips": query.num_chips,
     }
     if query.seq_len and query.global_batch:
-        stated["tokens_per_step"] = query.seq_len * query.global_batch
+        traits["tokens_per_step"] = query.seq_len * query.global_batch
     if query.model is not None:
         architecture = resolver.architecture(query.model).value
         count = architecture.parameters
-        stated |= {
+        traits |= {
             "parameters": count.total,
             "active_parameters": count.active,
             "sparse": architecture.is_moe,
@@ -243,31 +242,33 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
     if query.cluster is not None:
         preset = ClusterPreset(preset=query.cluster, num_chips=query.num_chips)
         chip, _, size = resolver.cluster_parts(preset)
-        stated |= {
+        traits |= {
             "chip": chip.value.id,
             "generation": chip.value.generation,
             "num_chips": size.num_chips,
         }
     if query.stack is not None:
-        stated["stack"] = resolver.stack(query.stack).value.calibrated_as
-    return RunTraits(**stated)
+        traits["stack"] = resolver.stack(query.stack).value.calibrated_as
+    return RunTraits(**traits)
 
 
 def _evidence_answer(near: _NearRun, profile: Profile, traits: RunTraits) -> EvidenceAnswer:
-    """The run, what sets it apart from what is wanted, and how well it is predicted."""
+    """Returns the run, what sets it apart from what is wanted, and how well it is predicted."""
     differences = traits.differences_from(near.run.traits())
     return EvidenceAnswer(
-        **_told_anyway(near.run, near.problem, profile),
+        **_question_independent_facts(near.run, near.problem, profile),
         distance=near.distance,
         differs={
-            name: Difference(asked=asked, run=of_run)
-            for name, (asked, of_run) in differences.items()
+            name: Difference(asked=wanted_value, run=of_run)
+            for name, (wanted_value, of_run) in differences.items()
         },
     )
 
 
 @cached_by_identity(_KEPT_RUNS, objects=3)
-def _told_anyway(run: PublishedRun, problem: Problem, profile: Profile) -> dict[str, Any]:
+def _question_independent_facts(
+    run: PublishedRun, problem: Problem, profile: Profile
+) -> dict[str, Any]:
     """Returns the facts of a published run that do not depend on the question it is near to.
     Callers share the dictionary, and must not change it."""
     layout = run.layout.build()

@@ -90,8 +90,9 @@ class Frontiers:
 
 
 def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
-    """The grid in parts that take about as long together as at once: what differs only in the speed
-    of links is searched together. Where only links differ, a part has one speed of the first."""
+    """Yields the grid in parts that take about as long together as at once: what differs only in
+    the speed of links is searched together. Where only links differ, a part has one speed of the
+    first."""
     apart = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
     for values in product(*(grid[name] for name in apart)):
         yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
@@ -104,7 +105,7 @@ def _explain(
     failed: list[OutOfMemoryRun],
     points: Sequence[Point],
 ) -> FrontierAnswer:
-    """The answer document: points and crossings, with reasons and assumptions."""
+    """Returns the answer document: points and crossings, with reasons and assumptions."""
     grid = request.grid.axes()
     left_out = [f"{line}, wherever anything else fits" for line in left_out_reasons(0.0, failed)]
     rests_on = grounds(request, resolved, profile, _layout_of_question(resolved.problem, points))
@@ -159,8 +160,8 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
 
 
 def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | None:
-    """The first layout of the points that is also one of the cluster and the model that the request
-    names; None where there is none."""
+    """Returns the first layout of the points that is also one of the cluster and the model that the
+    request names; None where there is none."""
     layouts = [
         layout
         for point in points

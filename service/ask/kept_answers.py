@@ -49,21 +49,21 @@ class KeptAnswers(Generic[Request, Resolved]):
         self._meaning = meaning
 
     def get(self, id_: str) -> AnswerText:
-        """The text of an answer; raises NotFound where there is none."""
+        """Returns the text of an answer; raises NotFound where there is none."""
         with self._store.reading() as rows:
             return rows.answers.get(self._kind, id_).text
 
     def look_up(self, request: Request) -> Prepared | Unanswered[KeyedQuestion[Resolved]]:
-        """The answer that the same question was given, if all that it rests on is as it was; else
-        the question, which is resolved once: to make its key, unless that is known, and to be
+        """Returns the earlier answer to the same question, if all that it rests on is unchanged;
+        else the question. A question is resolved at most once, both to make its key and to be
         answered."""
         with self._store.reading() as rows:
             resolve = cache(lambda: self._resolve(rows, request))
             key = answer_key(rows, self._kind, request, lambda: self._meaning(resolve()))
-            known = self._known(rows, key.digest)
-            if known is not None:
+            earlier = self._earlier_answer(rows, key.digest)
+            if earlier is not None:
                 count_lookup("answers", is_hit=True)
-                return known
+                return earlier
             return Unanswered(KeyedQuestion(key, resolve()))
 
     def is_current(self, request: Request, key: AnswerKey) -> bool:
@@ -74,23 +74,22 @@ class KeptAnswers(Generic[Request, Resolved]):
             )
         return now.digest == key.digest
 
-    def _known(self, rows: Rows, key: str) -> Prepared | None:
-        """The answer under a key: as it is where the tenant has been given it before, else as an
-        answer of its own with the same text."""
+    def _earlier_answer(self, rows: Rows, key: str) -> Prepared | None:
+        """Returns the tenant's own answer under a key. Where only another tenant has one, returns
+        the function that stores a reference to it as the tenant's own. Returns None where nobody
+        has one."""
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
-        mine: Answer | None = memory.at_hand(place)
-        if mine is None or not mine.is_given_again:
+        own: Answer | None = memory.at_hand(place)
+        if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None
-            mine = rows.answers.mine(self._kind, key)
-            others = rows.answers.of_anyone(self._kind, key) if mine is None else None
-            if others is not None:
-                return lambda rows: _save_reference(rows, others, key)
-            if mine is None:
-                return None
-            memory.put_at_hand_unchanging(place, mine, mine.text.size)
-        return CreatedResource(mine.location, None, text=mine.text, status=ANSWERED_BEFORE)
+            own = rows.answers.mine(self._kind, key)
+            if own is None:
+                others = rows.answers.of_anyone(self._kind, key)
+                return None if others is None else lambda rows: _save_reference(rows, others, key)
+            memory.put_at_hand_unchanging(place, own, own.text.size)
+        return CreatedResource(own.location, None, text=own.text, status=ANSWERED_BEFORE)
 
     def prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
         """Returns the function that stores an answer as it is sent, and its text under `key`. The

@@ -43,8 +43,8 @@ class RunsAlike:
 
 
 def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
-    """The runs of this model, chip and stack whose last report says that they ran out of memory,
-    latest first and one for each layout and need.
+    """Returns the runs of this model, chip and stack whose last report says that they ran out of
+    memory, latest first and one for each layout and need.
 
     A run is left out where another disproves it: one that was measured later, did train some steps,
     and is predicted to need as much memory.
@@ -64,15 +64,15 @@ def out_of_memory_runs_alike(
     if not failed:
         return []
     fitted = _last_reports(rows, alike, profile, did_fit=True)
-    kept: list[OutOfMemoryRun] = []
+    standing: list[OutOfMemoryRun] = []
     for run in failed:
         disproved = any(_disproves(other, run) for other in fitted)
         repeated = any(
-            (run.needed_gib, run.layout) == (other.needed_gib, other.layout) for other in kept
+            (run.needed_gib, run.layout) == (other.needed_gib, other.layout) for other in standing
         )
         if not disproved and not repeated:
-            kept.append(run)
-    return kept
+            standing.append(run)
+    return standing
 
 
 def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
@@ -81,15 +81,16 @@ def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
 
 
 def least_failed_gib(runs: list[OutOfMemoryRun]) -> float:
-    """The least memory, in GiB, that a run was predicted to need and still ran out of; infinite
-    where none did."""
+    """Returns the least memory, in GiB, that a run was predicted to need and still ran out of;
+    infinite where none did."""
     return min((run.needed_gib for run in runs), default=math.inf)
 
 
 def oom_warnings(
     predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]
 ) -> list[str]:
-    """A warning for each of the named layouts that needs as much memory as a run that failed."""
+    """Returns a warning for each of the named layouts that needs as much memory as a run that
+    failed."""
     worst = {name: _most_telling_run(prediction, runs) for name, prediction in predictions.items()}
     return [
         _warning(name, predictions[name], run) for name, run in worst.items() if run is not None
@@ -120,20 +121,21 @@ def _most_telling_run(
 
 
 def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str:
-    what = "this layout" if run.layout == prediction.layout else "a layout"
+    failed_layout = "this layout" if run.layout == prediction.layout else "a layout"
     usable = prediction.usable_gib
     return (
-        f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but {what},"
-        f" predicted to need {run.needed_gib:.1f}, was reported out of memory (report"
-        f" {run.report_id}): a recommendation leaves out what needs as much, if anything else fits"
+        f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but"
+        f" {failed_layout}, predicted to need {run.needed_gib:.1f}, was reported out of memory"
+        f" (report {run.report_id}): a recommendation leaves out what needs as much, if anything"
+        " else fits"
     )
 
 
 def _last_reports(
     rows: Rows, alike: RunsAlike, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
-    """The last report of every run, latest first: of runs that trained some steps (`did_fit`), or
-    of runs that ran out of memory."""
+    """Returns the last report of every run, latest first: of runs that trained some steps
+    (`did_fit`), or of runs that ran out of memory."""
     out_of_memory = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
@@ -149,11 +151,11 @@ def _last_reports(
         return []
     with _needs_lock:
         needs = {key: _needs[key] for key in last if key in _needs}
-    missing = {key: report.id for key, report in last.items() if key not in needs}
-    if missing:
-        runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*missing.values()]))
+    not_predicted = {key: report.id for key, report in last.items() if key not in needs}
+    if not_predicted:
+        runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*not_predicted.values()]))
         predicted = _predicted_needs(runs, profile)
-        new = {key: predicted.get(report_id) for key, report_id in missing.items()}
+        new = {key: predicted.get(report_id) for key, report_id in not_predicted.items()}
         with _needs_lock:
             _needs.update(new)
         needs |= new
@@ -174,12 +176,14 @@ def _last_reports(
 def _predicted_needs(
     runs: Sequence[StoredRun], profile: Profile
 ) -> dict[str, tuple[LayoutFields, float]]:
-    """The layout of each run and the GiB that it needs, by report id."""
+    """Returns the layout of each run and the GiB that it needs, by report id."""
     needed = needed_gib(runs, profile).tolist()
-    return {run.report_id: (_shown(run), gib) for run, gib in zip(runs, needed, strict=True)}
+    return {
+        run.report_id: (_predicted_layout(run), gib) for run, gib in zip(runs, needed, strict=True)
+    }
 
 
-def _shown(run: StoredRun) -> LayoutFields:
-    """The layout of a run's prediction as answers have it now, whenever it was stored."""
+def _predicted_layout(run: StoredRun) -> LayoutFields:
+    """Returns the layout of a run's prediction as answers have it now, whenever it was stored."""
     layout = run.predicted_layout().build()
     return LayoutFields.shown(layout, on_torus=run.problem.cluster.is_torus)

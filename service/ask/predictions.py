@@ -18,7 +18,6 @@ from service.ask.answer_pages import answer_page
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion
 from service.ask.oom_history import RunsAlike, oom_warnings
 from service.errors import Refused
-from service.formats.settings.reservation import Reservation
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
 from service.resolve.launch_jobs import AnswerLaunched, launch_block
@@ -26,7 +25,6 @@ from service.resolve.launched_question import LaunchedQuestion, launched_questio
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.creation import Unanswered
 from service.runtime.idempotency import Prepared
-from service.schemas.launch_form import LaunchRead
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
 from service.schemas.list_query import AnswerQuery
@@ -46,53 +44,53 @@ _Request = PredictionRequest | LaunchedPredictionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A question with what it names, and its layouts as they were given, by where they stand."""
+class _LayoutsQuestion:
+    """A question about layouts, with the names in it resolved. Layouts are keyed by the field of
+    the request that has them."""
 
-    question: PinnedQuestion
+    pinned: PinnedQuestion
     resolved: ResolvedQuestion
-    given: dict[str, LayoutFields]
+    given_layouts: dict[str, LayoutFields]
     launched: LaunchedQuestion | None = None
 
 
-_Question = KeyedQuestion[_Asked]
+_Question = KeyedQuestion[_LayoutsQuestion]
 
 
 @dataclass(frozen=True, slots=True)
-class _ResolvedRequest:
-    """A request in the values that the models compute with; layouts by where they stand in it."""
+class _LegalRequest:
+    """A question whose layouts are complete and legal, in the values that the models compute
+    with."""
 
-    asked: PinnedQuestion
-    question: ResolvedQuestion
+    question: _LayoutsQuestion
+    resolved: ResolvedQuestion
+    """The question without limits on the search, which layouts that are given may exceed."""
     profile: Profile
-    given: dict[str, LayoutFields]
     completed: dict[str, LayoutFields]
-    """The given layouts with what they leave open as the stack has it."""
+    """The given layouts, with the defaults of the stack for what they leave open."""
     layouts: dict[str, Layout]
-    """The layouts of the request as values."""
-    launch_read: LaunchRead | None = None
-    reservations: tuple[Reservation, ...] = ()
+    """The completed layouts as values."""
 
 
 class Predictions:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept = KeptAnswers(store, "predictions", _asked, _meaning)
+        self._kept = KeptAnswers(store, "predictions", _layouts_question, _meaning)
 
     def look_up(self, request: _Request) -> Prepared | Unanswered[_Question]:
         return self._kept.look_up(request)
 
     def answer(self, request: _Request) -> Prepared:
-        """The answer that was given before, or else a new one."""
-        found = self.look_up(request)
-        return self.predict(found.question) if isinstance(found, Unanswered) else found
+        """Returns the answer that was given before, or else a new one."""
+        earlier = self.look_up(request)
+        return self.predict(earlier.question) if isinstance(earlier, Unanswered) else earlier
 
     def predict(self, question: _Question) -> Prepared:
-        """A new answer to a question that was looked up."""
+        """Returns a new answer to a question that was looked up."""
         key = question.key
-        resolved = _with_stack_defaults(question.resolved, key.profile)
-        failed = key.out_of_memory.get(RunsAlike.of(resolved.question.problem), [])
-        answer = _explain(resolved, _predict(resolved), failed)
+        legal = _legal_request(question.resolved, key.profile)
+        failed = key.out_of_memory.get(RunsAlike.of(legal.resolved.problem), [])
+        answer = _explain(legal, _predict(legal), failed)
         return self._kept.prepare(answer, key.digest)
 
     def get(self, id_: str) -> AnswerText:
@@ -102,84 +100,75 @@ class Predictions:
         return answer_page(self._store, "predictions", query)
 
 
-def _asked(rows: Rows, request: _Request) -> _Asked:
+def _layouts_question(rows: Rows, request: _Request) -> _LayoutsQuestion:
     resolver = Resolver(rows)
     if isinstance(request, PredictionRequest):
-        return _Asked(request, resolver.resolve(request), request.layouts_by_field())
+        return _LayoutsQuestion(request, resolver.resolve(request), request.layouts_by_field())
     launched = launched_question(resolver, request.launch, request)
     layouts = {launched.layout_field: launched.layout}
-    return _Asked(launched.question, launched.resolved, layouts, launched)
+    return _LayoutsQuestion(launched.question, launched.resolved, layouts, launched)
 
 
-def _meaning(asked: _Asked) -> Meaning:
-    return Meaning.of([asked.resolved])
+def _meaning(question: _LayoutsQuestion) -> Meaning:
+    return Meaning.of([question.resolved])
 
 
-def _with_stack_defaults(asked: _Asked, profile: Profile) -> _ResolvedRequest:
-    """The request with its layouts completed. Raises Refused where one of them is not legal."""
-    launched = asked.launched
+def _legal_request(question: _LayoutsQuestion, profile: Profile) -> _LegalRequest:
+    """Completes the layouts of a question. Raises Refused where one of them is not legal."""
     completed = {
-        name: fields.with_stack_defaults(asked.resolved.problem)
-        for name, fields in asked.given.items()
+        field: layout.with_stack_defaults(question.resolved.problem)
+        for field, layout in question.given_layouts.items()
     }
-    layouts = {name: fields.build() for name, fields in completed.items()}
-    question = asked.resolved.for_layouts(layouts.values())
-    settings = None if launched is None else launched.settings
-    require_all_legal(question.problem, layouts, asked.given, asked.question.workload, settings)
-    return _ResolvedRequest(
-        asked=asked.question,
-        question=question,
-        profile=profile,
-        given=asked.given,
-        completed=completed,
-        layouts=layouts,
-        launch_read=None if launched is None else launched.read,
-        reservations=() if launched is None else launched.reservations,
+    layouts = {field: layout.build() for field, layout in completed.items()}
+    resolved = question.resolved.for_layouts(layouts.values())
+    require_all_legal(
+        resolved.problem,
+        layouts,
+        question.given_layouts,
+        question.pinned.workload,
+        None if question.launched is None else question.launched.settings,
     )
+    return _LegalRequest(question, resolved, profile, completed, layouts)
 
 
-def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
-    layouts = [*resolved.layouts.values()]
-    predictions = predict_layouts(resolved.question.problem, layouts, resolved.profile)
-    cluster = resolved.question.problem.cluster
-    answers = [PredictedLayout.of(prediction, cluster) for prediction in predictions]
-    return dict(zip(resolved.layouts, answers, strict=True))
+def _predict(request: _LegalRequest) -> dict[str, PredictedLayout]:
+    problem = request.resolved.problem
+    predictions = predict_layouts(problem, [*request.layouts.values()], request.profile)
+    answers = [PredictedLayout.of(prediction, problem.cluster) for prediction in predictions]
+    return dict(zip(request.layouts, answers, strict=True))
 
 
 def _explain(
-    resolved: _ResolvedRequest,
-    predicted: dict[str, PredictedLayout],
-    failed: list[OutOfMemoryRun],
+    request: _LegalRequest, predicted: dict[str, PredictedLayout], failed: list[OutOfMemoryRun]
 ) -> PredictionAnswer:
-    """The answer document: the predictions with warnings and assumptions. `failed` are the runs of
-    the same model, chip and stack that ran out of memory."""
-    problem = resolved.question.problem
+    """Returns the answer document: the predictions with warnings and assumptions. `failed` are the
+    runs of the same model, chip and stack that ran out of memory."""
+    problem = request.resolved.problem
+    pinned = request.question.pinned
+    launched = request.question.launched
     fastest_s = min(prediction.step_time_s for prediction in predicted.values())
-    first = next(iter(resolved.layouts.values()))
-    grounds = basis(resolved.asked, resolved.question, resolved.profile, first)
-    for name, completed in resolved.completed.items():
-        given = resolved.given[name]
-        grounds["assumptions"] += layout_assumptions(name, given, completed, problem)
-        grounds["assumptions"] += empty_chunk_assumptions(name, predicted[name])
+    first = next(iter(request.layouts.values()))
+    grounds = basis(pinned, request.resolved, request.profile, first)
+    for field, completed in request.completed.items():
+        given = request.question.given_layouts[field]
+        grounds["assumptions"] += layout_assumptions(field, given, completed, problem)
+        grounds["assumptions"] += empty_chunk_assumptions(field, predicted[field])
     grounds["request"]["layouts"] = [
-        completed.model_dump(mode="json") for completed in resolved.completed.values()
+        completed.model_dump(mode="json") for completed in request.completed.values()
     ]
     return PredictionAnswer(
         layouts=[*predicted.values()],
         out_of_memory=failed,
         warnings=[
-            *(() if resolved.launch_read is None else resolved.launch_read.warnings),
+            *(() if launched is None else launched.read.warnings),
             *implausible_values(problem, fastest_s),
             *oom_warnings(predicted, failed),
         ],
         launch=launch_block(
-            problem,
-            first,
-            resolved.asked,
-            AnswerLaunched(kind="prediction", id=grounds["id"], rank=1),
+            problem, first, pinned, AnswerLaunched(kind="prediction", id=grounds["id"], rank=1)
         ),
-        launch_read=resolved.launch_read,
-        reservations=ReservationAnswer.first_of(resolved.reservations),
+        launch_read=None if launched is None else launched.read,
+        reservations=ReservationAnswer.first_of(() if launched is None else launched.reservations),
         **grounds,
     )
 
@@ -193,17 +182,17 @@ def require_all_legal(
 ) -> None:
     """Raise Refused with an error for every layout that breaks a rule.
 
-    Layouts are named by where they stand in the request; `given` has them as they are there, so
-    that an error about a knob that was left out shows no value for it, and so has `workload`.
+    Layouts are keyed by the field of the request that has them. `given` has them as the request
+    does, so that an error about a knob that was left out shows no value for it; so does `workload`.
     `settings` are the names of knobs in the words of the request, where these are not its fields.
     """
     if not layouts:
         return
     broken = first_broken(problem, Layouts.of(layouts.values()))
     errors = [
-        _broken_rule(problem, layout, name, given[name], RULES[index], settings or {})
+        _broken_rule_error(problem, layout, name, given[name], RULES[index], settings or {})
         if RULES[index].blamed_field(problem, layout) != BATCH_FIELD
-        else _undivided_batch(problem, layout, name, workload, RULES[index], settings)
+        else _batch_error(problem, layout, name, workload, RULES[index], settings)
         for (name, layout), index in zip(layouts.items(), broken, strict=True)
         if index >= 0
     ]
@@ -215,7 +204,7 @@ _OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
 """The knob to blame for a broken rule about another one, where that one was left open."""
 
 
-def _broken_rule(
+def _broken_rule_error(
     problem: Problem,
     layout: Layout,
     name: str,
@@ -225,14 +214,14 @@ def _broken_rule(
 ) -> Invalid:
     knob = rule.blamed_knob(problem, layout)
     other = _OTHER_CULPRIT.get(knob or "")
-    if knob not in given.given and other in given.given:
+    if knob not in given.knobs_given and other in given.knobs_given:
         knob = other
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
-    value = getattr(given, given.field_of(knob)) if knob in given.given else None
+    value = getattr(given, given.field_of(knob)) if knob in given.knobs_given else None
     return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
 
 
-def _undivided_batch(
+def _batch_error(
     problem: Problem,
     layout: Layout,
     name: str,
@@ -240,7 +229,8 @@ def _undivided_batch(
     rule: Rule,
     settings: Mapping[str, str] | None,
 ) -> Invalid:
-    """The error for a batch that the layout does not divide, in tokens where it was given so."""
+    """Returns the error for a batch that the layout does not divide, in tokens where it was given
+    so."""
     message = f"{rule.name}: {rule.message(problem, layout)}"
     if settings is not None:
         setting = settings.get("global_batch")

@@ -18,8 +18,8 @@ from service.schemas.prediction import PredictedLayout
 def cluster_reasons(
     choices: Sequence[Choice], fewest_chips_reasons: Sequence[str], objective: Objective
 ) -> list[Reason]:
-    """Why the first cluster is the best, and how the fewest chips were found; nothing where no
-    clusters were compared."""
+    """Returns why the first cluster is the best, and how the fewest chips were found; nothing where
+    no clusters were compared."""
     if not choices:
         return []
     best = choice_reason(choices, objective)
@@ -27,7 +27,7 @@ def cluster_reasons(
 
 
 def fewest_chips_without_price(chip: Chip) -> str:
-    """Why the fewest chips for a budget were not looked for."""
+    """Returns why the fewest chips for a budget were not looked for."""
     return (
         f"fewest chips: not looked for, since objective.budget_usd needs a price of {chip.id}, and"
         " none is published: objective.prices takes one"
@@ -35,7 +35,8 @@ def fewest_chips_without_price(chip: Chip) -> str:
 
 
 def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:
-    """Why the nodes are cut into groups that are not the fastest; nothing where they are."""
+    """Returns why the nodes are cut into groups that are not the fastest; nothing where they
+    are."""
     faster = allocation.faster
     if faster is None:
         return []
@@ -54,7 +55,8 @@ def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:
 
 
 def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[Reason]:
-    """Why chips that are held are left over, of which the request lets `max_chips` be used."""
+    """Returns the reason why some of the chips that are held are not used; none where all are. The
+    request lets `max_chips` be used."""
     used = allocation.cluster.num_chips
     spare = sum(allocation.spares.values())
     if not spare:

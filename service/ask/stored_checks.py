@@ -8,8 +8,9 @@ from typing import Any
 
 from service.ask.answer_keys import Meaning
 from service.ask.answer_pages import answer_page, names_used
+from service.ask.check_answers import ResolvedCheck
 from service.ask.check_size import shortened
-from service.ask.checks import Checks, ResolvedCheck
+from service.ask.checks import Checks
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion, save_answer
 from service.identifiers import new_id
 from service.runtime.creation import Unanswered
@@ -36,12 +37,9 @@ class StoredChecks:
         return self._kept.look_up(request)
 
     def check(
-        self,
-        request: Request,
-        question: _Question,
-        require_client: Callable[[], None] = no_client,
+        self, request: Request, question: _Question, require_client: Callable[[], None] = no_client
     ) -> SaveRows:
-        """A new answer to a question that was looked up."""
+        """Returns a new answer to a question that was looked up."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)
         answer, brief = _stored(checked), _brief(checked)
         return save_answer(answer, question.key.digest, brief)
@@ -53,19 +51,19 @@ class StoredChecks:
         return answer_page(self._store, "checks", query)
 
 
-def _meaning(asked: ResolvedCheck) -> Meaning:
-    return Meaning.of([asked.resolved])
+def _meaning(job: ResolvedCheck) -> Meaning:
+    return Meaning.of([job.resolved])
 
 
 def _stored(checked: dict[str, Any]) -> Answer:
-    """The answer with an id and the time, which its text names."""
+    """Returns the answer with an id and the time, which its text names."""
     id_, now = new_id(), datetime.now(UTC)
-    named = {
+    identity = {
         "id": id_,
         "created_at": now.isoformat().replace("+00:00", "Z"),
         "location": f"/v1/checks/{id_}",
     }
-    document = shortened({**checked, **named})
+    document = shortened({**checked, **identity})
     profile = document["profile"]
     return Answer(
         kind="checks",

@@ -33,14 +33,15 @@ class Timelines:
         return f'"{digest(*_key(kind, id_, query))[:32]}"'
 
     def kept(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> AnswerText | None:
-        """The timeline, if it was drawn lately. Raises NotFound where there is no such answer."""
+        """Returns the timeline, if it was drawn lately. Raises NotFound where there is no such
+        answer."""
         with self._store.reading() as rows:
             rows.answers.get(kind, id_)
         text: AnswerText | None = self._store.memory.get(_key(kind, id_, query))
         return text
 
     def drawn(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> AnswerText:
-        """The timeline, drawn unless somebody had it drawn meanwhile."""
+        """Returns the timeline, drawn unless somebody had it drawn meanwhile."""
         text = self.kept(kind, id_, query)
         if text is None:
             text = AnswerText.of(encoded(self._document(kind, id_, query)))

@@ -106,7 +106,8 @@ class AutoCalibration:
         self._done_keys.add(due.key)
 
     def _prepare(self, due: _DueCalibration) -> SaveRows:
-        """The new version; or the profile as it is, so that no process tries the same again."""
+        """Returns the new version; or the profile as it is, so that no process tries the same
+        again."""
         calibrations = self._calibrations
         if due.tenant is not None:
             calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))

@@ -38,7 +38,12 @@ from service.formats.tables import nccl_tests
 from service.formats.tables.nccl_tests_output import Output, read_output
 from service.identifiers import new_id
 from service.json_pointers import relocate_errors
-from service.learning.withdrawals import end_own_version, may_withdraw, withdrawal_etag
+from service.learning.withdrawals import (
+    current_document,
+    end_own_version,
+    may_withdraw,
+    withdrawal_etag,
+)
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
 from service.runtime.admission import IsDisconnected
@@ -117,10 +122,10 @@ class Benchmarks:
         return lambda rows: _save(rows, answer, resolved.request, problem, received)
 
     def get(self, id_: str) -> tuple[dict[str, Any], str]:
-        """The benchmark with its submission, and its ETag."""
+        """Returns the benchmark with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.benchmarks.get(id_)
-            return {**_current_document(row), "submission": row.submission}, withdrawal_etag(row)
+            return {**current_document(row), "submission": row.submission}, withdrawal_etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraw a benchmark for good, if its ETag is among those `seen`. To withdraw it again
@@ -131,31 +136,25 @@ class Benchmarks:
                 row.withdrawn_at = datetime.now(UTC)
                 rows.audit.add("benchmark.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
-        return _current_document(row), withdrawal_etag(row)
+        return current_document(row), withdrawal_etag(row)
 
     def page(self, query: BenchmarkQuery) -> dict[str, Any]:
         before = read_cursor("benchmarks", query.cursor)
         with self._store.reading() as rows:
-            found = rows.benchmarks.newest(
+            benchmarks = rows.benchmarks.newest(
                 query.limit + 1, before, include_withdrawn=query.include_withdrawn
             )
-        page, following = cut_page("benchmarks", found, query.limit, lambda row: row.id)
+        page, following = cut_page("benchmarks", benchmarks, query.limit, lambda row: row.id)
         items = [
-            {name: value for name, value in _current_document(row).items() if name != "points"}
+            {name: value for name, value in current_document(row).items() if name != "points"}
             for row in page
         ]
         return {"items": items, "next": following}
 
 
-def _current_document(row: BenchmarkRow) -> dict[str, Any]:
-    """The benchmark as it was answered, and whether it has been withdrawn since."""
-    at = row.withdrawn_at
-    return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
-
-
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
-    """The benchmark as a calibration of this profile takes it. Raises DomainError where the
-    catalogue no longer has what it is about."""
+    """Returns the benchmark as an observation for a calibration of this profile. Raises DomainError
+    where the catalogue no longer has its chip, fabric or stack."""
     problem = resolver.resolve(read_stored(Question, row.question)).problem
     coefficients = coefficients_with_offsets(
         profile.coefficients(problem.scopes), row.document["offsets"]
@@ -169,8 +168,9 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
 def _question(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
-    """A question about the cluster of the benchmark. Products run on one chip; a collective runs on
-    as many ranks as its table lists, where the request does not say how many chips there are."""
+    """Returns a question about the cluster of the benchmark: one chip for products, and for a
+    collective the chips of the request or, where it does not say how many, the ranks of the
+    table."""
     cluster = submission.cluster
     precision = submission.precision
     ranks = 1 if table is None else table.ranks
@@ -193,8 +193,8 @@ def _question(
 
 
 def _any_precision(chip: Chip) -> Precision:
-    """A number format of matrix products that the chip has. A question needs one, and a collective
-    has nothing to do with it."""
+    """Returns a number format of matrix products that the chip has. A question needs one, and a
+    collective has nothing to do with it."""
     for precision in ("bf16", "fp16", "fp32"):
         if precision in chip.peak_tflops:
             return precision
@@ -228,11 +228,11 @@ def _compare_collective(
         BenchmarkPoint(
             what=f"{int(size)}",
             bytes=int(size),
-            measured_s=measured,
-            predicted_s=predicted,
-            published_s=None if np.isnan(theirs) else theirs,
+            measured_s=measured_s,
+            predicted_s=predicted_s,
+            published_s=None if np.isnan(published_s) else published_s,
         )
-        for size, measured, predicted, theirs in zip(
+        for size, measured_s, predicted_s, published_s in zip(
             *(column.tolist() for column in columns), strict=True
         )
     ]
@@ -258,12 +258,12 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
     """Refuse output that lists devices of another chip than the cluster's, as far as their names
     tell."""
     chip = problem.cluster.chip
-    known = {each.id: each for each in (chip, *catalogue.chips().values())}
+    chips_by_id = {candidate.id: candidate for candidate in (chip, *catalogue.chips().values())}
     if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
         return  # a chip that a request describes may print any name
     for printed in table.devices:
         for device in printed_devices(printed):
-            if chip not in device.matching(known.values()):
+            if chip not in device.matching(chips_by_id.values()):
                 raise Invalid("cluster", None, f"has {chip.id}, and the output lists {printed}")
 
 
@@ -290,20 +290,22 @@ def _require_possible(machine_offsets: dict[str, float], times_longer: float, fi
 def _compare_gemms(
     problem: Problem, submission: BenchmarkSubmission, published: Coefficients
 ) -> _Comparison:
-    """Products of one number format are compared together, and answered in the order in which they
-    came."""
+    """Compares the products of one number format together, because their peak differs by format.
+    The points come in the order of the submission."""
     positions_by_format: defaultdict[Precision, list[int]] = defaultdict(list)
     for position, gemm in enumerate(submission.gemms or []):
         positions_by_format[gemm.dtype or submission.precision].append(position)
     products: list[GemmTimings] = []
     points: dict[int, BenchmarkPoint] = {}
     for dtype, positions in positions_by_format.items():
-        of_format = _gemm_timings(problem, submission, dtype, positions)
-        products.append(of_format)
-        compared = _points(of_format, dtype, gemm_seconds(of_format, published))
+        timings = _gemm_timings(problem, submission, dtype, positions)
+        products.append(timings)
+        compared = _gemm_points(timings, dtype, gemm_seconds(timings, published))
         points |= zip(positions, compared, strict=True)
     machine_offsets = gemm_offsets(products, published)
-    times_longer = max(remaining_slowdown(each, machine_offsets, published) for each in products)
+    times_longer = max(
+        remaining_slowdown(timings, machine_offsets, published) for timings in products
+    )
     _require_possible(machine_offsets, times_longer, "gemms")
     return _Comparison([points[position] for position in sorted(points)], machine_offsets)
 
@@ -324,8 +326,10 @@ def _gemm_timings(
     return GemmTimings(problem, m, n, k, 2 * m * n * k / (tflops * 1e12))
 
 
-def _points(products: GemmTimings, dtype: Precision, predicted: Array) -> list[BenchmarkPoint]:
-    columns = products.m, products.n, products.k, products.seconds, predicted
+def _gemm_points(
+    products: GemmTimings, dtype: Precision, predicted_seconds: Array
+) -> list[BenchmarkPoint]:
+    columns = products.m, products.n, products.k, products.seconds, predicted_seconds
     return [
         BenchmarkPoint(
             what=f"{int(m)} x {int(n)} x {int(k)}",
@@ -333,10 +337,12 @@ def _points(products: GemmTimings, dtype: Precision, predicted: Array) -> list[B
             n=int(n),
             k=int(k),
             dtype=dtype,
-            measured_s=measured,
-            predicted_s=model,
+            measured_s=measured_s,
+            predicted_s=predicted_s,
         )
-        for m, n, k, measured, model in zip(*(column.tolist() for column in columns), strict=True)
+        for m, n, k, measured_s, predicted_s in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
     ]
 
 

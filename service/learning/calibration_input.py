@@ -25,13 +25,7 @@ from service.resolve.calibration_targets import log_residuals, observation
 from service.resolve.profiles import own_policy
 from service.resolve.resolution import Resolver
 from service.resolve.stored_runs import StoredRun, StoredRuns
-from service.schemas.profile import (
-    CalibrationAnswer,
-    CalibrationRequest,
-    Policy,
-    Unusable,
-    Window,
-)
+from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Policy, Unusable, Window
 from service.schemas.stored import read_stored
 from service.store import Rows
 from service.store.reports import ReportFilter
@@ -77,34 +71,38 @@ class CalibrationInput:
     @cached_property
     def observations(self) -> list[Observation]:
         """The runs and the benchmarks, as the fit takes them."""
-        return [*map(observation, self.runs), *(one.observation for one in self.benchmarks)]
+        return [
+            *map(observation, self.runs),
+            *(benchmark.observation for benchmark in self.benchmarks),
+        ]
 
     @property
     def seen_ids(self) -> list[str]:
         """The ids of the reports and benchmarks, of those that cannot be used too."""
         runs = [run.report_id for run in self.runs]
-        return sorted([*runs, *(one.report for one in self.unusable), *self.benchmark_ids])
+        return sorted([*runs, *(report.report for report in self.unusable), *self.benchmark_ids])
 
     @property
     def benchmark_ids(self) -> list[str]:
-        return [one.observation.key for one in self.benchmarks]
+        return [benchmark.observation.key for benchmark in self.benchmarks]
 
     def corroborated(self) -> CalibrationInput:
-        """The input with what several tenants agree on; all of it where they agree on nothing."""
-        found = corroborated(
+        """Returns the input with what several tenants agree on; all of it where they agree on
+        nothing."""
+        agreed = corroborated(
             self.runs,
             self.benchmarks,
             Profile.from_json(self.base.content),
             tenants=self.policy.min_tenants,
             margin=self.policy.margin,
         )
-        if not found.runs and not found.benchmarks:
+        if not agreed.runs and not agreed.benchmarks:
             return replace(self, is_agreed=False)
-        return replace(self, runs=found.runs, benchmarks=found.benchmarks, left_out=found)
+        return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, left_out=agreed)
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
-        """The calibration with its errors set beside those of the active version, which is what a
-        new version replaces. What the active version says of memory is not worked out."""
+        """Returns the calibration with its errors set beside those of the active version, which is
+        what a new version replaces. What the active version says of memory is not worked out."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -152,7 +150,12 @@ class CalibrationInput:
             reports=len(self.runs),
             benchmarks=len(self.benchmark_ids),
             all_reports=self.learnt()["reports"],
-            sources=len({one.source.removesuffix("/benchmarks") for one in self.observations}),
+            sources=len(
+                {
+                    observation.source.removesuffix("/benchmarks")
+                    for observation in self.observations
+                }
+            ),
         )
 
 
@@ -164,8 +167,8 @@ def read_input(
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
     posterior = rows.profiles.posterior(id_, base.version)
     learnt = _learnt_before(base)
-    wanted = ReportFilter(profile_id=id_, since=request.since, until=request.until)
-    reports = _unlearnt_reports(rows, wanted, learnt)
+    report_filter = ReportFilter(profile_id=id_, since=request.since, until=request.until)
+    reports = _unlearnt_reports(rows, report_filter, learnt)
     runs, unusable = StoredRuns(rows).read(reports)
     return CalibrationInput(
         base=base,
@@ -182,8 +185,8 @@ def read_input(
 
 
 def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> CalibrationInput:
-    """The last that this tenant measured, whether others learnt from it or not, to be learnt on top
-    of the version that all share. `rows` are the tenant's."""
+    """Returns the last that this tenant measured, whether others learnt from it or not, to be
+    learnt on top of the version that all share. `rows` are the tenant's."""
     own = rows.profiles.find(own_profile_id(tenant))
     active = rows.profiles.active(DEFAULT_PROFILE)
     posterior = rows.profiles.posterior(DEFAULT_PROFILE, active.version)
@@ -205,19 +208,22 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
     )
 
 
-def rests_on_the_same(rows: Rows, given: CalibrationInput) -> bool:
+def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     """Returns whether the last version of the tenant's own profile was made of the same input. A
     version that the tenant ended does not count."""
-    id_ = own_profile_id(given.owner or "")
+    id_ = own_profile_id(inputs.owner or "")
     own = rows.profiles.find(id_)
-    if own is None or (own.active_version is None and given.policy.mode == "manual"):
+    if own is None or (own.active_version is None and inputs.policy.mode == "manual"):
         return False
     last = rows.profiles.find_latest(id_)
-    return last is not None and (last.learnt, base_of(last)) == (given.learnt(), given.base.version)
+    return last is not None and (last.learnt, base_of(last)) == (
+        inputs.learnt(),
+        inputs.base.version,
+    )
 
 
 def base_of(own: ProfileVersionRow) -> int:
-    """The shared version that one of a tenant's own was learnt on top of."""
+    """Returns the shared version that one of a tenant's own was learnt on top of."""
     calibration = read_stored(CalibrationAnswer, own.calibration)
     return calibration.based_on
 
@@ -230,57 +236,63 @@ def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
 
 
 def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
-    """The groups that wait for others to agree, with the first id of each."""
+    """Returns the groups that wait for others to agree, with the first id of each."""
     return {
-        Group(**{field.name: one[field.name] for field in fields(Group)}): one["first"]
-        for one in learnt["waiting"]
+        Group(**{field.name: group[field.name] for field in fields(Group)}): group["first"]
+        for group in learnt["waiting"]
     }
 
 
-def _unlearnt_reports(rows: Rows, wanted: ReportFilter, learnt: dict[str, Any]) -> list[ReportRow]:
-    """The wanted reports that are not learnt yet, oldest first."""
-    found = [*rows.reports.informative(replace(wanted, after_id=learnt["through"]))]
+def _unlearnt_reports(
+    rows: Rows, report_filter: ReportFilter, learnt: dict[str, Any]
+) -> list[ReportRow]:
+    """Returns the wanted reports that are not learnt yet, oldest first."""
+    reports = [*rows.reports.informative(replace(report_filter, after_id=learnt["through"]))]
     for group, first in _waiting(learnt).items():
         if not group.of_benchmarks:
-            of_group = replace(
-                wanted, from_id=first, tenant=group.tenant, chip=[group.chip], stack=[group.stack]
+            group_filter = replace(
+                report_filter,
+                from_id=first,
+                tenant=group.tenant,
+                chip=[group.chip],
+                stack=[group.stack],
             )
-            found += rows.reports.informative(of_group)
-    return _without({row.id: row for row in found}, learnt["recent"])
+            reports += rows.reports.informative(group_filter)
+    return _not_learnt({row.id: row for row in reports}, learnt["recent"])
 
 
 def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
-    """The benchmarks that are not learnt yet, oldest first, as this profile takes them."""
+    """Returns the benchmarks that are not learnt yet, oldest first, as this profile takes them."""
     waiting = _waiting(learnt)
     span = request.since, request.until
-    found = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
+    benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
     if any(group.of_benchmarks for group in waiting):
         for row in rows.benchmarks.created_between(*span, None):
             first = waiting.get(_group_of(row))
             if first is not None and row.id >= first:
-                found[row.id] = row
-    return _observed(rows, _without(found, learnt["recent"]), profile)
+                benchmarks[row.id] = row
+    return _tenant_benchmarks(rows, _not_learnt(benchmarks, learnt["recent"]), profile)
 
 
 def _last_benchmarks(
     rows: Rows, request: CalibrationRequest, profile: Profile
 ) -> list[TenantBenchmark]:
-    """The last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some are left
-    out, earlier ones are read in their place."""
+    """Returns the last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some
+    are left out, earlier ones are read in their place."""
     newest_first: list[TenantBenchmark] = []
     before = None
     while len(newest_first) < MOST_OWN:
         page = rows.benchmarks.newest(MOST_OWN, before, since=request.since, until=request.until)
-        newest_first += _observed(rows, page, profile)
+        newest_first += _tenant_benchmarks(rows, page, profile)
         if len(page) < MOST_OWN:
             break
         before = page[-1].id
     return newest_first[:MOST_OWN][::-1]
 
 
-def _observed(
+def _tenant_benchmarks(
     rows: Rows, stored: Sequence[BenchmarkRow], profile: Profile
 ) -> list[TenantBenchmark]:
     """Benchmarks as a profile takes them. Those of something that the catalogue no longer has are
@@ -299,6 +311,6 @@ def _group_of(row: BenchmarkRow) -> Group:
     return Group(row.tenant, row.chip, row.stack, of_benchmarks=True)
 
 
-def _without(rows_by_id: dict[str, AnyRow], learnt_ids: Sequence[str]) -> list[AnyRow]:
-    known = {*learnt_ids}
-    return [rows_by_id[id_] for id_ in sorted(rows_by_id) if id_ not in known]
+def _not_learnt(rows_by_id: dict[str, AnyRow], learnt_ids: Sequence[str]) -> list[AnyRow]:
+    learnt = {*learnt_ids}
+    return [rows_by_id[id_] for id_ in sorted(rows_by_id) if id_ not in learnt]

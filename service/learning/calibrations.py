@@ -74,30 +74,31 @@ class Calibrations:
         return Calibrations(store, self._worker)
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
-        """Learn from the reports of all that the active version has not learnt yet, on top of what
-        it knows; for a tenant's own profile, from the tenant's last reports."""
+        """Learns what the active version of a shared profile has not learnt yet, from the reports
+        of all tenants; for a tenant's own profile, from the tenant's last reports. Returns the
+        function that stores the new version. Raises NothingToLearn."""
         if is_own(id_):
             return self._calibrate_own(id_, request)
-        everybodys = self._store.of(None, sees_all=True)
-        with everybodys.reading() as rows:
+        store_of_all = self._store.of(None, sees_all=True)
+        with store_of_all.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
-        made = self._worker.run(everybodys, size, learn, id_, request)
-        if isinstance(made, _NothingNew):
-            raise NothingToLearn(made.unusable, made.version)
-        return lambda rows: _save(rows, id_, made)
+        new_version = self._worker.run(store_of_all, size, learn, id_, request)
+        if isinstance(new_version, _NothingNew):
+            raise NothingToLearn(new_version.unusable, new_version.version)
+        return lambda rows: _save(rows, id_, new_version)
 
     def _calibrate_own(self, id_: str, request: CalibrationRequest) -> SaveRows:
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
-        made = self._worker.run(store, MOST_OWN, learn_own, tenant, request)
-        if isinstance(made, _NothingNew):
-            raise NothingToLearn(made.unusable, made.version)
-        return lambda rows: _save_own(rows, tenant, made)
+        new_version = self._worker.run(store, MOST_OWN, learn_own, tenant, request)
+        if isinstance(new_version, _NothingNew):
+            raise NothingToLearn(new_version.unusable, new_version.version)
+        return lambda rows: _save_own(rows, tenant, new_version)
 
     def _owner(self, id_: str) -> str:
-        """The tenant of an own profile: the asking one, which may have none yet, or another whose
-        rows it sees."""
+        """Returns the tenant of an own profile: the asking one, which may have none yet, or another
+        whose rows it sees."""
         mine = self._store.tenant
         if mine is not None and id_ == own_profile_id(mine):
             return mine
@@ -108,11 +109,18 @@ class Calibrations:
         return tenant
 
 
-def _save(rows: Rows, id_: str, made: _NewVersion) -> CreatedResource:
-    row = add_version(rows, made.profile, "calibrated", made.posterior, made.document, made.learnt)
-    if made.promoted:
+def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
+    row = add_version(
+        rows,
+        new_version.profile,
+        "calibrated",
+        new_version.posterior,
+        new_version.document,
+        new_version.learnt,
+    )
+    if new_version.promoted:
         before = rows.profiles.get(id_).active_version
-        if not rows.profiles.activate(id_, row.version, made.revision + 1):
+        if not rows.profiles.activate(id_, row.version, new_version.revision + 1):
             raise Conflict(
                 "The profile changed while the calibration ran; look at it and try again."
             )
@@ -122,25 +130,36 @@ def _save(rows: Rows, id_: str, made: _NewVersion) -> CreatedResource:
     )
 
 
-def _save_own(rows: Rows, tenant: str, made: _NewVersion) -> CreatedResource:
+def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResource:
     """Stores a version of a tenant's own. It is used if the promotion says so; if that finds that
     none should be, the one before ends, which rests on less or on another version of all."""
     id_ = own_profile_id(tenant)
     rows.lock(f"profile:{id_}")
     profile = rows.profiles.find(id_)
-    is_as_it_was = made.revision == (0 if profile is None else rows.profiles.revision(id_))
-    if not is_as_it_was or rows.reports.any_withdrawn(made.learnt["recent"]):
+    is_unchanged = new_version.revision == (0 if profile is None else rows.profiles.revision(id_))
+    if not is_unchanged or rows.reports.any_withdrawn(new_version.learnt["recent"]):
         raise Conflict(
             "The profile or its reports changed while the calibration ran; look at it and try"
             " again."
         )
     before = None if profile is None else profile.active_version
-    row = add_own_version(rows, tenant, made.profile, made.document, made.learnt, made.policy)
+    row = add_own_version(
+        rows,
+        tenant,
+        new_version.profile,
+        new_version.document,
+        new_version.learnt,
+        new_version.policy,
+    )
     revision = rows.profiles.revision(id_)
-    if made.promoted:
+    if new_version.promoted:
         rows.profiles.activate(id_, row.version, revision)
         rows.audit.add("profile.promoted", f"{id_}/{row.version}", before=before, of_tenant=tenant)
-    elif before is not None and made.policy.mode == "automatic" and not made.keeps_active:
+    elif (
+        before is not None
+        and new_version.policy.mode == "automatic"
+        and not new_version.keeps_active
+    ):
         rows.profiles.activate(id_, None, revision)
         rows.audit.add("profile.deactivated", id_, before=before, of_tenant=tenant)
     return CreatedResource(
@@ -149,16 +168,16 @@ def _save_own(rows: Rows, tenant: str, made: _NewVersion) -> CreatedResource:
 
 
 def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """The version that a tenant's own calibration makes, judged but not stored. Nobody else has to
-    agree, because it predicts for nobody else."""
+    """Returns the version that a tenant's own calibration makes, judged but not stored. Nobody else
+    has to agree, because it predicts for nobody else."""
     with store.reading() as rows:
-        given = read_own_input(rows, tenant, request)
-        is_known = rests_on_the_same(rows, given)
-        slower = None if request.activate else _runs_that_became_slower(rows, given)
-    if not given.observations or is_known:
-        return _NothingNew(len(given.unusable), given.base.version)
-    fitted = _fitted(given)
-    promotion = judge(given.policy, fitted, None, requested=request.activate, is_own=True)
+        inputs = read_own_input(rows, tenant, request)
+        is_known = rests_on_the_same(rows, inputs)
+        slower = None if request.activate else _runs_that_became_slower(rows, inputs)
+    if not inputs.observations or is_known:
+        return _NothingNew(len(inputs.unusable), inputs.base.version)
+    fitted = _fit(inputs)
+    promotion = judge(inputs.policy, fitted, None, requested=request.activate, is_own=True)
     if slower is not None:
         promotion = Promotion(
             promoted=False,
@@ -166,103 +185,105 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
             " become the one that is expected: look for what changed then, and activate this"
             " version if runs are to stay so",
         )
-    made = _new_version(store, fitted, given, None, promotion)
-    return replace(made, keeps_active=slower is not None)
+    new_version = _new_version(store, fitted, inputs, None, promotion)
+    return replace(new_version, keeps_active=slower is not None)
 
 
-def _runs_that_became_slower(rows: Rows, given: CalibrationInput) -> str | None:
+def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None:
     """Return a sentence on the latest of the runs to be learnt that lies after a change of level to
     slower ones; None where there is none."""
-    changes = changes_of_level(rows, Profile.from_json(given.base.content), only_slower=True)
-    latest_first = (run.report_id for run in reversed(given.runs))
+    changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
+    latest_first = (run.report_id for run in reversed(inputs.runs))
     return next((changes[id_] for id_ in latest_first if id_ in changes), None)
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """The version that a calibration makes, judged but not stored."""
+    """Returns the version that a calibration makes, judged but not stored."""
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:
-        given = read_input(rows, id_, request, cutoff)
-    if not given.observations:
-        return _NothingNew(len(given.unusable), given.base.version)
-    may_activate = request.activate or given.policy.mode == "automatic"
+        inputs = read_input(rows, id_, request, cutoff)
+    if not inputs.observations:
+        return _NothingNew(len(inputs.unusable), inputs.base.version)
+    may_activate = request.activate or inputs.policy.mode == "automatic"
     if may_activate:
-        given = given.corroborated()
-    fitted = _fitted(given)
+        inputs = inputs.corroborated()
+    fitted = _fit(inputs)
     published = latest = None
     if may_activate:
-        active = Profile.from_json(given.active.content)
+        active = Profile.from_json(inputs.active.content)
         published = compare_on_published_runs(store, active, fitted.profile)
         latest = compare_on_latest_runs(store, id_, active, fitted.profile)
-    fitted = given.compared_with_active(fitted)
+    fitted = inputs.compared_with_active(fitted)
     promotion = judge(
-        given.policy,
+        inputs.policy,
         fitted,
         published,
         latest,
         requested=request.activate,
-        is_agreed=given.is_agreed,
+        is_agreed=inputs.is_agreed,
     )
-    return _new_version(store, fitted, given, published, promotion)
+    return _new_version(store, fitted, inputs, published, promotion)
 
 
 def _new_version(
     store: Store,
     fitted: Calibration,
-    given: CalibrationInput,
+    inputs: CalibrationInput,
     published: ProfileComparison | None,
     promotion: Promotion,
 ) -> _NewVersion:
-    active = Profile.from_json(given.active.content)
-    changes = step_time_changes(store, given.runs, active, fitted.profile)
-    answer = _calibration_answer(fitted, given, published, promotion, changes)
+    active = Profile.from_json(inputs.active.content)
+    changes = step_time_changes(store, inputs.runs, active, fitted.profile)
+    answer = _calibration_answer(fitted, inputs, published, promotion, changes)
     return _NewVersion(
         profile=fitted.profile,
         posterior=fitted.posterior,
         document=answer.model_dump(mode="json"),
-        learnt=given.learnt(),
+        learnt=inputs.learnt(),
         promoted=promotion.promoted,
-        policy=given.policy,
-        revision=given.revision,
+        policy=inputs.policy,
+        revision=inputs.revision,
     )
 
 
-def _fitted(given: CalibrationInput) -> Calibration:
-    problems = {one.problem for one in given.observations}
-    profile = with_fleet_offsets(Profile.from_json(given.base.content), problems)
+def _fit(inputs: CalibrationInput) -> Calibration:
+    problems = {observation.problem for observation in inputs.observations}
+    profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)
     # hardware and software change with time, so that what was learnt long ago is less sure
-    posterior = given.posterior.with_added_variance(drift_variance(profile))
-    made_by = f"calibration on {len(given.runs)} reports and {len(given.benchmark_ids)} benchmarks"
-    if given.owner is not None:
-        made_by += f" of one tenant, on top of version {given.base.version}"
-    return calibrate(profile, with_limited_sources(given.observations), made_by, posterior)
+    posterior = inputs.posterior.with_added_variance(drift_variance(profile))
+    made_by = (
+        f"calibration on {len(inputs.runs)} reports and {len(inputs.benchmark_ids)} benchmarks"
+    )
+    if inputs.owner is not None:
+        made_by += f" of one tenant, on top of version {inputs.base.version}"
+    return calibrate(profile, with_limited_sources(inputs.observations), made_by, posterior)
 
 
 def _calibration_answer(
     fitted: Calibration,
-    given: CalibrationInput,
+    inputs: CalibrationInput,
     published: ProfileComparison | None,
     promotion: Promotion,
     changes: list[StepTimeChange],
 ) -> CalibrationAnswer:
     return CalibrationAnswer.model_validate(
         {
-            "based_on": given.base.version,
-            "window": given.window(),
+            "based_on": inputs.base.version,
+            "window": inputs.window(),
             "promotion": promotion,
             "unseen": _errors(fitted.held_out),
             "unseen_memory": _errors(fitted.held_out_memory),
             "published": _errors(published),
-            "observations": len(given.runs),
-            "waiting": 0 if given.left_out is None else given.left_out.reports,
+            "observations": len(inputs.runs),
+            "waiting": 0 if inputs.left_out is None else inputs.left_out.reports,
             "changes": changes,
             "moved": [asdict(moved) for moved in fitted.moved],
             "unidentified": [
                 {"coefficient": name, "scope": scope} for name, scope in sorted(fitted.unidentified)
             ],
             "outliers": list(fitted.outliers),
-            "unusable": given.unusable,
+            "unusable": inputs.unusable,
             "error_before": fitted.error_before,
             "error_after": fitted.error_after,
             "memory_error_before": fitted.memory_error_before,

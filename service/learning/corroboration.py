@@ -83,53 +83,56 @@ def corroborated(
     that came with nobody's key count without others."""
     levels = _levels(runs, benchmarks, profile)
     shifts = _shifts(levels, tenants, margin)
-    kept_runs = [_agreed_part(run, shifts) for run in runs]
-    kept_benchmarks = [_agreed_coefficients(one, shifts) for one in benchmarks]
+    agreed_runs = [_agreed_part(run, shifts) for run in runs]
+    agreed_benchmarks = [_agreed_coefficients(benchmark, shifts) for benchmark in benchmarks]
     agreed_groups = {group for group, _ in shifts}
     ids = [
         *((group_of(run), run.report_id) for run in runs),
-        *((one.group, one.observation.key) for one in benchmarks),
+        *((benchmark.group, benchmark.observation.key) for benchmark in benchmarks),
     ]
     left_out = [
-        place for place, kept in zip(ids, [*kept_runs, *kept_benchmarks], strict=True) if not kept
+        place
+        for place, kept in zip(ids, [*agreed_runs, *agreed_benchmarks], strict=True)
+        if not kept
     ]
     waiting: dict[Group, str] = {}
     for group, id_ in left_out:
         if group not in agreed_groups:
             waiting[group] = min(id_, waiting.get(group, id_))
     return Corroborated(
-        runs=[run for run in kept_runs if run],
-        benchmarks=[one for one in kept_benchmarks if one],
+        runs=[run for run in agreed_runs if run],
+        benchmarks=[benchmark for benchmark in agreed_benchmarks if benchmark],
         unused=[id_ for group, id_ in left_out if group in agreed_groups],
         waiting=waiting,
-        reports=kept_runs.count(None),
+        reports=agreed_runs.count(None),
     )
 
 
 _Levels = dict[tuple[Group, str], float]
+"""The level of each quantity for each group, as a logarithm."""
 
 
 def _levels(
     runs: Sequence[StoredRun], benchmarks: Sequence[TenantBenchmark], profile: Profile
 ) -> _Levels:
-    found: defaultdict[tuple[Group, str], list[float]] = defaultdict(list)
+    samples: defaultdict[tuple[Group, str], list[float]] = defaultdict(list)
     timed = [run for run in runs if run.step_time_s is not None]
     for run, residual in zip(timed, log_residuals(timed, profile).tolist(), strict=True):
-        found[group_of(run), _TIME].append(residual)
+        samples[group_of(run), _TIME].append(residual)
     measured = [run for run in runs if run.reserved_bytes is not None]
     for run, residual in zip(
         measured, log_memory_residuals(measured, profile).tolist(), strict=True
     ):
-        found[group_of(run), _MEMORY].append(residual)
+        samples[group_of(run), _MEMORY].append(residual)
     for run in runs:
         if run.out_of_memory:
-            found[group_of(run), _OUT_OF_MEMORY].append(0.0)
+            samples[group_of(run), _OUT_OF_MEMORY].append(0.0)
         if _has_parts(run):
-            found[group_of(run), _PARTS].append(0.0)
-    for one in benchmarks:
-        for coefficient, offset in one.offsets.items():
-            found[one.group, coefficient].append(offset)
-    return {key: median(values) for key, values in found.items()}
+            samples[group_of(run), _PARTS].append(0.0)
+    for benchmark in benchmarks:
+        for coefficient, offset in benchmark.offsets.items():
+            samples[benchmark.group, coefficient].append(offset)
+    return {key: median(values) for key, values in samples.items()}
 
 
 _Shifts = dict[tuple[Group, str], float]
@@ -143,19 +146,19 @@ def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
         if group.tenant is None:
             shifts[group, quantity] = 0.0
             continue
-        agreed = _agreed_level(own, _levels_alike(levels, group, quantity), tenants, margin)
+        agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), tenants, margin)
         if agreed is not None:
             shifts[group, quantity] = agreed - own
     return shifts
 
 
-def _levels_alike(levels: _Levels, group: Group, quantity: str) -> list[float]:
+def _levels_of_kind(levels: _Levels, group: Group, quantity: str) -> list[float]:
     """Returns the levels of all tenants for a quantity of this group's kind, this one among
     them."""
     return [
         level
-        for (other, what), level in levels.items()
-        if what == quantity and other.kind == group.kind
+        for (other, other_quantity), level in levels.items()
+        if other_quantity == quantity and other.kind == group.kind
     ]
 
 
@@ -168,53 +171,54 @@ def _agreed_level(own: float, levels: Sequence[float], tenants: int, margin: flo
     return math.copysign(min(abs(own), distances[tenants - 1]), own)
 
 
-def _agree(one: float, other: float, margin: float) -> bool:
-    same_sign = one * other >= 0
-    return same_sign and abs(one - other) <= max(margin, max(abs(one), abs(other)) / 2)
+def _agree(level: float, other: float, margin: float) -> bool:
+    same_sign = level * other >= 0
+    return same_sign and abs(level - other) <= max(margin, max(abs(level), abs(other)) / 2)
 
 
 def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
-    """The run with those measurements that others agree with, as far as they do, if any."""
+    """Returns the run with those measurements that others agree with, as far as they do, if any."""
     group = group_of(run)
-    times = _times(shifts.get((group, _TIME)))
-    memory = _times(shifts.get((group, _MEMORY)))
+    times = _factor(shifts.get((group, _TIME)))
+    memory = _factor(shifts.get((group, _MEMORY)))
     is_timed = run.step_time_s is not None and times is not None
     has_parts = is_timed and (group, _PARTS) in shifts
     agreed = replace(
         run,
-        step_time_s=_product(run.step_time_s, times),
+        step_time_s=_scaled(run.step_time_s, times),
         # A part of the step is shortened with it, so that it stays the same part.
-        exposed_communication_s=_product(run.exposed_communication_s, times if has_parts else None),
+        exposed_communication_s=_scaled(run.exposed_communication_s, times if has_parts else None),
         expert_imbalance=run.expert_imbalance if has_parts else None,
-        reserved_bytes=_product(run.reserved_bytes, memory),
+        reserved_bytes=_scaled(run.reserved_bytes, memory),
         out_of_memory=run.out_of_memory and (group, _OUT_OF_MEMORY) in shifts,
     )
     says_something = agreed.out_of_memory or agreed.step_time_s or agreed.reserved_bytes
     return agreed if says_something else None
 
 
-def _times(shift: float | None) -> float | None:
+def _factor(shift: float | None) -> float | None:
     return None if shift is None else math.exp(shift)
 
 
-def _product(measured: float | None, times: float | None) -> float | None:
+def _scaled(measured: float | None, times: float | None) -> float | None:
     return None if measured is None or times is None else measured * times
 
 
 def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantBenchmark | None:
-    """The benchmark with those coefficients that others agree with, as far as they do, if any."""
-    kept = {
-        name: _moved(name, value, shifts[benchmark.group, name])
+    """Returns the benchmark with those coefficients that others agree with, as far as they do, if
+    any."""
+    coefficients = {
+        name: _shifted(name, value, shifts[benchmark.group, name])
         for name, value in benchmark.observation.coefficients.items()
         if (benchmark.group, name) in shifts
     }
-    if not kept:
+    if not coefficients:
         return None
-    return replace(benchmark, observation=replace(benchmark.observation, coefficients=kept))
+    return replace(benchmark, observation=replace(benchmark.observation, coefficients=coefficients))
 
 
-def _moved(name: str, value: float, shift: float) -> float:
-    """The coefficient on the scale of its offsets (models.calibration.microbenchmarks)."""
+def _shifted(name: str, value: float, shift: float) -> float:
+    """Returns the coefficient on the scale of its offsets (models.calibration.microbenchmarks)."""
     return float(to_natural(name, to_unbounded(name, value) + shift))
 
 

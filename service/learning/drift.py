@@ -47,16 +47,16 @@ class Drift:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def of(self, id_: str, query: DriftQuery) -> dict[str, Any]:
+    def answer(self, id_: str, query: DriftQuery) -> dict[str, Any]:
         with self._store.reading() as rows:
             profile = profile_version(rows, id_, query.version)
-            wanted = replace(reports_of(rows, id_), since=query.since, until=query.until)
-            reports = rows.reports.newest_measured(wanted, query.limit + 1)
+            report_filter = replace(reports_of(rows, id_), since=query.since, until=query.until)
+            reports = rows.reports.newest_measured(report_filter, query.limit + 1)
             series, left_out = drift_series(rows, reports[: query.limit], profile)
         return DriftAnswer(
             profile=ProfileUsed(id=profile.id, version=profile.version),
             series=sorted(series, key=_urgency),
-            runs=sum(one.runs for one in series),
+            runs=sum(kind_series.runs for kind_series in series),
             left_out=left_out,
             more=len(reports) > query.limit,
         ).model_dump(mode="json")
@@ -82,19 +82,26 @@ def drift_series(
 
 
 def _urgency(series: DriftSeries) -> float:
-    """A sort key: the largest last change comes first."""
+    """Returns a sort key: the largest last change comes first."""
     return -abs(series.changes[-1].slower) if series.changes else 0.0
 
 
 def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
-    residuals = sorted(residuals, key=lambda one: (one.run.measured_at, one.run.id))
-    runs = [one.run for one in residuals]
-    values = np.array([one.value for one in residuals])
-    numbers: dict[Hashable, int] = {}
-    questions = np.array([numbers.setdefault(one.question, len(numbers)) for one in residuals])
-    found = level_changes_among_kinds(values, questions)
-    ends = [*(change.index for change in found[1:]), len(runs)]
-    changes = [_change_answer(runs, change, end) for change, end in zip(found, ends, strict=False)]
+    residuals = sorted(residuals, key=lambda residual: (residual.run.measured_at, residual.run.id))
+    runs = [residual.run for residual in residuals]
+    values = np.array([residual.value for residual in residuals])
+    question_numbers: dict[Hashable, int] = {}
+    questions = np.array(
+        [
+            question_numbers.setdefault(residual.question, len(question_numbers))
+            for residual in residuals
+        ]
+    )
+    level_changes = level_changes_among_kinds(values, questions)
+    ends = [*(change.index for change in level_changes[1:]), len(runs)]
+    changes = [
+        _change_answer(runs, change, end) for change, end in zip(level_changes, ends, strict=False)
+    ]
     chip, fabric, stack, family = kind
     return DriftSeries(
         chip=chip,
@@ -111,7 +118,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
 
 
 def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> ChangeAnswer:
-    """A change, with the reports of the runs from it until the run at `end`."""
+    """Returns a change, with the reports of the runs from it until the run at `end`."""
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,
@@ -121,14 +128,13 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
     )
 
 
-def _sentence(what: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
+def _sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
     if runs < 2 * MIN_RUNS:
-        return (
-            f"{what}: {runs} run{'s' * (runs != 1)}, and it takes {2 * MIN_RUNS} to tell a change"
-        )
+        counted = "1 run" if runs == 1 else f"{runs} runs"
+        return f"{runs_of}: {counted}, and it takes {2 * MIN_RUNS} to tell a change"
     if not changes:
-        return f"{what}: no change in {runs} runs"
-    return f"{what}: {change_in_words(changes[-1])}"
+        return f"{runs_of}: no change in {runs} runs"
+    return f"{runs_of}: {change_in_words(changes[-1])}"
 
 
 def change_in_words(change: ChangeAnswer) -> str:

@@ -30,14 +30,14 @@ class DriftFlags:
     def __init__(self, cost_model: CostModel) -> None:
         self._cost_model = cost_model
 
-    def of(self, rows: Rows) -> Flags:
-        """The flags of the reports that these rows see, under the version of the profile that
-        predicts for them."""
+    def flags(self, rows: Rows) -> Flags:
+        """Returns the flags of the reports that these rows see, under the version of the profile
+        that predicts for them."""
         if self._cost_model.state != "ok":
             return {}
         profile = active_profile(rows)
-        wanted = replace(reports_of(rows, profile.id), measured=True)
-        ids = rows.reports.newest_ids(wanted, _REPORTS)
+        report_filter = replace(reports_of(rows, profile.id), measured=True)
+        ids = rows.reports.newest_ids(report_filter, _REPORTS)
         key = "drift flags", profile.id, profile.version, digest(*ids)
         return rows.recall(key, lambda: _flags(rows, profile))
 

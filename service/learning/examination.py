@@ -31,7 +31,7 @@ class Examination:
     """The speed as it was measured."""
     prediction: Prediction | None
     """None where the layout is not legal."""
-    shown: MemoryShown
+    memory_shown: MemoryShown
     check: LayoutCheck
     remedies: Sequence[Remedy]
 
@@ -47,41 +47,41 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
     if first_broken(problem, Layouts.of([run.layout]))[0] < 0:
         (prediction,) = predict_layouts(problem, [run.layout], run.profile)
     speed = _measured_speed(run, prediction)
-    shown = run.memory_shown(prediction)
+    memory_shown = run.memory_shown(prediction)
     check = check_layout(
         problem,
         run.profile,
         run.layout,
         None,
         deadline,
-        _failed_gib(store, run, prediction, shown),
+        _failed_gib(store, run, prediction, memory_shown),
     )
     return Examination(
         run=run,
         speed=speed,
         prediction=prediction,
-        shown=shown,
+        memory_shown=memory_shown,
         check=check,
-        remedies=remedies(prediction, check.single_changes, check.best, shown),
+        remedies=remedies(prediction, check.single_changes, check.best, memory_shown),
     )
 
 
 def _failed_gib(
-    store: Store, run: ExplainedRun, prediction: Prediction | None, shown: MemoryShown
+    store: Store, run: ExplainedRun, prediction: Prediction | None, memory_shown: MemoryShown
 ) -> float:
-    """The least predicted memory with which a run like this one ran out. Earlier failures that
-    needed no more than a run which fitted do not count."""
+    """Returns the least predicted memory with which a run like this one ran out. Earlier failures
+    that needed no more than a run which fitted do not count."""
     failed_gib = least_failed_gib(out_of_memory_runs(store, run.problem, run.profile))
-    if prediction is None or shown.outcome == "not_known":
+    if prediction is None or memory_shown.outcome == "not_known":
         return failed_gib
-    if shown.outcome == "ran_out":
+    if memory_shown.outcome == "ran_out":
         return min(failed_gib, prediction.needed_gib)
     return failed_gib if failed_gib > prediction.needed_gib else math.inf
 
 
 def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> MeasuredSpeed | None:
-    """The speed that was measured. Raises Invalid for what no run can have measured, which is the
-    fault of the log where it was read from one."""
+    """Returns the speed that was measured. Raises Invalid for what no run can have measured, which
+    is the fault of the log where it was read from one."""
     report = run.report
     predicted_s = math.inf if prediction is None else prediction.step_time_s
     try:

@@ -20,16 +20,16 @@ _TERMS_NAMED = 3
 _LEAST_SHARE = 1e-3  # of the memory: terms that take less are not shown
 
 
-def failure_explained(it: Examination) -> FailureExplained:
-    run = it.run
-    prediction = it.prediction
+def failure_explained(examination: Examination) -> FailureExplained:
+    run = examination.run
+    prediction = examination.prediction
     error_line = None if run.trouble is None else run.trouble.last_error
-    kind = _failure_kind(it)
+    kind = _failure_kind(examination)
     return FailureExplained(
         kind=kind,
-        summary=_summary(kind, it.check, error_line),
+        summary=_summary(kind, examination.check, error_line),
         error_line=error_line,
-        broken_rules=[_broken_rule(run, broken) for broken in it.check.broken_rules],
+        broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
         needed_gib=prediction and prediction.needed_gib,
         needed_low_gib=prediction and prediction.needed_low_gib,
         needed_high_gib=prediction and prediction.needed_high_gib,
@@ -40,14 +40,20 @@ def failure_explained(it: Examination) -> FailureExplained:
     )
 
 
-def _failure_kind(it: Examination) -> FailureKind:
-    prediction = it.prediction
+def _failure_kind(examination: Examination) -> FailureKind:
+    """Returns what a run died of, by what it showed of its memory and what it was predicted to
+    need."""
+    prediction = examination.prediction
     if prediction is None:
         return "broken_rule"
     probability = prediction.fit_probability
-    if it.shown.outcome == "ran_out":
+    if examination.memory_shown.outcome == "ran_out":
         return "unlikely_out_of_memory" if probability >= SAFE_FIT_PROBABILITY else "out_of_memory"
-    return "memory_likely" if must_change(prediction, it.shown) else "not_of_the_layout"
+    return (
+        "memory_likely"
+        if must_change(prediction, examination.memory_shown)
+        else "not_of_the_layout"
+    )
 
 
 def _summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:

@@ -85,16 +85,16 @@ class ExplainedRun:
 
 
 def log_submission(store: Store, request: Request) -> LogSubmission | None:
-    """The log of a request as a report of it would be sent; None where it has none. Raises Invalid
-    or Refused where a launch beside it cannot be read."""
+    """Returns the log of a request as a report of it would be sent; None where it has none. Raises
+    Invalid or Refused where a launch beside it cannot be read."""
     if request.log is None:
         return None
     return _log_submission(request, _subject_members(request, _launched(store, request)))
 
 
 def read_run(store: Store, request: Request, contents: LogContents | None) -> ExplainedRun:
-    """The run that a request tells of, whose log says this. Raises Invalid or Refused for what
-    cannot be read, and for a log that is of another run."""
+    """Returns the run that a request tells of, whose log says this. Raises Invalid or Refused for
+    what cannot be read, and for a log that is of another run."""
     launched = _launched(store, request)
     members = _subject_members(request, launched)
     logged = None if contents is None else _logged_run(store, request, members, contents)
@@ -129,15 +129,15 @@ def _launched(store: Store, request: Request) -> LaunchedQuestion | None:
 def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dict[str, Any]:
     """Returns the description of what ran, as the members of a report have it."""
     if launched is None:
-        return _given(request, RunSubject.model_fields)
+        return _set_members(request, RunSubject.model_fields)
     question = launched.question
     members = {name: getattr(question, name) for name in Question.model_fields}
-    return {**members, "layout": launched.layout, **_given(request, ["measured_at"])}
+    return {**members, "layout": launched.layout, **_set_members(request, ["measured_at"])}
 
 
 def _log_submission(request: Request, members: dict[str, Any]) -> LogSubmission:
-    told = _given(request, ["log", "framework", "outcome"])
-    return LogSubmission.model_validate({**members, **told})
+    members_of_run = _set_members(request, ["log", "framework", "outcome"])
+    return LogSubmission.model_validate({**members, **members_of_run})
 
 
 def _logged_run(
@@ -145,7 +145,7 @@ def _logged_run(
 ) -> LoggedRun:
     submission = _log_submission(request, members)
     logged = read_logged_run(store, submission, contents)
-    report = logged.report.model_copy(update=_given(request, _BESIDE_LOG))
+    report = logged.report.model_copy(update=_set_members(request, _BESIDE_LOG))
     ends_in_crash = contents.trouble.ends_in_crash
     if request.outcome is None and report.outcome == "ok" and ends_in_crash:
         report = report.model_copy(update={"outcome": "crashed"})
@@ -154,12 +154,12 @@ def _logged_run(
 
 def _report(request: Request, members: dict[str, Any]) -> ReportSubmission:
     outcome = request.outcome or "ok"
-    told = _given(request, _FIGURES)
-    return ReportSubmission.model_validate({**members, **told, "outcome": outcome})
+    members_of_run = _set_members(request, _FIGURES)
+    return ReportSubmission.model_validate({**members, **members_of_run, "outcome": outcome})
 
 
-def _given(request: Request, names: Iterable[str]) -> dict[str, Any]:
-    """The members of the request that were given, of some."""
+def _set_members(request: Request, names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of the named members that the request sets to something."""
     return {
         name: getattr(request, name)
         for name in names

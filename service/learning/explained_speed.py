@@ -58,14 +58,16 @@ _LOOK_AT: dict[str, str] = {
 """The place to look first where a term takes longer than predicted."""
 
 
-def speed_explained(it: Examination) -> SpeedExplained | None:
-    prediction = it.prediction
+def speed_explained(examination: Examination) -> SpeedExplained | None:
+    prediction = examination.prediction
     if prediction is None:
         return None
-    step_time_s = it.step_time_s
+    step_time_s = examination.step_time_s
     return SpeedExplained(
         measured_step_time_s=step_time_s,
-        measured_mfu=None if it.speed is None else ByConvention.model_validate(it.speed.mfu),
+        measured_mfu=None
+        if examination.speed is None
+        else ByConvention.model_validate(examination.speed.mfu),
         predicted_step_time_s=prediction.step_time_s,
         predicted_low_s=prediction.step_time_low_s,
         predicted_high_s=prediction.step_time_high_s,
@@ -111,12 +113,12 @@ def time_shares(prediction: Prediction | None) -> list[TimeShare]:
     return sorted(shares, key=lambda one: -one.seconds)
 
 
-def gap_explained(it: Examination) -> GapExplained | None:
+def gap_explained(examination: Examination) -> GapExplained | None:
     """Returns the causes of the gap between a measured step and its prediction; None within the
     interval."""
-    run = it.run
-    step_time_s = it.step_time_s
-    prediction = it.prediction
+    run = examination.run
+    step_time_s = examination.step_time_s
+    prediction = examination.prediction
     if prediction is None or step_time_s is None:
         return None
     if measurements.is_within_interval(step_time_s, prediction):
@@ -133,24 +135,24 @@ def gap_explained(it: Examination) -> GapExplained | None:
         undescribed_probability=suspect.undescribed if suspect else None,
         summary=attribution.sentence(prediction, step_time_s, run.report.parts),
         look_at=_LOOK_AT[suspect.term] if suspect and is_slower else None,
-        switches=_suspected_switches(it, prediction, step_time_s) if is_slower else [],
+        switches=_suspected_switches(examination, prediction, step_time_s) if is_slower else [],
     )
 
 
 def _suspected_switches(
-    it: Examination, prediction: Prediction, step_time_s: float
+    examination: Examination, prediction: Prediction, step_time_s: float
 ) -> list[SwitchSuspect]:
     """Switches that nobody said how they were set, and that would bring the predicted step nearer
     to the measured one if the framework had been told nothing: the nearest first."""
     gap = math.log(step_time_s / prediction.step_time_s)
-    stated = _stated_switches(it.run)
+    known_fields = _stated_switches(examination.run)
 
     def distance(change: SingleChange) -> float:
         return abs(math.log(step_time_s / change.outcome.step_time_s))
 
     suspects = dict[str, SwitchSuspect]()
-    for change in sorted(it.check.single_changes, key=distance):
-        if change.switch is None or change.knob in stated:
+    for change in sorted(examination.check.single_changes, key=distance):
+        if change.switch is None or change.knob in known_fields:
             continue
         if change.after != change.switch.default_at().value:
             continue
@@ -167,10 +169,10 @@ def _suspected_switches(
 
 
 def _stated_switches(run: ExplainedRun) -> set[str]:
-    """The fields of the stack that the request, its launch or the log say."""
-    stated = {*run.resolved.used.stack.changes}
+    """Returns the fields of the stack that the request, its launch or the log say."""
+    known_fields = {*run.resolved.used.stack.changes}
     if run.logged is not None and run.logged.arguments:
-        stated |= megatron_arguments.stack_fields(run.logged.arguments).keys()
+        known_fields |= megatron_arguments.stack_fields(run.logged.arguments).keys()
     if run.launch is not None:
-        stated |= {switch.field for switch in switches_of(run.problem.stack)}
-    return stated
+        known_fields |= {switch.field for switch in switches_of(run.problem.stack)}
+    return known_fields

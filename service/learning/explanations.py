@@ -41,7 +41,7 @@ class Explanations:
         self._store = store
 
     def log_submission(self, request: Request) -> LogSubmission | None:
-        """The log of a request, which is to be read before the rest is explained."""
+        """Returns the log of a request, which is to be read before the rest is explained."""
         return log_submission(self._store, request)
 
     def explain(
@@ -50,49 +50,51 @@ class Explanations:
         contents: LogContents | None,
         require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
-        """The answer to a request whose log says this."""
+        """Returns the answer to a request whose log says this."""
         run = read_run(self._store, request, contents)
         deadline = Deadline(request.time_limit_s, require_client)
         return _answer(examine(self._store, run, deadline)).model_dump(mode="json")
 
 
-def _answer(it: Examination) -> ExplanationAnswer:
-    run = it.run
-    speed = speed_explained(it)
-    gap = gap_explained(it)
-    failure = failure_explained(it) if run.has_died else None
-    log = log_explained(run, it.prediction)
-    layout = None if it.prediction is None else run.layout
+def _answer(examination: Examination) -> ExplanationAnswer:
+    run = examination.run
+    speed = speed_explained(examination)
+    gap = gap_explained(examination)
+    failure = failure_explained(examination) if run.has_died else None
+    log = log_explained(run, examination.prediction)
+    layout = None if examination.prediction is None else run.layout
     basis = grounds(run.question, run.resolved, run.profile, layout)
     basis["assumptions"] += layout_assumptions(run.place, run.given, run.settled, run.problem)
     return ExplanationAnswer(
         **basis,
-        first_fix=first_fix(it, speed, gap, failure, log),
+        first_fix=first_fix(examination, speed, gap, failure, log),
         outcome=run.report.outcome,
         layout=run.settled,
         speed=speed,
-        where_the_time_goes=time_shares(it.prediction),
+        where_the_time_goes=time_shares(examination.prediction),
         gap=gap,
         failure=failure,
         log=log,
-        what_to_try=[_remedy(it, one) for one in it.remedies],
-        search_exact=it.check.best_is_exact,
-        warnings=[WarningAnswer.of(warning) for warning in it.check.warnings],
+        what_to_try=[_remedy(examination, remedy) for remedy in examination.remedies],
+        search_exact=examination.check.best_is_exact,
+        warnings=[WarningAnswer.of(warning) for warning in examination.check.warnings],
         launch_read=run.launch,
         reservations=ReservationAnswer.first_of(run.reservations),
     )
 
 
-def _remedy(it: Examination, remedy: Remedy) -> RemedyAnswer:
+def _remedy(examination: Examination, remedy: Remedy) -> RemedyAnswer:
     saved_s = None
-    if remedy.gain is not None and it.prediction is not None:
-        saved_s = saved_seconds(it.step_time_s or it.prediction.step_time_s, remedy.gain)
+    if remedy.gain is not None and examination.prediction is not None:
+        saved_s = saved_seconds(
+            examination.step_time_s or examination.prediction.step_time_s, remedy.gain
+        )
     change = remedy.change
     return RemedyAnswer(
         change=remedy.words,
         kind=_kind(change),
         knob=change and change.knob,
-        layout=LayoutFields.shown(remedy.layout, on_torus=it.run.problem.cluster.is_torus),
+        layout=LayoutFields.shown(remedy.layout, on_torus=examination.run.problem.cluster.is_torus),
         step_time_s=remedy.step_time_s,
         gain=remedy.gain,
         saved_s=saved_s,

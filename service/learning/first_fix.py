@@ -54,37 +54,40 @@ class _Fix:
 
 
 def first_fix(
-    it: Examination,
+    examination: Examination,
     speed: SpeedExplained | None,
     gap: GapExplained | None,
     failure: FailureExplained | None,
     log: LogExplained | None,
 ) -> str:
-    if it.run.reservations:
-        return _of_reservations(it.run.reservations)
+    """Returns a sentence on the first thing to do about a run. First comes what makes the rest
+    meaningless: settings that were not understood, a death, and a layout that the framework should
+    refuse; then the speed."""
+    if examination.run.reservations:
+        return _fix_for_reservations(examination.run.reservations)
     if failure is not None:
-        return _of_failure(failure, it.check, it.remedies, log)
+        return _fix_for_failure(failure, examination.check, examination.remedies, log)
     if speed is None:
-        return _of_illegal(it.check)
-    return _of_speed(speed, gap, it.remedies, log)
+        return _fix_for_illegal_layout(examination.check)
+    return _fix_for_speed(speed, gap, examination.remedies, log)
 
 
-def _of_reservations(reservations: Sequence[Reservation]) -> str:
+def _fix_for_reservations(reservations: Sequence[Reservation]) -> str:
     """Returns the first thing to do where settings of the launch were not understood: say them
     otherwise."""
     first = reservations[0]
-    others = len(reservations) - 1
-    more = f", and {others} more that `reservations` names" if others else ""
+    num_others = len(reservations) - 1
+    more = f", and {num_others} more that `reservations` names" if num_others else ""
     return (
         f"The launch has {first.setting}, which is not understood ({first.reason}){more}. What is"
         f" said here is as if it were not there, and nothing is learnt from the run: {first.cure}."
     )
 
 
-def _of_failure(
+def _fix_for_failure(
     failure: FailureExplained,
     check: LayoutCheck,
-    found: Sequence[Remedy],
+    remedies: Sequence[Remedy],
     log: LogExplained | None,
 ) -> str:
     """Returns the first thing to do about a run that died."""
@@ -93,18 +96,18 @@ def _of_failure(
         words = f"Start with {where}: {failure.summary}."
         return "".join(f"{fault} " for fault in _faults_in_log(log)[:1]) + words
     if failure.kind == "unlikely_out_of_memory":
-        return _of_surprise(failure.summary, found)
+        return _fix_for_unlikely_failure(failure.summary, remedies)
     if check.prediction is None:
         cause = _capitalised(failure.summary)
     else:
         cause = f"As it ran, {memory_words(check.prediction)}"
-    safe = [one for one in found if one.is_safe]
+    safe = [remedy for remedy in remedies if remedy.is_safe]
     if safe:
         return f"{_cheapest_fix(safe)}. {cause}."
     if check.broken_rules:
         return f"Set {check.broken_rules[0].cure}. {cause}."
-    if found:
-        likeliest = max(found, key=lambda one: one.fit_probability)
+    if remedies:
+        likeliest = max(remedies, key=lambda remedy: remedy.fit_probability)
         return (
             f"No change surely fits: take more chips, or a smaller job. {_imperative(likeliest)}"
             f"{_fit_words(likeliest)}, comes nearest. {cause}."
@@ -113,8 +116,9 @@ def _of_failure(
 
 
 def _cheapest_fix(safe: Sequence[Remedy]) -> str:
-    """The single change that costs least or, where none does it, the best layout of a search."""
-    single = [one for one in safe if one.change is not None]
+    """Returns the single change that costs least or, where none does it, the best layout of a
+    search."""
+    single = [remedy for remedy in safe if remedy.change is not None]
     if not single:
         return f"{_imperative(safe[0])}{_fit_words(safe[0])}"
     fix = f"{_imperative(single[0])}{_fit_words(single[0])}"
@@ -124,11 +128,11 @@ def _cheapest_fix(safe: Sequence[Remedy]) -> str:
     return fix
 
 
-def _of_surprise(summary: str, found: Sequence[Remedy]) -> str:
+def _fix_for_unlikely_failure(summary: str, remedies: Sequence[Remedy]) -> str:
     """Returns the first thing to do about a run that should have fitted: look for another cause,
     and only then change the layout."""
     fix = f"{_capitalised(summary)}."
-    for remedy in found[:1]:
+    for remedy in remedies[:1]:
         fix += f" If there is none: {_imperative(remedy)}{_fit_words(remedy)}."
     return fix
 
@@ -142,7 +146,7 @@ def _fit_words(remedy: Remedy) -> str:
     return f"{words}, and a step takes {change:.0%} {'less' if remedy.gain > 0 else 'longer'}"
 
 
-def _of_illegal(check: LayoutCheck) -> str:
+def _fix_for_illegal_layout(check: LayoutCheck) -> str:
     """Returns the first thing to do about a run that trained with a layout that its framework
     should refuse."""
     rule = check.broken_rules[0]
@@ -152,18 +156,18 @@ def _of_illegal(check: LayoutCheck) -> str:
     )
 
 
-def _of_speed(
+def _fix_for_speed(
     speed: SpeedExplained,
     gap: GapExplained | None,
-    found: Sequence[Remedy],
+    remedies: Sequence[Remedy],
     log: LogExplained | None,
 ) -> str:
     """Returns the first thing to do about a run that trains: about the fault that its log shows
     where it is slower than predicted, and else what promises most, if anything does."""
     candidates = [
-        *_fixes_of_gap(speed, gap),
-        *_fixes_of_layout(speed, _simplest_first(found)),
-        *_fixes_of_log(log.observations if log else []),
+        *_gap_fixes(speed, gap),
+        *_layout_fixes(speed, _worthwhile_remedies(remedies)),
+        *_log_fixes(log.observations if log else []),
     ]
     is_slow = gap is not None and gap.gap_s > 0
     faults = _faults_in_log(log) if is_slow else _faults_in_log(log, only=_BROKEN_DEVICES)
@@ -183,11 +187,13 @@ def _faults_in_log(
 ) -> list[str]:
     """Returns sentences on the faults that a log shows, the likeliest cause first."""
     observations = log.observations if log else []
-    found = [one for code in only for one in observations if one.code == code]
-    return [f"{_capitalised(one.message)}." for one in found]
+    faults = [
+        observation for code in only for observation in observations if observation.code == code
+    ]
+    return [f"{_capitalised(observation.message)}." for observation in faults]
 
 
-def _fixes_of_gap(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix]:
+def _gap_fixes(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix]:
     if gap is None or gap.gap_s <= 0 or speed.slower_by is None:
         return
     words = f"Find out why it is {speed.slower_by:.0%} slower than predicted{_cause(gap)}"
@@ -218,19 +224,19 @@ def _cause(gap: GapExplained) -> str:
     )
 
 
-def _simplest_first(found: Sequence[Remedy]) -> list[Remedy]:
-    """The remedies that surely fit. The best layout of a search, which changes much at once, is
-    left out where a single change gains much of what it does."""
-    safe = [one for one in found if one.is_safe and one.gain is not None]
-    single = max((one.gain or 0.0 for one in safe if one.change is not None), default=0.0)
+def _worthwhile_remedies(remedies: Sequence[Remedy]) -> list[Remedy]:
+    """Returns the remedies that surely fit. The best layout of a search, which changes much at
+    once, is left out where a single change gains much of what it does."""
+    safe = [remedy for remedy in remedies if remedy.is_safe and remedy.gain is not None]
+    single = max((remedy.gain or 0.0 for remedy in safe if remedy.change is not None), default=0.0)
     return [
-        one
-        for one in safe
-        if one.change is not None or single < _MUCH_OF_THE_GAIN * (one.gain or 0.0)
+        remedy
+        for remedy in safe
+        if remedy.change is not None or single < _MUCH_OF_THE_GAIN * (remedy.gain or 0.0)
     ]
 
 
-def _fixes_of_layout(speed: SpeedExplained, safe: Sequence[Remedy]) -> Iterator[_Fix]:
+def _layout_fixes(speed: SpeedExplained, safe: Sequence[Remedy]) -> Iterator[_Fix]:
     for remedy in safe:
         gain = remedy.gain or 0.0
         step_time_s = speed.measured_step_time_s or speed.predicted_step_time_s
@@ -242,7 +248,7 @@ def _fixes_of_layout(speed: SpeedExplained, safe: Sequence[Remedy]) -> Iterator[
         )
 
 
-def _fixes_of_log(observations: Sequence[Observation]) -> Iterator[_Fix]:
+def _log_fixes(observations: Sequence[Observation]) -> Iterator[_Fix]:
     for observation in observations:
         if observation.cost is not None and observation.cost >= LEAST_GAIN:
             gain = observation.cost / (1 - observation.cost)
@@ -250,12 +256,12 @@ def _fixes_of_log(observations: Sequence[Observation]) -> Iterator[_Fix]:
 
 
 def saved_seconds(step_time_s: float, gain: float) -> float:
-    """By how much a step of this length becomes shorter with a gain."""
+    """Returns the seconds by which a step of this length becomes shorter with a gain."""
     return step_time_s * (1 - 1 / (1 + gain))
 
 
 def _imperative(remedy: Remedy) -> str:
-    """A remedy as the beginning of a sentence."""
+    """Returns a remedy as the beginning of a sentence."""
     if remedy.change is None:
         return f"Run {remedy.words}"
     if remedy.change.switch is not None:

@@ -29,13 +29,14 @@ class DescribedRun:
 def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
     """Raises Invalid or Refused where the launch cannot be read."""
     launched = launched_question(Resolver(rows), run.launch, run)
-    told = {name: getattr(run, name) for name in run.model_fields_set - _OF_LAUNCH}
+    other_members = {name: getattr(run, name) for name in run.model_fields_set - _OF_LAUNCH}
     question = {name: getattr(launched.question, name) for name in Question.model_fields}
     return DescribedRun(
-        members={**told, **question, "layout": launched.layout},
+        members={**other_members, **question, "layout": launched.layout},
         field=launched.layout_field,
         reservations=[
-            one.model_dump() for one in ReservationAnswer.first_of(launched.reservations)
+            reservation.model_dump()
+            for reservation in ReservationAnswer.first_of(launched.reservations)
         ],
     )
 

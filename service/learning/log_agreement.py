@@ -68,11 +68,7 @@ _FIELDS: dict[Fact, str] = {
 
 
 def require_same_run(
-    contents: LogContents,
-    subject: AnsweredLayout,
-    resolved: ResolvedQuestion,
-    *,
-    linked: bool,
+    contents: LogContents, subject: AnsweredLayout, resolved: ResolvedQuestion, *, linked: bool
 ) -> None:
     """Refuses a log that is of another run than the request says, or than it is linked to. Raises
     Invalid."""
@@ -92,18 +88,18 @@ def require_same_run(
 
 
 def _require_stated_facts(
-    stated: Sequence[Statement], resolved: ResolvedQuestion, layout: Layout, *, linked: bool
+    statements: Sequence[Statement], resolved: ResolvedQuestion, layout: Layout, *, linked: bool
 ) -> None:
     """Refuse a log of which no statement of a fact agrees with the request. Some agree and some do
     not where a log has several runs, or a model several towers."""
     by_fact: dict[Fact, list[Statement]] = {}
-    for statement in stated:
+    for statement in statements:
         by_fact.setdefault(statement.fact, []).append(statement)
-    known = _KnownFacts(resolved, layout)
-    for fact, statements in by_fact.items():
-        if not any(known.allows(statement) for statement in statements):
-            first = statements[0]
-            field = known.field(first)
+    known_facts = _KnownFacts(resolved, layout)
+    for fact, statements_of_fact in by_fact.items():
+        if not any(known_facts.allows(statement) for statement in statements_of_fact):
+            first = statements_of_fact[0]
+            field = known_facts.field(first)
             where = "what it is linked to" if linked else "the request"
             remedy = (
                 f"report it with its own {field.partition('.')[0]}"
@@ -111,8 +107,8 @@ def _require_stated_facts(
                 else f"give in {field} what ran, or send the log of this run"
             )
             rule = (
-                f"line {first.line} says {first.text!r} where {where} has {known.shown(fact)}:"
-                f" {remedy}"
+                f"line {first.line} says {first.text!r} where {where} has"
+                f" {known_facts.shown(fact)}: {remedy}"
             )
             raise Invalid("log", _number(first.value), rule)
 
@@ -141,7 +137,7 @@ class _KnownFacts:
         return value in self._values(fact)
 
     def field(self, statement: Statement) -> str:
-        """The field of the request that a statement contradicts."""
+        """Returns the field of the request that a statement contradicts."""
         if statement.fact == "trainable_parameters":
             adapters = self.resolved.problem.workload.lora is not None
             if adapters or statement.value < min(self._totals()) / 2:
@@ -190,7 +186,7 @@ class _KnownFacts:
         return self.resolved.used.architecture.text_tower
 
     def _totals(self) -> list[int]:
-        """The parameters of the model, with and without its encoder and its multi-token
+        """Returns the parameters of the model, with and without its encoder and its multi-token
         prediction, which frameworks count or do not."""
         count = self.resolved.problem.architecture.parameters
         return [
@@ -203,7 +199,8 @@ class _KnownFacts:
         return any(abs(value - total) <= _SAME_MODEL * total + rounding for total in self._totals())
 
     def _is_the_model_in_shards(self, value: float) -> bool:
-        """A rank of expert parallelism counts its own experts alone. The last stage of a pipeline
+        """Returns whether shards that sum to so many parameters may be of this model. Any sum may
+        be where there are experts, because a rank counts only its own. The last stage of a pipeline
         has a copy of a tied embedding."""
         architecture = self.resolved.problem.architecture
         if architecture.is_moe or self._has_other_towers:
@@ -268,8 +265,8 @@ def _require_agreement(
     problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str], *, linked: bool
 ) -> None:
     """Refuse a log that says something else than what it is linked to, or than the request."""
-    for part, name, ran, answered in _compared_values(problem, subject, arguments):
-        if ran == answered:
+    for part, name, logged_value, answered in _compared_values(problem, subject, arguments):
+        if logged_value == answered:
             continue
         if linked:
             where = "what it is linked to"
@@ -277,28 +274,32 @@ def _require_agreement(
         else:
             where = "the request"
             remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
-        raise Invalid("log", ran, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
+        raise Invalid(
+            "log",
+            logged_value,
+            f"ran {name} = {logged_value} where {where} has {answered}: {remedy}",
+        )
 
 
 def _compared_values(
     problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
 ) -> Iterator[tuple[str, str, object, object]]:
-    """A part of the question, the name of a value, and the value in the log and in the answer, for
-    each value that both have."""
-    stated = megatron_arguments.stated_values(arguments)
-    of_model = model_values(problem.architecture)
-    logged_model = {**stated["model"], **stated["model"].get("moe", {})}
+    """Yields a part of the question, the name of a value, and the value in the log and in the
+    answer, for each value that both have."""
+    logged = megatron_arguments.stated_values(arguments)
+    model = model_values(problem.architecture)
+    logged_model = {**logged["model"], **logged["model"].get("moe", {})}
     yield from (
         ("model", name, logged_model[name], value)
-        for name, value in of_model.items()
+        for name, value in model.items()
         if name in logged_model
     )
     layout = subject.layout.with_stack_defaults(problem).build()
     for part, fields in (("layout", layout), ("workload", subject.question.workload)):
-        for name, ran in stated[part].items():
+        for name, logged_value in logged[part].items():
             if name in _COMPARED_FIELDS:
-                yield part, name, ran, getattr(fields, name)
-    degrees = stated["layout"]
+                yield part, name, logged_value, getattr(fields, name)
+    degrees = logged["layout"]
     if "zero_stage" in degrees:
         ranks = degrees["dp_shard"] * degrees["dp_replicate"]
         if ranks > 1:
@@ -314,14 +315,14 @@ def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked:
     chip = problem.cluster.chip.id
     if chip not in shipped or not devices:
         return
-    ran = [{one.id for one in device.matching(shipped.values())} for device in devices]
-    if any(chip in ids for ids in ran):
+    matching_ids = [{match.id for match in device.matching(shipped.values())} for device in devices]
+    if any(chip in ids for ids in matching_ids):
         return
     where = "what it is linked to" if linked else "the request"
-    known = f" ({' or '.join(sorted(ran[0]))})" if ran[0] else ""
+    hint = f" ({' or '.join(sorted(matching_ids[0]))})" if matching_ids[0] else ""
     rule = (
         f"ran on {devices[0].name} where {where} has cluster.chip = {chip}: name the chip that the"
-        f" run had{known}"
+        f" run had{hint}"
     )
     raise Invalid("log", devices[0].name, rule)
 
@@ -333,11 +334,11 @@ def _require_framework(problem: Problem, framework: str) -> None:
 
 
 def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
-    asked = subject.question.workload.global_batch
-    if global_batch not in (None, asked):
+    requested = subject.question.workload.global_batch
+    if global_batch not in (None, requested):
         rule = (
             f"has steps of {global_batch} sequences, and the run that it should be of has"
-            f" global_batch = {asked}: give in workload.global_batch what ran"
+            f" global_batch = {requested}: give in workload.global_batch what ran"
         )
         raise Invalid("log", global_batch, rule)
 
@@ -345,15 +346,17 @@ def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
 def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
     """Refuse steps whose time and rate make another number of tokens a device than the request."""
     devices, tokens = problem.cluster.num_devices, problem.workload.tokens
-    asked = tokens / devices
-    if device_tokens is None or abs(device_tokens / asked - 1) <= _MAX_ROUNDING:
+    expected = tokens / devices
+    if device_tokens is None or abs(device_tokens / expected - 1) <= _MAX_ROUNDING:
         return
-    ran_on = round(tokens / device_tokens)
-    is_whole = ran_on > 0 and abs(tokens / device_tokens / ran_on - 1) <= _MAX_ROUNDING
-    of_others = f" (those of {ran_on} devices, not {devices})" if is_whole else ""
+    implied_devices = round(tokens / device_tokens)
+    is_whole = (
+        implied_devices > 0 and abs(tokens / device_tokens / implied_devices - 1) <= _MAX_ROUNDING
+    )
+    hint = f" (those of {implied_devices} devices, not {devices})" if is_whole else ""
     rule = (
-        f"has steps of {device_tokens:.0f} tokens a device by their time and rate{of_others}, and"
-        f" the run that it should be of has {asked:.0f}: check cluster.num_chips,"
+        f"has steps of {device_tokens:.0f} tokens a device by their time and rate{hint}, and"
+        f" the run that it should be of has {expected:.0f}: check cluster.num_chips,"
         " workload.global_batch and workload.seq_len"
     )
     raise Invalid("log", round(device_tokens), rule)

@@ -73,12 +73,12 @@ def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplai
         return None
     reading = run.logged.reading
     observations = [
-        *(_of_reading(reading) if reading else ()),
+        *(_step_observations(reading) if reading else ()),
         *(Observation(code="cut_lines", message=note) for note in run.logged.cut_lines),
-        *_of_memory(run, prediction),
-        *_of_allocator(run.trouble.allocator),
-        *_of_lines(run.trouble.symptoms, run.problem),
-        *_other(run),
+        *_memory_observations(run, prediction),
+        *_allocator_observations(run.trouble.allocator),
+        *_symptom_observations(run.trouble.symptoms, run.problem),
+        *_switch_observations(run),
     ]
     if reading is None:
         return LogExplained(
@@ -86,8 +86,8 @@ def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplai
             steps_used=0, levels=[], observations=observations,
         )  # fmt: skip
     levels = [
-        LogLevel(first_step=one.first_step, steps=one.steps, value=one.value)
-        for one in reading.regimes
+        LogLevel(first_step=level.first_step, steps=level.steps, value=level.value)
+        for level in reading.regimes
     ]
     return LogExplained(
         framework=reading.framework,
@@ -102,7 +102,7 @@ def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplai
     )
 
 
-def _of_reading(reading: Reading) -> Iterator[Observation]:
+def _step_observations(reading: Reading) -> Iterator[Observation]:
     yield from _speed_changes(reading)
     spread = (reading.high - reading.low) / reading.value
     if spread > _UNSTEADY and len(reading.regimes) == 1:
@@ -139,26 +139,26 @@ def _of_reading(reading: Reading) -> Iterator[Observation]:
 def _speed_changes(reading: Reading) -> Iterator[Observation]:
     """Yields an observation where the speed changed for good, with the share of the time of the
     steps used that this cost."""
-    levels = reading.regimes
-    if len(levels) == 1:
+    regimes = reading.regimes
+    if len(regimes) == 1:
         return
     is_rate = reading.unit != "step_time_s"
-    times = [1 / one.value if is_rate else one.value for one in levels]
-    spent = sum(time * one.steps for time, one in zip(times, levels, strict=True))
-    needed = min(times) * sum(one.steps for one in levels)
-    words = ", ".join(f"{one.value:.4g} from step {one.first_step}" for one in levels)
+    times = [1 / regime.value if is_rate else regime.value for regime in regimes]
+    spent_s = sum(time * regime.steps for time, regime in zip(times, regimes, strict=True))
+    best_s = min(times) * sum(regime.steps for regime in regimes)
+    words = ", ".join(f"{regime.value:.4g} from step {regime.first_step}" for regime in regimes)
     yield Observation(
         code="speed_changed",
         message=(
             f"the speed changed for good ({reading.unit}: {words}) while the job stayed the same:"
-            f" at its best speed it would have taken {1 - needed / spent:.0%} less time. Look at"
+            f" at its best speed it would have taken {1 - best_s / spent_s:.0%} less time. Look at"
             " what happened to the nodes then: clocks, links, other jobs, data"
         ),
-        cost=1 - needed / spent,
+        cost=1 - best_s / spent_s,
     )
 
 
-def _of_memory(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Observation]:
+def _memory_observations(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Observation]:
     memory = run.report.memory
     if memory is None or prediction is None:
         return
@@ -193,7 +193,7 @@ def _of_memory(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Obs
         )
 
 
-def _of_allocator(message: AllocatorMessage | None) -> Iterator[Observation]:
+def _allocator_observations(message: AllocatorMessage | None) -> Iterator[Observation]:
     """Yields the allocator's message of when it ran out of memory."""
     if message is None:
         return
@@ -221,17 +221,18 @@ def _of_allocator(message: AllocatorMessage | None) -> Iterator[Observation]:
         )
 
 
-def _of_lines(symptoms: Sequence[Symptom], problem: Problem) -> Iterator[Observation]:
+def _symptom_observations(symptoms: Sequence[Symptom], problem: Problem) -> Iterator[Observation]:
     has_network = bool(problem.cluster.scale_out_mask.any())
-    for found in symptoms:
-        if found.kind == "sockets" and not has_network:
+    for symptom in symptoms:
+        if symptom.kind == "sockets" and not has_network:
             continue
-        lines = "line" if found.count == 1 else f"{found.count} lines, the first of them line"
+        lines = "line" if symptom.count == 1 else f"{symptom.count} lines, the first of them line"
         yield Observation(
-            code=found.kind, message=f"{_SYMPTOMS[found.kind]} ({lines} {found.line}: {found.text})"
+            code=symptom.kind,
+            message=f"{_SYMPTOMS[symptom.kind]} ({lines} {symptom.line}: {symptom.text})",
         )
 
 
-def _other(run: ExplainedRun) -> Iterator[Observation]:
+def _switch_observations(run: ExplainedRun) -> Iterator[Observation]:
     for difference in run.logged.stack_differences if run.logged else ():
         yield Observation(code="other_switches", message=difference)

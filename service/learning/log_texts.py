@@ -5,7 +5,7 @@ from __future__ import annotations
 from anyio.to_thread import run_sync
 
 from service.formats.logs.contents import LogContents, contents, masked_unless_clean
-from service.learning.logged_runs import asked_global_batch, require_run
+from service.learning.logged_runs import requested_global_batch, require_run
 from service.runtime.admission import IsDisconnected
 from service.runtime.text_process import TextProcess
 from service.schemas.training_log import LogSubmission
@@ -22,7 +22,7 @@ class LogTexts:
     ) -> LogContents:
         """Returns the contents of a log, once it is the tenant's turn if it is long. Raises Invalid
         for a log without a step to use, unless the run failed before."""
-        global_batch = await run_sync(asked_global_batch, self._store, submission)
+        global_batch = await run_sync(requested_global_batch, self._store, submission)
         found = await self._texts.read(
             is_disconnected,
             self._store.tenant,
@@ -37,6 +37,6 @@ class LogTexts:
     async def masked(
         self, submission: LogSubmission, is_disconnected: IsDisconnected
     ) -> str | None:
-        """The log without its secrets; None where it has none."""
+        """Returns the log without its secrets; None where it has none."""
         tenant = self._store.tenant
         return await self._texts.read(is_disconnected, tenant, masked_unless_clean, submission.log)

@@ -63,11 +63,7 @@ class LoggedRun:
         return [*self.doubts, *self.stack_differences, *self.cut_lines]
 
 
-def read_logged_run(
-    store: Store,
-    submission: LogSubmission,
-    contents: LogContents,
-) -> LoggedRun:
+def read_logged_run(store: Store, submission: LogSubmission, contents: LogContents) -> LoggedRun:
     """Returns the run whose log has these contents. Raises Invalid for a log of another run than
     the request describes."""
     reading = contents.reading
@@ -105,8 +101,8 @@ def read_logged_run(
     )
 
 
-def asked_global_batch(store: Store, submission: LogSubmission) -> int | None:
-    """The sequences of a step, if the request gives or links to them."""
+def requested_global_batch(store: Store, submission: LogSubmission) -> int | None:
+    """Returns the sequences of a step, if the request gives or links to them."""
     if submission.workload is not None:
         return submission.workload.global_batch
     if not submission.is_linked:
@@ -116,8 +112,8 @@ def asked_global_batch(store: Store, submission: LogSubmission) -> int | None:
 
 
 def _logged_question(submission: LogSubmission, arguments: Mapping[str, str]) -> Mapping[str, Any]:
-    """The parts of the question that the log's arguments give, and `num_chips`. Arguments that say
-    too little matter only where the request does not say it either."""
+    """Returns the parts of the question that the log's arguments give, and `num_chips`. Arguments
+    that say too little matter only where the request does not say it either."""
     if not arguments:
         return {}
     settled = [
@@ -139,7 +135,7 @@ class _Date:
 
 
 def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: datetime) -> _Date:
-    """The date that the request gives, or else that of the log, unless it is impossible."""
+    """Returns the date that the request gives, or else that of the log, unless it is impossible."""
     if submission.measured_at is not None:
         return _Date(submission.measured_at, "request")
     printed = None if reading is None else reading.timestamp
@@ -206,12 +202,9 @@ def _outcome_without_device(submission: LogSubmission, contents: LogContents) ->
 
 
 def _report(
-    submission: LogSubmission,
-    logged: Mapping[str, Any],
-    contents: LogContents,
-    at: datetime | None,
+    submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
 ) -> ReportSubmission:
-    """The log as a report. Raises Invalid for what the log says and no report may."""
+    """Returns the log as a report. Raises Invalid for what the log says and no report may."""
     report = _report_json(submission, logged, contents, at)
     if at is not None:
         report["measured_at"] = at
@@ -223,13 +216,10 @@ def _report(
 
 
 def _report_json(
-    submission: LogSubmission,
-    logged: Mapping[str, Any],
-    contents: LogContents,
-    at: datetime | None,
+    submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
 ) -> dict[str, Any]:
-    """The members of the report, without its date. What the request says goes before what the log
-    says."""
+    """Returns the members of the report, without its date. What the request says goes before what
+    the log says."""
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
@@ -241,7 +231,7 @@ def _report_json(
             report["cluster"]["num_chips"] = logged["num_chips"]
         if logged and "stack" in report:
             switches = megatron_arguments.stack_fields(contents.arguments)
-            report["stack"] = _stack_as_logged(report["stack"], switches, at)
+            report["stack"] = _stack_with_logged_switches(report["stack"], switches, at)
     if reading is not None:
         report["measured"] = {reading.unit: reading.value}
         if reading.memory_gib is not None:
@@ -264,7 +254,7 @@ def _stack_differences(
 def _sources_without_steps(
     reading: logs.Reading | None, logged: Mapping[str, Any]
 ) -> Iterator[str]:
-    """A note on what was read off a log that has no step, and so no `reading`."""
+    """Yields a note on what was read off a log that has no step, and so no `reading`."""
     if reading is None and logged:
         parts = ", ".join(sorted(logged))
         yield f"the log has no step to use; its arguments say what ran ({parts})"
@@ -291,7 +281,7 @@ def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
 def _device_memory_notes(
     printed: logs.Reading | None, reading: logs.Reading | None
 ) -> Iterator[str]:
-    """A note on memory that was worked out from the share of a device that is printed."""
+    """Yields a note on memory that was worked out from the share of a device that is printed."""
     if printed is not None and reading is not None and printed.used_share is not None:
         yield (
             f"the log prints that {printed.used_share:.1%} of the device's memory were in use,"
@@ -300,7 +290,8 @@ def _device_memory_notes(
 
 
 def _with_device_memory(reading: logs.Reading, problem: Problem) -> logs.Reading:
-    """A reading with its memory in GiB, where the log prints the share of a device alone."""
+    """Returns a reading with its memory in GiB, where the log prints the share of a device
+    alone."""
     if reading.used_share is None:
         return reading
     used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
@@ -336,14 +327,15 @@ def _few_steps_notes(reading: logs.Reading) -> Iterator[str]:
     yield f"{rests}: withdraw the report if that is not how the run went"
 
 
-def _stack_as_logged(
+def _stack_with_logged_switches(
     stack: str | Mapping[str, Any], switches: Mapping[str, Any], at: datetime | None
 ) -> str | Mapping[str, Any]:
-    """The stack of the request with the switches that the log shows, where the request does not set
-    them and they are not those that the stack has anyway, today and at the date of the run."""
-    given = {"name": stack} if isinstance(stack, str) else stack
+    """Returns the stack of the request with the switches that the log shows, where the request does
+    not set them and they are not those that the stack has anyway, today and at the date of the
+    run."""
+    request_fields = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # an unknown stack is refused when it is resolved
-        today = catalogue.stack(given["name"])
+        today = catalogue.stack(request_fields["name"])
         years = 0.0 if at is None else software_age_years(at, shipped_profile().software_year)
         then = StackFields(name=today.id, age_years=years).build(today)
         switches = {
@@ -351,5 +343,5 @@ def _stack_as_logged(
             for name, value in switches.items()
             if {as_tuples(value)} != {getattr(today, name), getattr(then, name)}
         }
-    with_switches = {**switches, **given}
-    return stack if with_switches == given else with_switches
+    with_switches = {**switches, **request_fields}
+    return stack if with_switches == request_fields else with_switches

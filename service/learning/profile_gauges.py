@@ -48,9 +48,9 @@ class ProfileGauges:
         self._reading: Future[list[Metric]] | None = None
         self._last: list[Metric] = []
 
-    async def told(self, database: str) -> list[Metric]:
-        """The gauges, beside a database in this state: those of the last time where they are not
-        read in time, and none where it does not answer."""
+    async def families(self, database: str) -> list[Metric]:
+        """Returns the gauges, beside a database in this state: those of the last time where they
+        are not read in time, and none where it does not answer."""
         up = DATABASE_UP.family({(): int(database == "ok")})
         if database == SILENT:
             return [up]
@@ -70,11 +70,11 @@ class ProfileGauges:
             schema = SCHEMA.family({(self._store.revision(), database): 1})
             with self._store.reading() as rows:
                 waiting = SWEEP_ITEMS_WAITING.family({(): rows.sweeps.waiting()})
-            return [schema, waiting, *self._of_profiles()]
+            return [schema, waiting, *self._profile_families()]
         except Unavailable:  # since it was found to answer
             return []
 
-    def _of_profiles(self) -> Iterator[Metric]:
+    def _profile_families(self) -> Iterator[Metric]:
         with self._store.reading() as rows:
             versions = {row.id: row.active_version for row in rows.profiles.shared()}
             own = rows.profiles.count_own_in_use()
@@ -83,14 +83,21 @@ class ProfileGauges:
         yield OWN_VERSIONS.family({(): own})
         if self._cost_model.state == "ok":  # drift predicts
             changes = {id_: self._last_changes(id_) for id_ in active}
-            largest = {id_: max(each, key=abs, default=0.0) for id_, each in changes.items()}
+            largest = {
+                id_: max(series_changes, key=abs, default=0.0)
+                for id_, series_changes in changes.items()
+            }
             yield DRIFT.family({(id_,): change for id_, change in largest.items()})
-            yield DRIFTING_KINDS.family({(id_,): len(each) for id_, each in changes.items()})
+            yield DRIFTING_KINDS.family(
+                {(id_,): len(series_changes) for id_, series_changes in changes.items()}
+            )
 
     def _last_changes(self, profile_id: str) -> list[float]:
-        """The last change of each kind of run that has changed."""
+        """Returns the last change of each kind of run that has changed."""
         if profile_id not in self._changes:
-            drift = self._drift.of(profile_id, DriftQuery(limit=_DRIFT_REPORTS))
+            drift = self._drift.answer(profile_id, DriftQuery(limit=_DRIFT_REPORTS))
             changes = [series["changes"] for series in drift["series"]]
-            self._changes[profile_id] = [each[-1]["slower"] for each in changes if each]
+            self._changes[profile_id] = [
+                series_changes[-1]["slower"] for series_changes in changes if series_changes
+            ]
         return self._changes[profile_id]

@@ -26,8 +26,8 @@ _SOURCES = 200  # those that reported last
 def compare_on_published_runs(
     store: Store, before: Profile, after: Profile
 ) -> ProfileComparison | None:
-    """Errors of two profiles on a few published runs of each chip and stack, which show what a
-    calibration does to everybody else's machines. None where there are no published runs."""
+    """Returns errors of two profiles on a few published runs of each chip and stack, which show
+    what a calibration does to everybody else's machines. None where there are no published runs."""
     sample = published_sample(store, after.software_year)
     if not sample.runs:
         return None
@@ -52,11 +52,11 @@ def compare_on_published_runs(
 def compare_on_latest_runs(
     store: Store, profile_id: str, before: Profile, after: Profile
 ) -> ProfileComparison | None:
-    """Errors of two profiles on the last runs of each tenant or source. They show whether the
-    reports of one are learnt at the cost of another. None where nobody measured a step time."""
-    wanted = ReportFilter(profile_id=profile_id, measured=True)
+    """Returns errors of two profiles on the last runs of each tenant or source. They show whether
+    the reports of one are learnt at the cost of another. None where nobody measured a step time."""
+    report_filter = ReportFilter(profile_id=profile_id, measured=True)
     with store.reading() as rows:
-        reports = rows.reports.last_of_each_source(wanted, _RUNS_OF_A_SOURCE, _SOURCES)
+        reports = rows.reports.last_of_each_source(report_filter, _RUNS_OF_A_SOURCE, _SOURCES)
         readable, _ = StoredRuns(rows).read(reports)
     runs = [run for run in readable if run.step_time_s is not None]
     if not runs:
@@ -101,15 +101,18 @@ def judge(
         "step times": calibration.held_out,
         "peaks of memory": calibration.held_out_memory,
     }
-    errors = {what: held_out for what, held_out in candidates.items() if held_out is not None}
+    errors = {
+        quantity: held_out for quantity, held_out in candidates.items() if held_out is not None
+    }
     if not errors and is_own:
         return _judge_few_own_runs(policy, calibration, requested=requested)
     if not errors:
         rule = f"fewer than {MIN_RUNS_TO_JUDGE} measured step times, or peaks of memory"
         return _not_promoted(f"{rule}: its error on runs that it did not see is unknown")
     change = "on runs that it did not see " + " and ".join(
-        f"the error of {what} goes from {held_out.error_before:.1%} to {held_out.error_after:.1%}"
-        for what, held_out in errors.items()
+        f"the error of {quantity} goes from {held_out.error_before:.1%} to"
+        f" {held_out.error_after:.1%}"
+        for quantity, held_out in errors.items()
     )
     if all(
         held_out.error_after > held_out.error_before - _LEAST_FALL for held_out in errors.values()
@@ -124,7 +127,7 @@ def judge(
             " measured moves nobody else's predictions until others agree, a person activates it,"
             " or the policy's min_tenants is 1"
         )
-    compared = {f"{what} of unseen reports": held_out for what, held_out in errors.items()}
+    compared = {f"{quantity} of unseen reports": held_out for quantity, held_out in errors.items()}
     if published:
         compared["step times of published runs"] = published
     growth = _growth_for_a_source(latest_by_source, policy.margin) or _growth_of_a_kind(
@@ -146,15 +149,15 @@ def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: 
         "peaks of memory": (calibration.memory_error_before, calibration.memory_error_after),
     }
     errors = {
-        what: (before, after)
-        for what, (before, after) in candidates.items()
+        quantity: (before, after)
+        for quantity, (before, after) in candidates.items()
         if before is not None and after is not None
     }
     if not errors:
         return _not_promoted("no step time and no peak of memory was measured to judge it by")
     change = "of what it has seen " + " and ".join(
-        f"the error of {what} goes from {before:.1%} to {after:.1%}"
-        for what, (before, after) in errors.items()
+        f"the error of {quantity} goes from {before:.1%} to {after:.1%}"
+        for quantity, (before, after) in errors.items()
     )
     if all(after > before - _LEAST_FALL for before, after in errors.values()):
         return _not_promoted(f"{change}, which is no fall")
@@ -170,7 +173,8 @@ def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: 
 
 
 def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str | None:
-    """The first source whose error grows by more than the margin, in words that do not name it."""
+    """Returns the first source whose error grows by more than the margin, in words that do not name
+    it."""
     if latest is None:
         return None
     for runs, before, after in latest.by_kind.values():
@@ -183,14 +187,16 @@ def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str
 
 
 def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) -> str | None:
-    """The first of some errors, of all runs or of a kind of them, that grows by more than the
-    margin."""
-    for what, held_out in compared.items():
+    """Returns the first of some errors, of all runs or of a kind of them, that grows by more than
+    the margin."""
+    for quantity, held_out in compared.items():
         overall = len(held_out.measured), held_out.error_before, held_out.error_after
         by_kind = {f" of {kind}": errors for kind, errors in held_out.by_kind.items()}
         for kind, (runs, before, after) in {"": overall, **by_kind}.items():
             if after > before + margin:
-                return f"the error on {runs} {what}{kind} grows from {before:.1%} to {after:.1%}"
+                return (
+                    f"the error on {runs} {quantity}{kind} grows from {before:.1%} to {after:.1%}"
+                )
     return None
 
 

@@ -73,14 +73,14 @@ def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
     runs = [run for run in published if run.step_time_s is not None]
     kinds = [(run.chip, run.stack.name, run.is_sparse) for run in runs]
     sizes = Counter(kinds)
-    seen: Counter[tuple[str, str, bool]] = Counter()
-    kept: list[PublishedRun] = []
+    passed: Counter[tuple[str, str, bool]] = Counter()
+    sample: list[PublishedRun] = []
     for run, kind in zip(runs, kinds, strict=True):
         stride = max(sizes[kind] // _RUNS_OF_A_KIND, 1)
-        if seen[kind] % stride == 0 and seen[kind] // stride < _RUNS_OF_A_KIND:
-            kept.append(run)
-        seen[kind] += 1
-    return kept
+        if passed[kind] % stride == 0 and passed[kind] // stride < _RUNS_OF_A_KIND:
+            sample.append(run)
+        passed[kind] += 1
+    return sample
 
 
 def _coefficients_by_profile(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:

@@ -90,10 +90,10 @@ class Replays:
             replayed = profile_version(rows, id_, version)
             active = profile_version(rows, id_, None)
             stored, unusable = _stored_answers(rows, request)
-            wanted = replace(
+            report_filter = replace(
                 reports_of(rows, id_), measured=True, since=request.since, until=request.until
             )
-            reports = rows.reports.newest(wanted, _REPORTS_PER_ANSWER * request.limit)
+            reports = rows.reports.newest(report_filter, _REPORTS_PER_ANSWER * request.limit)
             runs, _ = StoredRuns(rows).read(reports)
         answers: list[Replayed] = []
         for answer in stored:
@@ -115,15 +115,17 @@ class Replays:
 
 
 def _change_rank(answer: Replayed) -> tuple[bool, float]:
-    """A sort key: answers that would recommend another layout come first, then those whose step
-    times change most."""
-    changes = [abs(np.log(one.replayed_step_time_s / one.step_time_s)) for one in answer.layouts]
+    """Returns a sort key: answers that would recommend another layout come first, then those whose
+    step times change most."""
+    changes = [
+        abs(np.log(layout.replayed_step_time_s / layout.step_time_s)) for layout in answer.layouts
+    ]
     return not answer.another_first, -float(max(changes))
 
 
 def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAnswer], list[str]]:
-    """The newest answers of each kind that still mean something to the models, and the locations of
-    those that do not."""
+    """Returns the newest answers of each kind that still mean something to the models, and the
+    locations of those that do not."""
     resolver = Resolver(rows)
     span = request.limit, request.since, request.until
     newest = [
@@ -146,8 +148,8 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
     predictions = predict(answer.problem, answer.layouts, coefficients)
     times = predictions.step_time_s
     fits = predictions.fits()
-    admissible = _admissible(answer, predictions, profile)
-    another_first = not admissible[0] or (times[admissible] < times[0]).any()
+    fits_surely = _fits_surely(answer, predictions, profile)
+    another_first = not fits_surely[0] or (times[fits_surely] < times[0]).any()
     return Replayed(
         kind="recommendation" if answer.is_recommendation else "prediction",
         id=stored.id,
@@ -167,7 +169,7 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
     )
 
 
-def _admissible(answer: _StoredAnswer, predictions: Predictions, profile: Profile) -> Array:
+def _fits_surely(answer: _StoredAnswer, predictions: Predictions, profile: Profile) -> Array:
     """Returns a mask of the layouts that fit with the probability that the question demands, beside
     the memory that it keeps free; shape (layouts,)."""
     constraints = answer.constraints
@@ -179,7 +181,7 @@ def _admissible(answer: _StoredAnswer, predictions: Predictions, profile: Profil
 
 
 def _median_error(runs: Sequence[StoredRun], profile: Profile) -> float | None:
-    """The median of |predicted / measured - 1| of step times under this profile."""
+    """Returns the median of |predicted / measured - 1| of step times under this profile."""
     if not runs:
         return None
     return float(np.median(np.abs(np.expm1(-log_residuals(runs, profile)))))

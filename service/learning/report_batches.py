@@ -57,7 +57,12 @@ class ReportBatches:
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
             violations = [violation for report in refused for violation in report]
-            raise Refused([Invalid(one.field, one.value, one.rule) for one in violations])
+            raise Refused(
+                [
+                    Invalid(violation.field, violation.value, violation.rule)
+                    for violation in violations
+                ]
+            )
         return lambda rows: _save(rows, outcomes)
 
     def _outcomes(self, texts: Sequence[str], checkpoint: Callable[[], None]) -> list[Outcome]:
@@ -78,8 +83,8 @@ def pickled_outcomes(store: Store, texts: Sequence[str], first_index: int) -> by
 
 
 def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> list[Outcome]:
-    """The outcome of each report of a part of a batch, given as JSON texts. The first report is the
-    one at this index of the batch."""
+    """Returns the outcome of each report of a part of a batch, given as JSON texts. The first
+    report is the one at this index of the batch."""
     outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
     submissions: dict[int, ReportForm] = {}

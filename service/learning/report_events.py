@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
-from service.learning.reports import current_document
+from service.learning.withdrawals import current_document
 from service.runtime.event_streams import EventBatch
 from service.store import Store
 from service.store.reports import ReportFilter
@@ -27,7 +27,7 @@ class ReportFeed:
 
     @staticmethod
     def topic(store: Store) -> str:
-        """The topic of the reports that a store sees."""
+        """Returns the topic of the reports that a store sees."""
         return _OF_ALL if store.sees_all else f"{_OF_TENANT}{store.tenant}"
 
     def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:

@@ -69,8 +69,8 @@ class _ReportedRun:
 def ingest_reports(
     store: Store, submissions: Sequence[tuple[ReportForm, str]]
 ) -> list[RowValues | Refusal]:
-    """The row to store for each submission, or why it is refused. Each submission comes with its
-    text as it was received."""
+    """Returns the row to store for each submission, or why it is refused. Each submission comes
+    with its text as it was received."""
     outcomes: dict[int, RowValues | Refusal] = {}
     with store.reading() as rows:
         ingestion = _Ingestion(rows, active_profile(rows))
@@ -99,7 +99,8 @@ class _Ingestion:
         submissions: Sequence[tuple[ReportForm, str]],
         outcomes: dict[int, RowValues | Refusal],
     ) -> dict[int, _ReportedRun]:
-        """The runs of the submissions. Everything that is read from the store is read here."""
+        """Returns the runs of the submissions. Everything that is read from the store is read
+        here."""
         runs: dict[int, _ReportedRun] = {}
         for i, (submission, received) in enumerate(submissions):
             with _refusal_as_outcome(outcomes, i):
@@ -111,7 +112,7 @@ class _Ingestion:
     ) -> None:
         """Predict the runs and add the row of each to the outcomes. This takes long, so it needs no
         transaction."""
-        for i in self._illegal(runs):
+        for i in self._illegal_positions(runs):
             run = runs.pop(i)
             field = run.subject.field
             with _refusal_as_outcome(outcomes, i):
@@ -126,29 +127,32 @@ class _Ingestion:
             with _refusal_as_outcome(outcomes, i):
                 outcomes[i] = self._row(run)
 
-    def _run(self, told: ReportForm, received: str) -> _ReportedRun:
-        submission, given = self._told(told)
-        given = with_software_age(given, submission, self._profile.software_year)
-        key = given.question.model_dump_json()
+    def _run(self, report: ReportForm, received: str) -> _ReportedRun:
+        submission, subject = self._submission_and_subject(report)
+        subject = with_software_age(subject, submission, self._profile.software_year)
+        key = subject.question.model_dump_json()
         if key not in self._resolved:
-            self._resolved[key] = self._resolver.resolve(given.question)
+            self._resolved[key] = self._resolver.resolve(subject.question)
         resolved = self._resolved[key]
-        layout = given.layout.with_stack_defaults(resolved.problem)
+        layout = subject.layout.with_stack_defaults(resolved.problem)
         return _ReportedRun(
             submission=submission,
             received=received,
-            subject=replace(given, layout=layout),
-            given_layout=given.layout,
+            subject=replace(subject, layout=layout),
+            given_layout=subject.layout,
             layout=layout.build(),
             resolved=resolved,
             question_key=key,
         )
 
-    def _told(self, told: ReportForm) -> tuple[ReportSubmission, AnsweredLayout]:
-        """A report as one that names or describes its run, and what ran."""
-        if isinstance(told, ReportSubmission):
-            return told, self._subject(told)
-        described = described_run(self._rows, told)
+    def _submission_and_subject(
+        self, report: ReportForm
+    ) -> tuple[ReportSubmission, AnsweredLayout]:
+        """Returns the report as a submission without a launch, and the question and layout of its
+        run."""
+        if isinstance(report, ReportSubmission):
+            return report, self._subject(report)
+        described = described_run(self._rows, report)
         submission = ReportSubmission.model_validate(described.members)
         subject = layout_of_report(self._rows, submission)
         return submission, replace(
@@ -156,17 +160,13 @@ class _Ingestion:
         )
 
     def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
-        link = (
-            *(getattr(submission, name) for name in LINKS),
-            submission.rank,
-            submission.choice,
-        )
+        link = (*(getattr(submission, name) for name in LINKS), submission.rank, submission.choice)
         if link not in self._subjects or not any(link):
             self._subjects[link] = layout_of_report(self._rows, submission)
         return self._subjects[link]
 
-    def _illegal(self, runs: Mapping[int, _ReportedRun]) -> list[int]:
-        """The positions of the runs whose layout breaks a rule."""
+    def _illegal_positions(self, runs: Mapping[int, _ReportedRun]) -> list[int]:
+        """Returns the positions of the runs whose layout breaks a rule."""
         illegal: list[int] = []
         for positions in _positions_by_question(runs):
             problem = runs[positions[0]].problem
@@ -276,7 +276,7 @@ class _Ingestion:
         step_time_s: float | None,
         within_interval: bool | None,
     ) -> str | None:
-        """A sentence about what the prediction did not foresee, if there is anything."""
+        """Returns a sentence about what the prediction did not foresee, if there is anything."""
         if run.submission.outcome == "out_of_memory" and prediction.fits:
             needed = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
             return (
@@ -314,8 +314,8 @@ def software_age_years(at: datetime, software_year: float) -> float:
 def with_software_age(
     subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
-    """The subject with software as old as the measurement. What a report is linked to has its
-    software already."""
+    """Returns the subject with software as old as the measurement. What a report is linked to has
+    its software already."""
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age_years(submission.measured_at, software_year)
@@ -324,7 +324,7 @@ def with_software_age(
 
 
 def _positions_by_question(runs: Mapping[int, _ReportedRun]) -> list[list[int]]:
-    """The positions of the runs, those of one question together."""
+    """Returns the positions of the runs, those of one question together."""
     by_key: dict[str, list[int]] = {}
     for i, run in runs.items():
         by_key.setdefault(run.question_key, []).append(i)

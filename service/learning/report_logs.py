@@ -17,7 +17,8 @@ from service.learning.launched_runs import described_run
 from service.learning.log_texts import LogTexts
 from service.learning.logged_runs import read_logged_run
 from service.learning.report_ingestion import ingest_reports
-from service.learning.reports import current_document, report_location
+from service.learning.reports import report_location
+from service.learning.withdrawals import current_document
 from service.runtime.admission import IsDisconnected
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.text_process import TextProcess
@@ -28,7 +29,7 @@ from service.store.arrivals import RowValues
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRun:
+class RequestedRun:
     """A run as a request tells of it beside its log."""
 
     submission: LogSubmission
@@ -40,7 +41,7 @@ class ToldRun:
 class SentLog:
     """A log that was sent and read."""
 
-    told: ToldRun
+    run: RequestedRun
     contents: LogContents
     masked: str | None
     """The log without its secrets; None where it has none."""
@@ -56,39 +57,36 @@ class ReportLogs:
     ) -> SentLog:
         """Returns the run in a request and what its log says. Raises Invalid or Refused where its
         launch cannot be read, and Invalid for a log without a step to use."""
-        told = await run_sync(self._told, request)
-        contents = await self._texts.contents(told.submission, is_disconnected)
-        masked = await self._texts.masked(told.submission, is_disconnected)
-        return SentLog(told, contents, masked)
+        run = await run_sync(self._requested_run, request)
+        contents = await self._texts.contents(run.submission, is_disconnected)
+        masked = await self._texts.masked(run.submission, is_disconnected)
+        return SentLog(run, contents, masked)
 
-    def _told(self, request: LogSubmission | LaunchedLog) -> ToldRun:
+    def _requested_run(self, request: LogSubmission | LaunchedLog) -> RequestedRun:
         if isinstance(request, LogSubmission):
-            return ToldRun(request)
+            return RequestedRun(request)
         with self._store.reading() as rows:
             described = described_run(rows, request)
-        return ToldRun(LogSubmission.model_validate(described.members), described.reservations)
+        return RequestedRun(LogSubmission.model_validate(described.members), described.reservations)
 
     def prepare(self, log: SentLog, received: str) -> SaveRows:
         """Returns what stores the report of a log. `received` is the request that brought it."""
-        submission = log.told.submission
+        submission = log.run.submission
         run = read_logged_run(self._store, submission, log.contents)
         row = self._ingest(run.report, _without_secrets(received, log.masked))
-        if log.told.reservations:
-            row["document"]["reservations"] = [*log.told.reservations]
+        if log.run.reservations:
+            row["document"]["reservations"] = [*log.run.reservations]
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:
             failed = run.report.outcome == "out_of_memory"
             described = _log_reading(run.reading, run.question, failed).model_dump(mode="json")
-        answer = {
-            "reading": described,
-            "measured_at_from": run.date_source,
-            "notes": run.notes,
-        }
+        answer = {"reading": described, "measured_at_from": run.date_source, "notes": run.notes}
         return lambda rows: _save(rows, row, answer)
 
     def _ingest(self, report: ReportSubmission, received: str) -> RowValues:
-        """The row to store. A refused measurement is the fault of the log that it was read from."""
+        """Returns the row to store. A refused measurement is the fault of the log that it was read
+        from."""
         (outcome,) = ingest_reports(self._store, [(report, received)])
         if isinstance(outcome, Invalid) and outcome.field.startswith("measured."):
             name = outcome.field.removeprefix("measured.")
@@ -99,7 +97,7 @@ class ReportLogs:
 
 
 def _without_secrets(received: str, masked: str | None) -> str:
-    """A submission as it was received, but for secrets in its log."""
+    """Returns a submission as it was received, but for secrets in its log."""
     if masked is None:
         return received
     return json.dumps({**json.loads(received), "log": masked}, ensure_ascii=False)

@@ -56,7 +56,7 @@ class ReportSummaries:
         tallies = defaultdict[tuple[str, ...], _Tally](_Tally)
         bucket = _bucket_of(query)
         with self._store.reading() as rows:
-            flags = {} if query.flagged is None else self._drift_flags.of(rows)
+            flags = {} if query.flagged is None else self._drift_flags.flags(rows)
             for report in rows.reports.briefs(report_filter(rows, query, flags)):
                 keys = tuple(key(report) for key in _KEYS.values())
                 tallies[*keys, bucket(report)].add(report)

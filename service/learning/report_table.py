@@ -25,7 +25,7 @@ def table_cells(row: ReportRow, document: Mapping[str, Any]) -> list[Any]:
 
 
 def report_brief(row: ReportRow, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of this document by the names of COLUMNS, in their order."""
+    """Returns the report of this document by the names of COLUMNS, in their order."""
     request = document["request"]
     workload = request["workload"]
     predicted = document["prediction"]

@@ -20,8 +20,8 @@ _span_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def parse_batch(text: str) -> Any:
-    """The value of a JSON text (service.web.json_text), but with the items of `reports` left as
-    JSON texts."""
+    """Returns the value of a JSON text (service.web.json_text), but with the items of `reports`
+    left as JSON texts."""
     start = _reports_start(text)
     if start is None:
         return parse(text)
@@ -35,7 +35,7 @@ def parse_batch(text: str) -> Any:
 
 
 def _reports_start(text: str) -> int | None:
-    """The position after the bracket that opens the list of reports, if there is one."""
+    """Returns the position after the bracket that opens the list of reports, if there is one."""
     depth = 0
     for token in TOKENS.finditer(text):
         if token[0] in "{[":
@@ -57,8 +57,8 @@ def _is_name(token: str) -> bool:
 
 
 def _items(text: str, at: int) -> tuple[list[str], int]:
-    """The text of each item of the list that begins here, and the position of the bracket that
-    closes the list."""
+    """Returns the text of each item of the list that begins here, and the position of the bracket
+    that closes the list."""
     texts: list[str] = []
     at = _past_space(text, at)
     if text[at : at + 1] == "]":
@@ -82,8 +82,8 @@ def _past_space(text: str, at: int) -> int:
 
 
 def _value_end(text: str, at: int) -> int:
-    """The position after the value that begins here. A value that is nested too deeply to be
-    decoded is measured by its brackets."""
+    """Returns the position after the value that begins here. A value that is nested too deeply to
+    be decoded is measured by its brackets."""
     try:
         return _span_decoder.raw_decode(text, at)[1]
     except RecursionError:

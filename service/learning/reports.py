@@ -16,6 +16,7 @@ from service.learning.model_families import family_of
 from service.learning.report_ingestion import ingest_reports
 from service.learning.report_table import COLUMNS, report_brief, table_cells
 from service.learning.withdrawals import (
+    current_document,
     end_own_version,
     may_withdraw,
     report_etag,
@@ -51,10 +52,10 @@ class Reports:
         return lambda rows: _save(rows, outcome)
 
     def get(self, id_: str) -> tuple[dict[str, Any], str]:
-        """The report with its submission, and its ETag."""
+        """Returns the report with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
-            flags = self._drift_flags.of(rows)
+            flags = self._drift_flags.flags(rows)
         document = {**_flagged_document(row, flags), "submission": row.submission}
         return document, report_etag(row, flags.get(id_))
 
@@ -72,9 +73,9 @@ class Reports:
     def page(self, query: ReportQuery) -> dict[str, Any]:
         before = read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
-            flags = self._drift_flags.of(rows)
-            wanted = _list_filter(rows, query, flags)
-            reports = rows.reports.newest(wanted, query.limit + 1, before)
+            flags = self._drift_flags.flags(rows)
+            selection = _list_filter(rows, query, flags)
+            reports = rows.reports.newest(selection, query.limit + 1, before)
         page, following = cut_page("reports", reports, query.limit, lambda row: row.id)
         documents = [(row, _flagged_document(row, flags)) for row in page]
         if query.view == "brief":
@@ -84,8 +85,8 @@ class Reports:
         return {"items": items, "next": following}
 
     def event_place(self, last_event_id: str | None) -> str:
-        """The id after which a listener is told reports: of the last event that it got, or else of
-        the newest report. Raises BadHeader."""
+        """Returns the id after which a listener is told reports: of the last event that it got, or
+        else of the newest report. Raises BadHeader."""
         if last_event_id is None:
             with self._store.reading() as rows:
                 return rows.reports.last_id()
@@ -94,19 +95,19 @@ class Reports:
         return last_event_id
 
     def csv_lines(self, query: ReportQuery) -> Iterator[str]:
-        """The lines of a CSV table (RFC 4180) of all reports that the query selects, newest
+        """Yields the lines of a CSV table (RFC 4180) of all reports that the query selects, newest
         first. A name that nothing has is refused before the first line."""
         with self._store.reading() as rows:
-            flags = self._drift_flags.of(rows)
-            wanted = _list_filter(rows, query, flags)
-        return self._csv_lines(wanted, flags)
+            flags = self._drift_flags.flags(rows)
+            selection = _list_filter(rows, query, flags)
+        return self._csv_lines(selection, flags)
 
-    def _csv_lines(self, wanted: ReportFilter, flags: Flags) -> Iterator[str]:
+    def _csv_lines(self, selection: ReportFilter, flags: Flags) -> Iterator[str]:
         yield csv_line(COLUMNS)
         before: str | None = None
         while True:
             with self._store.reading() as rows:
-                reports = rows.reports.newest(wanted, _ROWS_PER_QUERY, before)
+                reports = rows.reports.newest(selection, _ROWS_PER_QUERY, before)
             for row in reports:
                 yield csv_line(table_cells(row, _flagged_document(row, flags)))
             if len(reports) < _ROWS_PER_QUERY:
@@ -114,25 +115,20 @@ class Reports:
             before = reports[-1].id
 
 
-def current_document(row: ReportRow) -> dict[str, Any]:
-    """The report as it was answered, and whether it has been withdrawn since."""
-    at = row.withdrawn_at
-    return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
-
-
 def _flagged_document(row: ReportRow, flags: Flags) -> dict[str, Any]:
-    """The report as it is now, with the flag of drift."""
+    """Returns the report as it is now, with the flag of drift."""
     document = current_document(row)
     return {**document, "flag": with_drift(document.get("flag"), flags.get(row.id))}
 
 
 def _list_filter(rows: Rows, query: ReportQuery, flags: Flags) -> ReportFilter:
-    wanted = report_filter(rows, query, flags)
-    return replace(wanted, include_withdrawn=query.include_withdrawn)
+    selection = report_filter(rows, query, flags)
+    return replace(selection, include_withdrawn=query.include_withdrawn)
 
 
 def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportFilter:
-    """The reports that a query asks for, of which `flags` are those of drift."""
+    """Returns the filter for the reports that a query asks for. `flags` are the flags of drift,
+    which tell the flagged reports from others."""
     return ReportFilter(
         chip=[_stored_name(rows, "chip", name) for name in query.chip],
         stack=[_stored_name(rows, "stack", name) for name in query.stack],
@@ -152,7 +148,8 @@ def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportF
 
 
 def _architectures(rows: Rows, query: ReportFilterQuery) -> list[str] | None:
-    """The architectures that a query asks for, by name and by family; None where it takes all."""
+    """Returns the architectures that a query asks for, by name and by family; None where it takes
+    all."""
     if not query.architecture and not query.family:
         return None
     named = [_stored_name(rows, "architecture", name) for name in query.architecture]
@@ -178,8 +175,8 @@ _CATALOGUES: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
 
 
 def _stored_name(rows: Rows, column: _Column, name: str) -> str:
-    """The name under which reports are stored of what goes by this name or alias. Things that the
-    service does not ship are stored under the name that they have in the catalogue or in reports.
+    """Returns the name under which reports store an entry that has this name or alias: its id where
+    it ships with the service, else its name in the catalogue or in earlier reports.
 
     Raises Invalid for a name with a version, and UnknownName for one that nothing has.
     """

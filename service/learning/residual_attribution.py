@@ -69,13 +69,13 @@ def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
         yield _NO_EXPLANATION
         return
     term = TIME_TERMS[suspect.term]
-    what = "the rest" if diagnosis.parts else "the gap"
+    subject = "the rest" if diagnosis.parts else "the gap"
     if not suspect.is_likely:
-        yield f"{what} looks like nothing that a prediction describes; {NOT_DESCRIBED}"
+        yield f"{subject} looks like nothing that a prediction describes; {NOT_DESCRIBED}"
         return
     excess = _more_or_less(suspect.excess_s)
-    of_gap = "" if diagnosis.parts else f" of the {_seconds(gap_s)}"
-    yield f"{what} looks like {term} ({excess}{of_gap})"
+    share = "" if diagnosis.parts else f" of the {_seconds(gap_s)}"
+    yield f"{subject} looks like {term} ({excess}{share})"
 
 
 def _account(part: MeasuredPart, gap_s: float) -> str:

@@ -38,4 +38,6 @@ def step_time_changes(
         )
         for (chip, stack), logs in changes.items()
     ]
-    return sorted(result, key=lambda one: (-abs(one.step_time_change), one.chip, one.stack))
+    return sorted(
+        result, key=lambda change: (-abs(change.step_time_change), change.chip, change.stack)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Any
 
 from service.errors import PreconditionFailed
 from service.identifiers import digest
@@ -13,6 +14,12 @@ from service.store.tables import BenchmarkRow, ReportRow
 
 _DRIFT = "-drift-"
 _OF_DRIFT = re.compile(rf'{_DRIFT}[0-9a-f]{{16}}"$')
+
+
+def current_document(row: ReportRow | BenchmarkRow) -> dict[str, Any]:
+    """Returns the document of a row as it was answered, with the time of its withdrawal, if any."""
+    at = row.withdrawn_at
+    return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 
 
 def withdrawal_etag(row: ReportRow | BenchmarkRow) -> str:

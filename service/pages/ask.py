@@ -23,7 +23,7 @@ from service.pages.ask_answer import (
 from service.pages.question_form import PINS, QuestionForm, choices, whole_number
 from service.pages.recommended import recommended
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
 from service.pages.words import MEMORY_TERMS, TIME_TERMS
 from service.routes.dependencies import (
     ComputationDep,
@@ -39,7 +39,7 @@ from service.schemas.recommendation import RecommendationRequest
 
 PATH = FIRST_PAGE
 _SHELL = "text/x-shellscript"
-_WITH = "with_"
+_TRIED = "with_"
 """Before the name of a degree that is tried in place of the recommended one."""
 
 router = APIRouter(
@@ -54,26 +54,26 @@ async def ask(
     """The form alone, or with the answer to the question in the URL."""
     sent = dict(request.query_params)
     form = QuestionForm.of(sent)
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "form": form.shown,
         "choices": await run_in_threadpool(choices, services.catalog),
         "trouble": None,
         "answer": None,
     }
     if form.is_empty:
-        return page(request, "ask.html", shown)
+        return page(request, "ask.html", context)
     try:
         body = RecommendationRequest.model_validate(
             {**form.question(), "constraints": form.constraints()}
         )
         answer = await recommended(services, creation, body)
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, RecommendationRequest)
-        return trouble_page(request, trouble, "ask.html", shown)
-    shown |= await run_in_threadpool(_shown_answer, services, answer)
-    shown |= await _comparison(request, form, answer, sent, services, computation)
-    shown["link"] = f"{PATH}?{urlencode(form.query)}"
-    return page(request, "ask_answer.html", shown)
+        return trouble_page(request, trouble, "ask.html", context)
+    context |= await run_in_threadpool(_shown_answer, services, answer)
+    context |= await _comparison_with_pins(request, form, answer, sent, services, computation)
+    context["link"] = f"{PATH}?{urlencode(form.query)}"
+    return page(request, "ask_answer.html", context)
 
 
 def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
 
 
 def _launches(services: Services, answer: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The recommended layout as a script of each framework that its stack is of."""
+    """Returns the recommended layout as a script of each framework that its stack is of."""
     stack = answer["catalogue"]["stack"]["name"]
     scripts = []
     for name, format_ in FORMATS.items():
@@ -109,7 +109,7 @@ def _launches(services: Services, answer: Mapping[str, Any]) -> list[dict[str, s
     return scripts
 
 
-async def _comparison(
+async def _comparison_with_pins(
     request: Request,
     form: QuestionForm,
     answer: Mapping[str, Any],
@@ -117,33 +117,29 @@ async def _comparison(
     services: Services,
     computation: ComputationDep,
 ) -> dict[str, Any]:
-    """The best layout with the degrees that are to be tried, beside the recommended one."""
-    tried = {
+    """Returns the best layout with the degrees that are to be tried, beside the recommended one."""
+    pinned = {
         name: whole_number(text)
         for name in PINS
-        if (text := sent.get(f"{_WITH}{name}", "").strip())
+        if (text := sent.get(f"{_TRIED}{name}", "").strip())
     }
     nothing: dict[str, Any] = {
-        "tried": tried,
+        "tried": pinned,
         "comparison": None,
         "refusal": None,
         "differences": [],
     }
-    if not tried:
+    if not pinned:
         return nothing
     recommended = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
     try:
         body = ComparisonRequest.model_validate(
-            {
-                **form.question(),
-                "first": {"constraints": tried},
-                "second": {"layout": recommended},
-            }
+            {**form.question(), "first": {"constraints": pinned}, "second": {"layout": recommended}}
         )
         compared = await computation.computed(
             lambda turn: services.comparisons.compare(body, turn.bounded_checkpoint())
         )
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         return {**nothing, "refusal": await trouble_of(request, error, ComparisonRequest)}
     return {
         **nothing,

@@ -36,8 +36,8 @@ class TermRow:
 
 
 def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
-    """The recommended, the fastest, the simplest and the bold layout; one that is several of these
-    comes once."""
+    """Returns the recommended, the fastest, the simplest and the bold layout; one that is several
+    of these comes once."""
     bolder = answer["bolder"]
     positions = {
         "recommended": answer["recommended"],
@@ -50,8 +50,8 @@ def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
         if position is not None:
             names.setdefault(position, []).append(name)
     return [
-        NamedLayout(position, tuple(given), answer["layouts"][position])
-        for position, given in names.items()
+        NamedLayout(position, tuple(layout_names), answer["layouts"][position])
+        for position, layout_names in names.items()
     ]
 
 
@@ -82,7 +82,7 @@ def _rows(
 
 
 def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
-    """The mesh of the recommended layout, on the innermost links of the cluster."""
+    """Returns the mesh of the recommended layout, on the innermost links of the cluster."""
     layout = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
     num_devices = prod(layout[axis] for axis in layout["placement"])
     links = answer["catalogue"]["fabric"]["links"]
@@ -95,12 +95,12 @@ def domain_of(answer: Mapping[str, Any]) -> int | None:
     if not links or is_torus(links) or links[0].get("scale") != "up":
         return None
     inner = links[0]
-    held = answer["request"]["cluster"].get("chips_per_domain")
-    return min(int(held or inner["domain"]), answer["chips_used"])
+    requested = answer["request"]["cluster"].get("chips_per_domain")
+    return min(int(requested or inner["domain"]), answer["chips_used"])
 
 
 def changed_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The switches of the software, those that cost most when set otherwise first."""
+    """Returns the switches of the software, those that cost most when set otherwise first."""
 
     def cost(switch: Mapping[str, Any]) -> float:
         return abs((switch["otherwise"] or {}).get("step_time_s") or 0.0)

@@ -10,9 +10,9 @@ from starlette.concurrency import run_in_threadpool
 
 from service.pages.check_answer import first_change, marked_lines, settings_read
 from service.pages.form_token import posted_form
-from service.pages.question_form import choices, said, whole_number
+from service.pages.question_form import choices, whole_number, without_empty
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
 from service.pages.words import VERDICTS
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
 from service.schemas.check import LaunchedCheckRequest
@@ -43,16 +43,16 @@ async def check_form(request: Request, services: ServicesDep) -> Response:
     """The form, empty or with an example."""
     sent = _EXAMPLE_FORM if "example" in request.query_params else {}
     names = await run_in_threadpool(choices, services.catalog)
-    shown = {"form": _shown(sent), "choices": names, "trouble": None}
-    return page(request, "check.html", shown)
+    context = {"form": _context(sent), "choices": names, "trouble": None}
+    return page(request, "check.html", context)
 
 
 @router.post(PATH)
 async def check(request: Request, services: ServicesDep, computation: ComputationDep) -> Response:
     """The verdict on what was sent. Nothing of it is stored."""
     sent = await posted_form(request)
-    shown: dict[str, Any] = {
-        "form": _shown(sent),
+    context: dict[str, Any] = {
+        "form": _context(sent),
         "choices": await run_in_threadpool(choices, services.catalog),
         "trouble": None,
     }
@@ -62,11 +62,11 @@ async def check(request: Request, services: ServicesDep, computation: Computatio
         checked = await computation.computed(
             lambda turn: services.checks.check(body, turn.bounded_checkpoint())
         )
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, LaunchedCheckRequest)
-        return trouble_page(request, trouble, "check.html", shown)
+        return trouble_page(request, trouble, "check.html", context)
     name, meaning, tone = VERDICTS[checked["verdict"]]
-    shown |= {
+    context |= {
         "check": checked,
         "verdict": name,
         "meaning": meaning,
@@ -75,19 +75,19 @@ async def check(request: Request, services: ServicesDep, computation: Computatio
         "settings": settings_read(checked, text),
         "lines": marked_lines(checked, text),
     }
-    return page(request, "check_answer.html", shown)
+    return page(request, "check_answer.html", context)
 
 
-def _shown(sent: Mapping[str, str]) -> dict[str, str]:
+def _context(sent: Mapping[str, str]) -> dict[str, str]:
     return {name: sent.get(name, "") for name in _FIELDS}
 
 
 def _body(sent: Mapping[str, str], text: str) -> dict[str, Any]:
-    cluster = said(
+    cluster = without_empty(
         preset=sent.get("cluster", "").strip(),
         num_chips=whole_number(sent.get("chips", "").strip()),
     )
-    return said(
+    return without_empty(
         launch={"arguments": text},
         cluster=cluster or None,
         model=sent.get("model", "").strip(),

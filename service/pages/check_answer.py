@@ -35,71 +35,77 @@ class SettingRead:
 
 
 def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:
-    return [*_layout(check, text), *_workload(check, text), *_model(check, text), *_cluster(check)]
+    return [
+        *_layout_read(check, text),
+        *_workload_read(check, text),
+        *_model_read(check, text),
+        *_cluster_read(check),
+    ]
 
 
-def _layout(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+def _layout_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
     own_names = KNOB_SETTINGS[check["launch_read"]["format"]]
     for knob, entry in LAYOUT.items():
         value = (check["layout"] or {}).get(knob)
         if value is not None and not isinstance(value, list):
-            names = _names(own_names[knob]) if knob in own_names else []
-            yield SettingRead("layout", entry.label, _shown(value), line_of(text, names))
+            names = _spellings(own_names[knob]) if knob in own_names else []
+            yield SettingRead("layout", entry.label, _text_of_value(value), line_of(text, names))
 
 
-def _names(setting: str) -> list[str]:
-    """A setting in full, and by the last part of its name, as files with sections have it."""
+def _spellings(setting: str) -> list[str]:
+    """Returns a setting in full, and by the last part of its name, as files with sections have
+    it."""
     return list(dict.fromkeys((setting, setting.lstrip("-").rpartition(".")[2])))
 
 
-def _workload(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+def _workload_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
     for name in _WORKLOAD:
-        yield _named("workload", name, check["request"]["workload"][name], text)
+        yield _field_read("workload", name, check["request"]["workload"][name], text)
 
 
-def _model(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+def _model_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
     model = check["request"]["model"]
     if not isinstance(model, Mapping):
         yield SettingRead("model", "name", str(model), None)
         return
     for name, value in model.items():
         if value is not None and not isinstance(value, Mapping | list):
-            yield _named("model", name, value, text)
+            yield _field_read("model", name, value, text)
 
 
-def _named(part: str, name: str, value: Any, text: str) -> SettingRead:
+def _field_read(part: str, name: str, value: Any, text: str) -> SettingRead:
     names = (name, *_OTHER_NAMES.get(name, ()))
-    shown = _shown(value)
+    shown = _text_of_value(value)
     if name == "vocab_size" and (typed := number_of(text, names)) not in (None, value):
         shown += f", padded from {typed}"
     return SettingRead(part, name.replace("_", " "), shown, line_of(text, names))
 
 
-def _cluster(check: Mapping[str, Any]) -> Iterator[SettingRead]:
+def _cluster_read(check: Mapping[str, Any]) -> Iterator[SettingRead]:
     yield SettingRead("cluster", "chip", check["catalogue"]["chip"]["name"], None)
     yield SettingRead("cluster", "chips", str(check["request"]["cluster"]["num_chips"]), None)
 
 
-def _shown(value: Any) -> str:
+def _text_of_value(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
 
 
 def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
-    """The change to make first, as a diff of the text, and the settings for which the text has no
-    place."""
+    """Returns the change to make first, as a diff of the text, and the settings for which the text
+    has no place."""
     change = check["first_change"]
     if change is None:
         return None
     beside = [name for setting in KNOB_SETTINGS[check["launch_read"]["format"]].values()
-              for name in _names(setting)]  # fmt: skip
-    after, left = changed(text, change["settings"], beside)
-    return {"change": change, "diff": diff(text, after), "left": left, "text": after}
+              for name in _spellings(setting)]  # fmt: skip
+    after, without_place = changed(text, change["settings"], beside)
+    return {"change": change, "diff": diff(text, after), "left": without_place, "text": after}
 
 
 def marked_lines(check: Mapping[str, Any], text: str) -> list[tuple[str, bool]]:
-    """The lines of the text, and whether each has something that was not understood."""
+    """Returns the lines of the text, and whether each has something that was not understood."""
     unread = [reservation["setting"] for reservation in check["reservations"]]
     numbers = {line_of(text, (setting, setting.split("=")[0].split()[0])) for setting in unread
                if setting.strip()}  # fmt: skip

@@ -28,14 +28,14 @@ class ChoiceRow:
     def of(cls, choice: Mapping[str, Any], query: Mapping[str, str]) -> ChoiceRow:
         """`query` is that of the question."""
         preset, chips = choice["cluster"]["preset"], choice["num_chips"]
-        asked = {**query, "cluster": preset, "chips": str(chips), "stack": choice["stack"]}
+        place_query = {**query, "cluster": preset, "chips": str(chips), "stack": choice["stack"]}
         name = f"{chips:,} × {preset} with {choice['stack']}"
         is_answered = choice["step_time_s"] is not None
-        return cls(choice, name, f"/ask?{urlencode(asked)}" if is_answered else None)
+        return cls(choice, name, f"/ask?{urlencode(place_query)}" if is_answered else None)
 
 
 def limit_words(objective: Mapping[str, Any]) -> str:
-    """The limits of an objective, in words; empty where there are none."""
+    """Returns the limits of an objective, in words; empty where there are none."""
     return " and ".join(words for name, words in _LIMITS.items() if objective.get(name))
 
 

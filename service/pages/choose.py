@@ -13,7 +13,7 @@ from service.pages.choose_form import EXAMPLES, MINIMIZED, ChooseForm
 from service.pages.question_form import choices
 from service.pages.recommended import recommended
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
 from service.routes.dependencies import CreationDep, ServicesDep, require_scope
 from service.schemas.recommendation import RecommendationRequest
 
@@ -30,7 +30,7 @@ router = APIRouter(
 async def choose(request: Request, services: ServicesDep, creation: CreationDep) -> Response:
     """The form alone, or with the places that the question in the URL compares."""
     form = ChooseForm.of(request.query_params)
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "form": form.shown,
         "form_rows": form.rows,
         "minimized": MINIMIZED,
@@ -40,14 +40,14 @@ async def choose(request: Request, services: ServicesDep, creation: CreationDep)
         "rows": [],
     }
     if form.question.is_empty:
-        return page(request, "choose.html", shown)
+        return page(request, "choose.html", context)
     try:
         body = RecommendationRequest.model_validate(form.body())
         answer = await recommended(services, creation, body)
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, RecommendationRequest)
-        return trouble_page(request, trouble, "choose.html", shown)
-    return page(request, "choose.html", {**shown, **_compared(answer, body, form)})
+        return trouble_page(request, trouble, "choose.html", context)
+    return page(request, "choose.html", {**context, **_compared(answer, body, form)})
 
 
 def _compared(

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import Invalid
-from service.pages.question_form import DEFAULTS, QuestionForm, number, said, whole_number
+from service.pages.question_form import DEFAULTS, QuestionForm, number, whole_number, without_empty
 
 _FEWEST_ROWS = 4
 _MOST_ROWS = 12
 """The number of the last row for another place that the form shows at first, and ever. More places
 make a picture that nobody reads; the API takes 50."""
-_IN_ROW = ("cluster", "chips", "stack")
-_ONE = ("num_chips", "up_to", "tokens", "deadline_hours", "budget_usd", "prices", "minimize",
-        "deadline_probability")  # fmt: skip
+_ROW_FIELDS = ("cluster", "chips", "stack")
+_SINGLE_FIELDS = (
+    "num_chips", "up_to", "tokens", "deadline_hours", "budget_usd", "prices", "minimize",
+    "deadline_probability",
+)  # fmt: skip
 _PRESET = {**DEFAULTS, "minimize": "time", "deadline_probability": "0.9"}
 """The values that an empty form begins with."""
 _SCALED = re.compile(r"(\d+(?:\.\d+)?) ?([MBT])", re.ASCII | re.IGNORECASE)
@@ -49,38 +51,38 @@ class ChooseForm:
 
     @classmethod
     def of(cls, sent: Mapping[str, str]) -> ChooseForm:
-        names = [f"{name}_{row}" for row in _rows(_MOST_ROWS) for name in _IN_ROW]
+        names = [f"{name}_{row}" for row in _rows(_MOST_ROWS) for name in _ROW_FIELDS]
         return cls(
             QuestionForm.of(sent),
             {name: sent.get(name, "").strip() for name in names},
-            {name: sent.get(name, "").strip() for name in _ONE},
+            {name: sent.get(name, "").strip() for name in _SINGLE_FIELDS},
         )
 
     @property
     def shown(self) -> dict[str, str]:
         typed = {**self.question.values, **self.others, **self.values}
-        return {**typed, **_PRESET, **said(**typed)} if self.question.is_empty else typed
+        return {**typed, **_PRESET, **without_empty(**typed)} if self.question.is_empty else typed
 
     @property
     def rows(self) -> range:
         """The numbers of the rows that the form shows: the filled ones, and one more."""
         filled = [row for row in _rows(_MOST_ROWS) if any(self._row(row))]
-        wanted = max(filled, default=1) + 1
-        return _rows(min(max(wanted, _FEWEST_ROWS), _MOST_ROWS))
+        last = max(filled, default=1) + 1
+        return _rows(min(max(last, _FEWEST_ROWS), _MOST_ROWS))
 
     def body(self) -> dict[str, Any]:
-        """The body of a request for a recommendation. Raises Invalid where prices cannot be read,
-        or there is nothing to train."""
+        """Returns the body of a request for a recommendation. Raises Invalid where prices cannot be
+        read, or there is nothing to train."""
         values = self.values
         if not values["tokens"]:
             rule = "is required: hours and dollars are those of a whole training run"
             raise Invalid("objective.tokens", None, rule)
-        alternatives = said(
+        alternatives = without_empty(
             clusters=[self._cluster(row) for row in _rows(_MOST_ROWS) if any(self._row(row))],
             num_chips=[whole_number(text) for text in re.findall(r"[^,\s]+", values["num_chips"])],
             up_to_chips=whole_number(values["up_to"]),
         )
-        objective = said(
+        objective = without_empty(
             minimize=values["minimize"],
             tokens=_quantity(values["tokens"]),
             deadline_hours=number(values["deadline_hours"]),
@@ -91,11 +93,11 @@ class ChooseForm:
         return {**self.question.question(), "alternatives": alternatives, "objective": objective}
 
     def _row(self, row: int) -> tuple[str, ...]:
-        return tuple(self.others[f"{name}_{row}"] for name in _IN_ROW)
+        return tuple(self.others[f"{name}_{row}"] for name in _ROW_FIELDS)
 
     def _cluster(self, row: int) -> dict[str, Any]:
         preset, chips, stack = self._row(row)
-        return said(preset=preset, num_chips=whole_number(chips), stack=stack)
+        return without_empty(preset=preset, num_chips=whole_number(chips), stack=stack)
 
 
 def _rows(most: int) -> range:
@@ -103,7 +105,7 @@ def _rows(most: int) -> range:
 
 
 def _quantity(text: str) -> float | str:
-    """The number in a text such as 15T, 1e12 or 2,000,000; other texts as they are."""
+    """Returns the number in a text such as 15T, 1e12 or 2,000,000; other texts as they are."""
     scaled = _SCALED.fullmatch(text)
     return float(scaled[1]) * _SCALES[scaled[2].lower()] if scaled else number(text)
 

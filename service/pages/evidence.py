@@ -12,14 +12,14 @@ from starlette.concurrency import run_in_threadpool
 from service.pages.evidence_rows import EvidenceRow
 from service.pages.question_form import choices
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
 from service.pages.url_query import sent_query
 from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
 from service.schemas.evidence import EvidenceQuery
 
 PATH = "/evidence"
 _PAGE = 25  # runs: more of them are a table that nobody scrolls through
-_IN_FORM = ("text", "model", "cluster", "num_chips", "stack", "precision", "family", "outcome")
+_FORM_FIELDS = ("text", "model", "cluster", "num_chips", "stack", "precision", "family", "outcome")
 EXAMPLES = (
     ("DeepSeek-V3", {"model": "deepseek-v3", "exact": "true"}),
     ("Mixture of experts on GB300", {"text": "gb300 moe"}),
@@ -38,32 +38,32 @@ async def evidence(
 ) -> Response:
     """The form, and a page of the runs that the URL selects."""
     sent = sent_query(EvidenceQuery, request.query_params)
-    shown = await run_in_threadpool(_shown, services, sent)
+    context = await run_in_threadpool(_context, services, sent)
     try:
         query = EvidenceQuery.model_validate({"limit": str(_PAGE), **sent})
-        found = await computation.computed(
+        answer = await computation.computed(
             lambda _: services.evidence.nearest(query, services.store)
         )
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, EvidenceQuery)
-        return trouble_page(request, trouble, "evidence.html", shown)
-    shown |= {
-        "rows": [EvidenceRow.of(run) for run in found["items"]],
-        "found": found,
-        "next_link": _link(PATH, {**sent, "cursor": found["next"]}) if found["next"] else None,
+        return trouble_page(request, trouble, "evidence.html", context)
+    context |= {
+        "rows": [EvidenceRow.of(run) for run in answer["items"]],
+        "found": answer,
+        "next_link": _link(PATH, {**sent, "cursor": answer["next"]}) if answer["next"] else None,
         "api_link": _link("/v1/evidence", {"limit": str(_PAGE), **sent}),
     }
-    return page(request, "evidence.html", shown)
+    return page(request, "evidence.html", context)
 
 
-def _shown(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
-    in_form = {name: sent.get(name, "") for name in _IN_FORM}
+def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
+    in_form = {name: sent.get(name, "") for name in _FORM_FIELDS}
     return {
         "form": {**in_form, "exact": sent.get("exact", "true")},
         "kept": {
             name: value
             for name, value in sent.items()
-            if name not in (*_IN_FORM, "exact", "cursor")
+            if name not in (*_FORM_FIELDS, "exact", "cursor")
         },
         "choices": choices(services.catalog),
         "families": services.evidence.families(),

@@ -28,7 +28,7 @@ class ScaleUp(NamedTuple):
 
 
 def scale_up_of(chip: Chip) -> ScaleUp | None:
-    """The links of a chip within its usual scale-up domain; None where that is a torus."""
+    """Returns the links of a chip within its usual scale-up domain; None where that is a torus."""
     levels = chip.fabric.levels
     if chip.fabric.torus is not None or not levels or levels[0].size is None:
         return None
@@ -87,9 +87,9 @@ class EvidenceRow:
 
 
 def source_link(source: Mapping[str, str]) -> str | None:
-    """The address at which a source can be read: the one that it names itself, that of its paper,
-    or that of the file in the repository, at the commit where that was read. None for a source that
-    names none of these."""
+    """Returns the address at which a source can be read: the one that it names itself, that of its
+    paper, or that of the file in the repository, at the commit where that was read. None for a
+    source that names none of these."""
     where = source["where"]
     if (address := _ADDRESS.search(where)) is not None:
         return address[0]

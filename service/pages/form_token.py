@@ -21,14 +21,14 @@ _MOST_FIELDS = 100  # four times as many as the longest form has
 
 
 def form_token(request: Request) -> str:
-    """The token of this browser, or a new one. It lies in a cookie that other sites cannot read,
-    and in every form: only a page of ours can send both."""
+    """Returns the token of this browser, or a new one. It lies in a cookie that other sites cannot
+    read, and in every form: only a page of ours can send both."""
     token = request.cookies.get(TOKEN_COOKIE, "")
     return token if _TOKEN.fullmatch(token) else secrets.token_urlsafe(32)
 
 
 async def posted_form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises ForeignForm unless a page of this service sent it, and
+    """Returns the fields of a form. Raises ForeignForm unless a page of this service sent it, and
     MalformedBody where the body is no form."""
     body = await request.body()
     kind = Message()
@@ -50,8 +50,8 @@ async def posted_form(request: Request) -> dict[str, str]:
 
 
 def _parts(body: bytes, boundary: str | None) -> dict[str, str]:
-    """The fields of a form with files (RFC 7578), each file as its text. Raises ValueError where
-    the body is no such form."""
+    """Returns the fields of a form with files (RFC 7578), each file as its text. Raises ValueError
+    where the body is no such form."""
     if not boundary:
         raise ValueError("it names no boundary between its fields")
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), _MOST_FIELDS)

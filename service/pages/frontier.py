@@ -19,13 +19,8 @@ from service.pages.frontier_pins import pins
 from service.pages.published_runs import fastest_by_chip
 from service.pages.question_form import choices
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
-from service.routes.dependencies import (
-    ComputationDep,
-    Services,
-    ServicesDep,
-    require_scope,
-)
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
+from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
 from service.routes.responders import ComputationResponder
 from service.schemas.frontier import FrontierRequest
 
@@ -47,7 +42,7 @@ async def frontier(
 ) -> Response:
     """The form, and the picture of the question in the URL."""
     form = FrontierForm.of(request.query_params)
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "form": form.shown,
         "choices": await run_in_threadpool(choices, services.catalog),
         "axes": AXES,
@@ -58,38 +53,38 @@ async def frontier(
         "title": None,
     }
     if form.question.is_empty:
-        return page(request, "frontier.html", shown)
+        return page(request, "frontier.html", context)
     try:
         body = FrontierRequest.model_validate(form.body())
         if _WHOLE in request.query_params:
-            shown["answer"] = await computation.computed(
+            context["answer"] = await computation.computed(
                 lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
             )
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, FrontierRequest)
-        return trouble_page(request, trouble, "frontier.html", shown)
+        return trouble_page(request, trouble, "frontier.html", context)
     grid = body.grid.axes()
-    if shown["answer"] is not None:
-        shown["title"] = title(shown["answer"], grid, body.tolerance)
-    shown["published"] = await run_in_threadpool(_published, services, body)
+    if context["answer"] is not None:
+        context["title"] = title(context["answer"], grid, body.tolerance)
+    context["published"] = await run_in_threadpool(_published, services, body)
     query = urlencode(dict(request.query_params))
-    shown["whole_link"] = f"{PATH}?{query}&{_WHOLE}=1"
-    shown["data"] = {
-        "answer": shown["answer"],
+    context["whole_link"] = f"{PATH}?{query}&{_WHOLE}=1"
+    context["data"] = {
+        "answer": context["answer"],
         "events": f"{EVENTS_PATH}?{query}",
         "grid": grid,
         "axes": [{"name": name, "label": AXES[name].label} for name in form.axes],
         "tolerance": body.tolerance,
-        "pins": pins(shown["published"]),
+        "pins": pins(context["published"]),
     }
-    return page(request, "frontier.html", shown)
+    return page(request, "frontier.html", context)
 
 
 def _published(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
-    """The published runs of the model, where it has a name."""
+    """Returns the published runs of the model, where it has a name."""
     try:
         return fastest_by_chip(services, body.model) if isinstance(body.model, str) else []
-    except TOLD:
+    except SHOWN_ERRORS:
         return []  # the search tells what is wrong
 
 
@@ -118,7 +113,7 @@ async def _events(
                 if part.kind == "answer":
                     words = title(part.document, body.grid.axes(), body.tolerance)
                     yield _event("title", {"title": words})
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, FrontierRequest)
         yield _event("trouble", {"title": trouble.title, "sentences": trouble.sentences})
 

@@ -15,8 +15,8 @@ _LINKS = {"scale_up": "up", "scale_out": "out"}
 
 
 def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolerance: float) -> str:
-    """The largest part of the grid, reaching to one of its corners, in which a layout without a
-    pipeline is predicted to cost no more than the tolerance."""
+    """Returns a sentence on the largest part of the grid, reaching to one of its corners, in which
+    a layout without a pipeline is predicted to cost no more than the tolerance."""
     points = {tuple(point["at"][name] for name in grid): point for point in answer["points"]}
     simple = {place for place, point in points.items() if costs_more(point, tolerance) is False}
     begin = "Without a pipeline a step is predicted to take"
@@ -49,7 +49,7 @@ def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
 def _quadrant(
     corner: tuple[float, ...], grid: Mapping[str, Sequence[float]]
 ) -> set[tuple[float, ...]]:
-    """The places of the grid that lie from this one on, towards less need of a pipeline."""
+    """Returns the places of the grid that lie from this one on, towards less need of a pipeline."""
     beyond = [
         [value for value in values if _is_beyond(name)(value, limit)]
         for (name, values), limit in zip(grid.items(), corner, strict=True)
@@ -81,7 +81,8 @@ def _limit(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) ->
 
 
 def link_gb_s(answer: Mapping[str, Any], scale: str) -> float | None:
-    """The bandwidth of the innermost switched links of the cluster; None where it has none."""
+    """Returns the bandwidth of the innermost switched links of the cluster; None where it has
+    none."""
     for link in answer["catalogue"]["fabric"]["links"]:
         if (link["kind"], link.get("scale")) == ("switch", scale):
             return float(link["gb_s"])

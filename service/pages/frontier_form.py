@@ -29,26 +29,16 @@ class Axis:
 AXES = {
     axis.name: axis
     for axis in (
+        Axis("domain", "Chips in a scale-up domain (chips)", (8, 16, 32, 64, 128, 256)),
+        Axis("scale_up", "Bandwidth within a domain (1 = as in the question)", (0.5, 1, 2, 4, 8)),
         Axis(
-            "domain",
-            "Chips in a scale-up domain (chips)",
-            (8, 16, 32, 64, 128, 256),
-        ),
-        Axis(
-            "scale_up",
-            "Bandwidth within a domain (1 = as in the question)",
-            (0.5, 1, 2, 4, 8),
-        ),
-        Axis(
-            "scale_out",
-            "Bandwidth between domains (1 = as in the question)",
-            (0.25, 0.5, 1, 2, 4),
+            "scale_out", "Bandwidth between domains (1 = as in the question)", (0.25, 0.5, 1, 2, 4)
         ),
         Axis("num_chips", "Chips at the same batch (chips)", (0.25, 0.5, 1, 2, 4)),
         Axis("layers", "Layers (times those of the model)", (0.5, 1, 1.5, 2, 3)),
     )
 }
-_TIMES_ASKED = "num_chips"
+_RELATIVE_AXIS = "num_chips"
 """The axis whose own values are multiples of what the question has."""
 EXAMPLES = (
     (
@@ -92,7 +82,7 @@ class FrontierForm:
         }
 
     def body(self) -> dict[str, Any]:
-        """The body of a request for a frontier. Raises Invalid where the axes are none."""
+        """Returns the body of a request for a frontier. Raises Invalid where the axes are none."""
         across, up = self.axes
         for place, name in (("x", across), ("y", up)):
             if name not in AXES:
@@ -107,8 +97,12 @@ class FrontierForm:
     def _values(self, name: str, text: str) -> list[Any]:
         if text:
             return [number(part.strip()) for part in text.split(",") if part.strip()]
-        own = AXES[name].values
-        if name != _TIMES_ASKED:
-            return [int(value) if name == "domain" else value for value in own]
-        asked = self.question.question().get("cluster", {}).get("num_chips")
-        return [max(round(asked * value), 1) for value in own] if isinstance(asked, int) else []
+        defaults = AXES[name].values
+        if name != _RELATIVE_AXIS:
+            return [int(value) if name == "domain" else value for value in defaults]
+        num_chips = self.question.question().get("cluster", {}).get("num_chips")
+        return (
+            [max(round(num_chips * value), 1) for value in defaults]
+            if isinstance(num_chips, int)
+            else []
+        )

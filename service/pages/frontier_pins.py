@@ -11,24 +11,24 @@ from service.pages.evidence_rows import EvidenceRow, ScaleUp, scale_up_of
 
 
 def pins(runs: Sequence[EvidenceRow]) -> list[dict[str, Any]]:
-    """Returns the places of scale-up links: the size and the bandwidth of a domain, the chips of
-    the catalogue that share it, the newest first, and which of the published runs were made there,
-    by their rows. A run on a torus has no place."""
+    """Returns a pin for each kind of scale-up domain, which is a size with a bandwidth: the names
+    of its chips, the newest first, and the rows of the published runs on it. A run on a torus has
+    no pin."""
     chips = _chips_by_place()
-    made: dict[ScaleUp, list[Mapping[str, Any]]] = {}
+    runs_by_place: dict[ScaleUp, list[Mapping[str, Any]]] = {}
     for row, run in enumerate(runs):
         if run.scale_up is not None:
-            made.setdefault(run.scale_up, []).append(
+            runs_by_place.setdefault(run.scale_up, []).append(
                 {"row": row, "name": run.hardware, "stages": run.run["layout"]["pp"]}
             )
     return [
         {
             "domain": place.domain,
             "gb_s": place.gb_s,
-            "names": chips.get(place) or [run["name"] for run in made[place]],
-            "runs": made.get(place, []),
+            "names": chips.get(place) or [run["name"] for run in runs_by_place[place]],
+            "runs": runs_by_place.get(place, []),
         }
-        for place in {**chips, **made}
+        for place in {**chips, **runs_by_place}
     ]
 
 
@@ -38,7 +38,7 @@ def _chips_by_place() -> dict[ScaleUp, list[str]]:
         place = scale_up_of(chip)
         if place is not None:
             places.setdefault(place, []).append(chip)
-    return {place: [chip.id for chip in _newest_first(there)] for place, there in places.items()}
+    return {place: [chip.id for chip in _newest_first(chips)] for place, chips in places.items()}
 
 
 def _newest_first(chips: list[Chip]) -> list[Chip]:

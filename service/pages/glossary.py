@@ -148,16 +148,16 @@ def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
         sentence = sentence.replace(f"{field} (", f"{name} (")
     sentence = _OTHER_CLUSTER.sub(_other_cluster, sentence)
     sentence = _OTHER_CHIPS.sub(
-        lambda found: f"other number of chips {int(found[1]) + 1}", sentence
+        lambda match: f"other number of chips {int(match[1]) + 1}", sentence
     )
     for phrase, words in _PHRASES:
         sentence = phrase.sub(words, sentence)
-    return _FIELD.sub(lambda found: FIELDS[found[0].partition("[")[0]], sentence)
+    return _FIELD.sub(lambda match: FIELDS[match[0].partition("[")[0]], sentence)
 
 
-def _other_cluster(found: re.Match[str]) -> str:
-    place = f"other cluster {int(found[1]) + 1}"
-    member = found[2]
+def _other_cluster(match: re.Match[str]) -> str:
+    place = f"other cluster {int(match[1]) + 1}"
+    member = match[2]
     return place if member is None else f"{place}, {FIELDS.get(f'cluster.{member}', member)}"
 
 
@@ -166,9 +166,9 @@ def glossed(sentence: str, names: Mapping[str, str] | None = None) -> Markup:
     text = plain(sentence, names)
     parts = []
     end = 0
-    for found in _KNOB.finditer(text):
-        parts += [escape(text[end : found.start()]), explained(found[0])]
-        end = found.end()
+    for match in _KNOB.finditer(text):
+        parts += [escape(text[end : match.start()]), explained(match[0])]
+        end = match.end()
     return Markup("").join([*parts, escape(text[end:])])
 
 

@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.form_token import posted_form
-from service.pages.question_form import choices, said, whole_number
+from service.pages.question_form import choices, whole_number, without_empty
 from service.pages.rendering import page
 from service.pages.run_rows import run_name
 from service.pages.runs import OUTCOMES
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
 from service.routes.dependencies import CreationDep, Services, ServicesDep, require_scope
 from service.schemas.training_log import LaunchedLog, LogForm, LogSubmission
 
@@ -32,7 +32,7 @@ router = APIRouter(
 @router.get(PATH)
 async def log_form(request: Request, services: ServicesDep) -> Response:
     """The form, of the recommendation that the URL names if it names one."""
-    return page(request, "log.html", await _shown(services, request.query_params))
+    return page(request, "log.html", await _context(services, request.query_params))
 
 
 @router.post(PATH)
@@ -47,15 +47,15 @@ async def upload_log(request: Request, services: ServicesDep, creation: Creation
         created = await run_in_threadpool(
             creation.create, lambda: services.report_logs.prepare(log, received)
         )
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, LogForm)
-        return trouble_page(request, trouble, "log.html", await _shown(services, sent))
+        return trouble_page(request, trouble, "log.html", await _context(services, sent))
     answer = created.content
-    shown = {"answer": answer, "report": answer["report"], "name": run_name(answer["report"])}
-    return page(request, "log_answer.html", shown)
+    context = {"answer": answer, "report": answer["report"], "name": run_name(answer["report"])}
+    return page(request, "log_answer.html", context)
 
 
-async def _shown(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
+async def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
     return {
         "form": {name: sent.get(name, "") for name in _FIELDS},
         "choices": await run_in_threadpool(choices, services.catalog),
@@ -65,16 +65,16 @@ async def _shown(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
 
 
 def log_body(sent: Mapping[str, str]) -> dict[str, Any]:
-    """The form as the body of a request to the API. A file goes before a pasted text."""
+    """Returns the form as the body of a request to the API. A file goes before a pasted text."""
     text = sent.get("log_file") or sent.get("log", "")
-    cluster = said(
+    cluster = without_empty(
         preset=sent.get("cluster", "").strip(),
         num_chips=whole_number(sent.get("chips", "").strip()),
     )
     script = sent.get("script", "")
     return {
         "log": text.replace("\r\n", "\n"),
-        **said(
+        **without_empty(
             cluster=cluster or None,
             launch={"arguments": script.replace("\r\n", "\n")} if script.strip() else None,
             **{

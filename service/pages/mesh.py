@@ -73,8 +73,8 @@ def mesh_of(
     domain: int | None,
     links: Sequence[Mapping[str, Any]] = (),
 ) -> Mesh:
-    """The mesh of a layout as answers have it, its axes placed from the inside out. Without a
-    switched domain there are no nodes, but a torus where the links make one."""
+    """Returns the mesh of a layout as answers have it, its axes placed from the inside out. Without
+    a switched domain there are no nodes, but a torus where the links make one."""
     axes = tuple(_axes(layout, domain or num_devices))
     if domain is None:
         strides = [(axis.name, axis.stride, axis.degree) for axis in axes]
@@ -127,13 +127,14 @@ def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
 
 
 def _rows(nodes: list[NodeDrawn], domain: int) -> list[Row]:
-    """A row for each set of stages, with one of its nodes; where all nodes are alike, with some."""
+    """Returns a row for each set of stages, with one of its nodes; where all nodes are alike, with
+    some."""
     groups = [
         (stages, list(group))
         for stages, group in groupby(nodes, lambda node: tuple({chip.stage for chip in node.chips}))
     ]
     shown = 1 if len(groups) > 1 else max(_MOST_CHIPS_OF_ONE_ROW // domain, 1)
     return [
-        Row(tuple(sorted(stages)), tuple(alike[:shown]), max(len(alike) - shown, 0))
-        for stages, alike in groups
+        Row(tuple(sorted(stages)), tuple(nodes_alike[:shown]), max(len(nodes_alike) - shown, 0))
+        for stages, nodes_alike in groups
     ]

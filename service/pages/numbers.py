@@ -6,7 +6,7 @@ _THIN_SPACE = "\u202f"
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many digits that count; whole thousands keep all of theirs."""
+    """Returns a number with so many digits that count; whole thousands keep all of theirs."""
     if value == 0:
         return "0"
     if abs(value) >= 10**digits:
@@ -45,7 +45,8 @@ def percent(share: float) -> str:
 
 
 def error(share: float) -> str:
-    """A share in percent to a tenth, since calibrations change errors by less than a percent."""
+    """Returns a share in percent to a tenth, since calibrations change errors by less than a
+    percent."""
     return f"{100 * share:.1f}%"
 
 
@@ -54,14 +55,15 @@ def ratio(value: float) -> str:
 
 
 def probability(value: float) -> str:
-    """A probability in percent, which is neither 0 nor 100 unless it is rounded from these."""
+    """Returns a probability in percent, which is neither 0 nor 100 unless it is rounded from
+    these."""
     if value > 0.99:
         return "more than 99%"
     return "less than 1%" if value < 0.01 else percent(value)
 
 
 def signed(text: str, value: float) -> str:
-    """The text of a difference, with a sign in front of what grows too."""
+    """Returns the text of a difference, with a sign in front of what grows too."""
     return f"+{text}" if value > 0 else text.replace("-", "−")
 
 

@@ -16,7 +16,7 @@ from service.own_profile import scope_to_change
 from service.pages.form_token import posted_form
 from service.pages.question_form import whole_number
 from service.pages.rendering import page
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
 from service.pages.version_rows import VersionRow, kind_rows
 from service.routes.dependencies import (
     ID_PATTERN,
@@ -56,7 +56,7 @@ def profiles(
     version: Annotated[int | None, Query(ge=1, le=MAX_VERSION)] = None,
 ) -> Response:
     """A profile and one of its versions: those in use unless the URL names others."""
-    return page(request, "profiles.html", _shown(request, services, profile, version))
+    return page(request, "profiles.html", _context(request, services, profile, version))
 
 
 @router.post(PATH)
@@ -70,10 +70,10 @@ async def change_version(request: Request, services: ServicesDep) -> Response:
         id_ = change.profile
         require_caller_scope(request, scope_to_change(id_))
         await run_in_threadpool(_change, services, change)
-    except TOLD as error:
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, VersionChange)
-        shown = await run_in_threadpool(_shown, request, services, id_, None)
-        return trouble_page(request, trouble, "profiles.html", shown)
+        context = await run_in_threadpool(_context, request, services, id_, None)
+        return trouble_page(request, trouble, "profiles.html", context)
     return RedirectResponse(f"{PATH}?{urlencode({'profile': id_})}", _SEE_OTHER)
 
 
@@ -90,15 +90,15 @@ def _change(services: Services, change: VersionChange) -> None:
         ) from None
 
 
-def _shown(
+def _context(
     request: Request, services: Services, id_: str | None, version: int | None
 ) -> dict[str, Any]:
     caller: Caller = request.state.caller
-    known = services.profiles.page()["items"]
-    in_use = _in_use(known, caller.tenant)
+    profiles_seen = services.profiles.page()["items"]
+    in_use = _profile_in_use(profiles_seen, caller.tenant)
     profile, etag = services.profiles.get(id_ or in_use)
     versions = services.profiles.version_page(profile["id"], ListQuery(limit=_MOST))["items"]
-    rows = [VersionRow.of(each, profile["active_version"]) for each in versions]
+    rows = [VersionRow.of(item, profile["active_version"]) for item in versions]
     learnt = version or next((row.version for row in rows if row.calibration), None)
     detail = None if learnt is None else services.profiles.version(profile["id"], learnt)
     calibration = detail and detail["calibration"]
@@ -106,7 +106,7 @@ def _shown(
     return {
         "profile": profile,
         "etag": etag,
-        "others": [each["id"] for each in known if each["id"] != profile["id"]],
+        "others": [item["id"] for item in profiles_seen if item["id"] != profile["id"]],
         "is_in_use": profile["id"] == in_use,
         "rows": rows,
         "older": len(profile["versions"]) - len(rows),
@@ -122,9 +122,9 @@ def _shown(
     }
 
 
-def _in_use(known: list[dict[str, Any]], tenant: str | None) -> str:
-    """The profile that predicts for a tenant: its own where a version of that is active."""
-    for profile in known:
+def _profile_in_use(profiles_seen: list[dict[str, Any]], tenant: str | None) -> str:
+    """Returns the profile that predicts for a tenant: its own where a version of that is active."""
+    for profile in profiles_seen:
         if tenant is not None and profile["tenant"] == tenant and profile["active_version"]:
             return str(profile["id"])
     return DEFAULT_PROFILE

@@ -65,17 +65,17 @@ class QuestionForm:
         return {name: value for name, value in self.values.items() if value}
 
     def question(self) -> dict[str, Any]:
-        """The question as the body of a request. Fields that were left empty are left out, so that
-        the API's own sentences say what is required. Raises Invalid for a config that is no
+        """Returns the question as the body of a request. Fields that were left empty are left out,
+        so that the API's own sentences say what is required. Raises Invalid for a config that is no
         JSON."""
         values = self.values
-        cluster = said(preset=values["cluster"], num_chips=whole_number(values["chips"]))
-        workload = said(
+        cluster = without_empty(preset=values["cluster"], num_chips=whole_number(values["chips"]))
+        workload = without_empty(
             seq_len=whole_number(values["seq_len"]),
             global_batch=whole_number(values["batch"]),
             precision=values["precision"],
         )
-        return said(
+        return without_empty(
             model=_config(values["config"]) or values["model"],
             cluster=cluster,
             workload=workload,
@@ -83,23 +83,23 @@ class QuestionForm:
         )
 
     def constraints(self) -> dict[str, Any]:
-        return said(**{name: whole_number(self.values[name]) for name in PINS})
+        return without_empty(**{name: whole_number(self.values[name]) for name in PINS})
 
 
-def said(**members: Any) -> dict[str, Any]:
-    """The members that say something."""
+def without_empty(**members: Any) -> dict[str, Any]:
+    """Returns the members that are neither an empty text nor None."""
     return {name: value for name, value in members.items() if value not in ("", None)}
 
 
 def whole_number(text: str) -> int | str:
-    """The number in a text such as 2,048 or 2 048; other texts as they are, which the schema then
-    refuses by name."""
+    """Returns the number in a text such as 2,048 or 2 048; other texts as they are, which the
+    schema then refuses by name."""
     return int(re.sub(r"\D", "", text)) if _WHOLE_NUMBER.fullmatch(text) else text
 
 
 def number(text: str) -> float | str:
-    """The number in a text, whole where it is one; other texts as they are, which the schema then
-    refuses by name."""
+    """Returns the number in a text, whole where it is one; other texts as they are, which the
+    schema then refuses by name."""
     whole = whole_number(text)
     try:
         value = float(whole)
@@ -119,7 +119,7 @@ def _config(text: str) -> Any:
 
 
 def choices(catalog: Catalog) -> dict[str, Any]:
-    """The names that a form offers."""
+    """Returns the names that a form offers."""
     stacks = catalog.names("stacks")
     return {
         "models": catalog.names("architectures"),

@@ -114,7 +114,7 @@ def static_files() -> StaticFiles:
 def page(
     request: Request, template: str, context: Mapping[str, Any], status: int = 200
 ) -> HTMLResponse:
-    """A page, which no cache keeps: what it shows may belong to a tenant."""
+    """Returns a page, which no cache keeps: what it shows may belong to a tenant."""
     token = form_token(request)
     html = _environment.get_template(template).render(
         request=request,

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from models.errors import Invalid
 from service.pages.rendering import page
 from service.pages.run_rows import run_name
-from service.pages.trouble import TOLD, PageRoute, trouble_of
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of
 from service.routes.dependencies import (
     ComputationDep,
     ResourceId,
@@ -44,7 +44,7 @@ async def run(
 ) -> Response:
     """The report, and its explanation, which may be refused while the report is not."""
     report, _ = await run_in_threadpool(services.reports.get, id_)
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "report": report,
         "name": run_name(report),
         "layout": LayoutFields.summary(report["prediction"]["layout"]),
@@ -53,10 +53,10 @@ async def run(
     }
     try:
         require_caller_scope(request, "recommend")
-        shown["explanation"] = await _explanation(request, services, computation, report)
-    except TOLD as error:
-        shown["trouble"] = await trouble_of(request, error, ExplanationForm)
-    return page(request, "run.html", shown)
+        context["explanation"] = await _explanation(request, services, computation, report)
+    except SHOWN_ERRORS as error:
+        context["trouble"] = await trouble_of(request, error, ExplanationForm)
+    return page(request, "run.html", context)
 
 
 async def _explanation(
@@ -73,11 +73,11 @@ async def _explanation(
 
 
 def explanation_body(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The body that asks the API for an explanation of a report, by the version that predicted it.
-    Raises Invalid for a report whose submission is not kept."""
+    """Returns the body that asks the API for an explanation of a report, by the version that
+    predicted it. Raises Invalid for a report whose submission is not kept."""
     if not report["submission"]:
         raise Invalid("submission", None, "is not kept of a withdrawn report with a long log")
     submission = json.loads(report["submission"])
     form = LaunchedExplanationRequest if "launch" in submission else ExplanationRequest
-    told = {name: value for name, value in submission.items() if name in form.model_fields}
-    return {**told, "profile": report["profile"], "time_limit_s": _SEARCH_S}
+    members = {name: value for name, value in submission.items() if name in form.model_fields}
+    return {**members, "profile": report["profile"], "time_limit_s": _SEARCH_S}

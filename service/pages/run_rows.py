@@ -76,7 +76,7 @@ class LevelRow:
 
 
 def level_rows(summary: Mapping[str, Any]) -> list[LevelRow]:
-    """The kinds of runs with a step time, by each grouping, those with most runs first."""
+    """Returns the kinds of runs with a step time, by each grouping, those with most runs first."""
     return [
         LevelRow(
             grouping=words,

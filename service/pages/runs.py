@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from service.pages.question_form import choices
 from service.pages.rendering import page
 from service.pages.run_rows import RunRow, level_rows
-from service.pages.trouble import TOLD, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
 from service.pages.url_query import sent_query
 from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
 from service.schemas.list_query import ListForm
@@ -26,8 +26,8 @@ PATH = "/runs"
 _PAGE = 200  # runs: as many dots as a picture shows apart
 _DRIFT_RUNS = 500  # the newest: each is predicted anew, and the page is to come within a second
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_SEVERAL = ("chip", "stack", "architecture", "outcome")
-_IN_FORM = (*_SEVERAL, "since", "until")
+_LIST_FIELDS = ("chip", "stack", "architecture", "outcome")
+_FORM_FIELDS = (*_LIST_FIELDS, "since", "until")
 OUTCOMES = ("ok", "out_of_memory", "crashed", "aborted")
 
 router = APIRouter(
@@ -41,25 +41,25 @@ async def runs(request: Request, services: ServicesDep, computation: Computation
     sent = sent_query(ReportQuery, request.query_params)
     for name in ListForm.model_fields:  # a page has one form
         sent.pop(name, None)
-    shown = await run_in_threadpool(_shown, services, sent)
+    context = await run_in_threadpool(_context, services, sent)
     try:
-        query = ReportQuery.model_validate({"limit": str(_PAGE), **_query(sent)})
-        shown |= await run_in_threadpool(_found, services, query)
-    except TOLD as error:
+        query = ReportQuery.model_validate({"limit": str(_PAGE), **_api_query(sent)})
+        context |= await run_in_threadpool(_selected_runs, services, query)
+    except SHOWN_ERRORS as error:
         trouble = await trouble_of(request, error, ReportQuery)
-        return trouble_page(request, trouble, "runs.html", shown)
-    shown |= await _drift(request, services, computation, query, shown["summary"])
-    if (cursor := shown["next"]) is not None:
-        shown["next_link"] = f"{PATH}?{urlencode({**sent, 'cursor': cursor}, doseq=True)}"
-    shown["data"] = {
-        "runs": [asdict(row) for row in shown["rows"]],
-        "levels": [asdict(row) for row in shown["levels"]],
-        "changes": shown["changes"],
+        return trouble_page(request, trouble, "runs.html", context)
+    context |= await _drift(request, services, computation, query, context["summary"])
+    if (cursor := context["next"]) is not None:
+        context["next_link"] = f"{PATH}?{urlencode({**sent, 'cursor': cursor}, doseq=True)}"
+    context["data"] = {
+        "runs": [asdict(row) for row in context["rows"]],
+        "levels": [asdict(row) for row in context["levels"]],
+        "changes": context["changes"],
     }
-    return page(request, "runs.html", shown)
+    return page(request, "runs.html", context)
 
 
-def _query(sent: Mapping[str, Any]) -> dict[str, Any]:
+def _api_query(sent: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the query of the API: the days of the form as the moments when they begin, and names
     with commas between as several values."""
     moments = {
@@ -68,21 +68,21 @@ def _query(sent: Mapping[str, Any]) -> dict[str, Any]:
         if _DAY.fullmatch(sent.get(name, ""))
     }
     names = {
-        name: [one.strip() for one in ",".join(sent[name]).split(",")]
-        for name in _SEVERAL
+        name: [name_typed.strip() for name_typed in ",".join(sent[name]).split(",")]
+        for name in _LIST_FIELDS
         if name in sent
     }
     return {**sent, **moments, **names}
 
 
-def _shown(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
+def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "form": {
-            name: ", ".join(sent.get(name, [])) if name in _SEVERAL else sent.get(name, "")
-            for name in _IN_FORM
+            name: ", ".join(sent.get(name, [])) if name in _LIST_FIELDS else sent.get(name, "")
+            for name in _FORM_FIELDS
         },
         "labels": sent.get("label", [""]),
-        "is_filtered": any(name in sent for name in (*_IN_FORM, "label")),
+        "is_filtered": any(name in sent for name in (*_FORM_FIELDS, "label")),
         "choices": choices(services.catalog),
         "outcomes": OUTCOMES,
         "trouble": None,
@@ -97,10 +97,10 @@ def _shown(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _found(services: Services, query: ReportQuery) -> dict[str, Any]:
+def _selected_runs(services: Services, query: ReportQuery) -> dict[str, Any]:
     reports = services.reports.page(query)
-    shown = {name: getattr(query, name) for name in ReportFilterQuery.model_fields}
-    summary = services.report_summaries.summary(SummaryQuery.model_validate(shown))
+    context = {name: getattr(query, name) for name in ReportFilterQuery.model_fields}
+    summary = services.report_summaries.summary(SummaryQuery.model_validate(context))
     return {
         "rows": [RunRow.of(report) for report in reports["items"]],
         "next": reports["next"],
@@ -116,12 +116,14 @@ async def _drift(
     query: ReportQuery,
     summary: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The changes of level among the kinds of runs that are shown. A service that is busy answers
-    without them."""
-    asked = DriftQuery(since=query.since, until=query.until, limit=_DRIFT_RUNS)
+    """Returns the changes of level among the kinds of runs that are shown. A service that is busy
+    answers without them."""
+    drift_query = DriftQuery(since=query.since, until=query.until, limit=_DRIFT_RUNS)
     try:
-        drift = await computation.computed(lambda _: services.drift.of(DEFAULT_PROFILE, asked))
-    except TOLD as error:
+        drift = await computation.computed(
+            lambda _: services.drift.answer(DEFAULT_PROFILE, drift_query)
+        )
+    except SHOWN_ERRORS as error:
         return {"drift_trouble": await trouble_of(request, error)}
     changes = [
         {**change, "sentence": series["sentence"]}

@@ -43,8 +43,8 @@ async def login(request: Request) -> Response:
         store = request.app.state.services.store
         session = await run_in_threadpool(new_session, store, fields.get("key", "").strip())
     except Unauthenticated as error:
-        shown = {"next": following, "again": None, "refusal": str(error)}
-        return page(request, "login.html", shown, status=401)
+        context = {"next": following, "again": None, "refusal": str(error)}
+        return page(request, "login.html", context, status=401)
     response = RedirectResponse(following, _SEE_OTHER)
     cookies.keep(request, response, SESSION_COOKIE, session, LASTS)
     return response

@@ -75,8 +75,8 @@ def is_torus(links: Sequence[Mapping[str, Any]]) -> bool:
 def torus_of(
     layout: Mapping[str, Any], axes: Axes, links: Sequence[Mapping[str, Any]], num_devices: int
 ) -> Torus | None:
-    """The first slice of a cluster with such links, innermost first. None where they make no
-    torus."""
+    """Returns the first slice of a cluster with these links, which come innermost first; None where
+    they make no torus, or the cluster is only a part of a slice."""
     rings = [(place, link) for place, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
@@ -111,12 +111,16 @@ def _length(links: Sequence[Mapping[str, Any]], place: int) -> int:
 def _places(
     layout: Mapping[str, Any], links: Sequence[Mapping[str, Any]], dims: Sequence[int]
 ) -> list[Place]:
-    """The coordinates of each rank along the dims of a torus, for all ranks of a slice."""
+    """Returns the coordinates of each rank of a slice along the dims of the torus, in the order in
+    which the layout fills them (models.layouts)."""
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
-    filled = layout["torus_axes"] or TORUS_AXES[0]
-    order, block = np.array(TORUS_AXES.index(tuple(filled))), np.array(layout["torus_block"] or 1)
+    axis_order = layout["torus_axes"] or TORUS_AXES[0]
+    order, block = (
+        np.array(TORUS_AXES.index(tuple(axis_order))),
+        np.array(layout["torus_block"] or 1),
+    )
     code = int(filling_code(order, block))
     size = domains[max(dims)]
     coordinates = [dict.fromkeys(dims, 0) for _ in range(size)]
@@ -133,7 +137,7 @@ def _places(
 def _planes(
     lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, closing: Sequence[bool]
 ) -> list[Plane]:
-    """The planes of a slice, one of each that look the same."""
+    """Returns the planes of a slice, one of each that look the same."""
     chips = defaultdict[int, list[TorusChip]](list)
     stages = next(((stride, degree) for name, stride, degree in axes if name == "pp"), (1, 1))
     for place in sorted(ranks):
@@ -164,9 +168,11 @@ def _links(
             yield Link(_ALONG[dim], axis, closes and _ALONG[dim] != "deep")
 
 
-def _outermost_difference(axes: Axes, one: int, other: int) -> str:
+def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
     differing = [
-        name for name, stride, degree in axes if one // stride % degree != other // stride % degree
+        name
+        for name, stride, degree in axes
+        if rank // stride % degree != neighbour // stride % degree
     ]
     return differing[-1] if differing else ""
 
@@ -174,13 +180,17 @@ def _outermost_difference(axes: Axes, one: int, other: int) -> str:
 def _spans(
     names: Sequence[str], axes: Axes, places: Sequence[Place], num_devices: int
 ) -> dict[str, tuple[str, ...]]:
-    """The dims along which the members of the first group of each axis lie. For groups that
+    """Returns the dims along which the members of the first group of each axis lie. For groups that
     leave the slice, the network between slices is one of them."""
     spans = {}
     for axis, stride, degree in axes:
         members = [rank * stride for rank in range(degree) if rank * stride < num_devices]
         inside = [places[rank] for rank in members if rank < len(places)]
-        dims = [name for dim, name in enumerate(names) if len({at[dim] for at in inside}) > 1]
+        dims = [
+            name
+            for dim, name in enumerate(names)
+            if len({coordinates[dim] for coordinates in inside}) > 1
+        ]
         if len(inside) < len(members):
             dims.append("the network between slices")
         spans[axis] = tuple(dims)

@@ -20,8 +20,8 @@ from service.pages.rendering import page
 from service.web.problems import response_of
 
 _MOST = 12  # sentences: a form that breaks more rules is better begun again
-TOLD = (DomainError, ServiceError, ValidationError, RequestValidationError)
-"""Errors that a page tells. Anything else is a defect, which the log has."""
+SHOWN_ERRORS = (DomainError, ServiceError, ValidationError, RequestValidationError)
+"""Errors that a page shows. Anything else is a defect, which the log has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Trouble:
 
 
 async def trouble_of(request: Request, error: Exception, form: Any = None) -> Trouble:
-    """An exception in the sentences of the API's problem documents, with fields in the words of the
-    forms. `form` is the schema that a ValidationError is about."""
+    """Returns an exception in the sentences of the API's problem documents, with fields in the
+    words of the forms. `form` is the schema that a ValidationError is about."""
     if isinstance(error, ValidationError):
         violations = violations_of(error, (), form, limit=_MOST)
         sentences = tuple(plain(violation.sentence()) for violation in violations)
@@ -61,11 +61,11 @@ def trouble_page(
     request: Request,
     trouble: Trouble,
     template: str = "trouble.html",
-    shown: Mapping[str, Any] | None = None,
+    context: Mapping[str, Any] | None = None,
 ) -> Response:
     """Returns a page that tells the trouble, with its status: a page of its own, or the form that
-    was sent, as it is `shown`."""
-    response = page(request, template, {**(shown or {}), "trouble": trouble}, trouble.status)
+    was sent, with its `context`."""
+    response = page(request, template, {**(context or {}), "trouble": trouble}, trouble.status)
     response.headers.update(trouble.headers)
     return response
 
@@ -79,7 +79,7 @@ class PageRoute(APIRoute):
         async def handle_with_pages(request: Request) -> Response:
             try:
                 return await handle(request)
-            except TOLD as error:
+            except SHOWN_ERRORS as error:
                 return trouble_page(request, await trouble_of(request, error))
 
         return handle_with_pages

@@ -20,4 +20,4 @@ def sent_query(schema: type[BaseModel], params: QueryParams) -> dict[str, Any]:
 
 
 def _is_list(annotation: Any) -> bool:
-    return any(get_origin(one) is list for one in (annotation, *get_args(annotation)))
+    return any(get_origin(candidate) is list for candidate in (annotation, *get_args(annotation)))

@@ -50,7 +50,7 @@ class VersionRow:
 
 
 def kind_rows(unseen: Mapping[str, Any] | None) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """The errors on unseen runs by chip and by framework: grouping, name and errors."""
+    """Returns the errors on unseen runs by chip and by framework: grouping, name and errors."""
     rows = []
     for errors in unseen["kinds"] if unseen else ():
         grouping, _, name = errors["kind"].partition(":")

@@ -18,7 +18,7 @@ class Term:
 
 
 def _term(field: str, family: str) -> Term:
-    """A term under the name that sentences give it."""
+    """Returns a term under the name that sentences give it."""
     return Term(field, _SENTENCE_WORDS[field].removeprefix("the "), family)
 
 
@@ -53,10 +53,7 @@ GROUNDS = {
 }
 """The evidence that a term rests on, in the words of a legend."""
 
-SPEEDS = {
-    "step_time_s": "step time (s)",
-    "tokens_per_s_per_chip": "tokens a second of a chip",
-}
+SPEEDS = {"step_time_s": "step time (s)", "tokens_per_s_per_chip": "tokens a second of a chip"}
 """The speeds that logs print."""
 
 VERDICTS = {

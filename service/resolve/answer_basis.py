@@ -25,7 +25,8 @@ _MFU = {
 def basis(
     question: Question, resolved: ResolvedQuestion, profile: Profile, layout: Layout | None = None
 ) -> dict[str, Any]:
-    """The members of service.schemas.prediction.Basis: an answer that is stored has an id too."""
+    """Returns the members of service.schemas.prediction.Basis: an answer that is stored has an id
+    too."""
     return {
         "id": new_id(),
         "created_at": datetime.now(UTC),
@@ -36,8 +37,8 @@ def basis(
 def grounds(
     question: Question, resolved: ResolvedQuestion, profile: Profile, layout: Layout | None = None
 ) -> dict[str, Any]:
-    """The members of service.schemas.prediction.Grounds; `layout` is the one whose switches are
-    weighed, if any."""
+    """Returns the members of service.schemas.prediction.Grounds; `layout` is the one whose switches
+    are weighed, if any."""
     problem = resolved.problem
     return {
         "request": {**resolved.request, **_requested_profile(question)},

@@ -40,7 +40,8 @@ class StoredLayout(AnsweredLayout):
 
 
 def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout:
-    """The layout of a stored prediction; raises Invalid where it has several and `rank` is None."""
+    """Returns the layout of a stored prediction; raises Invalid where it has several and `rank` is
+    None."""
     document = rows.answers.prediction(id_).document
     layouts = [item["layout"] for item in document["layouts"]]
     if len(layouts) > 1 and rank is None:
@@ -51,8 +52,8 @@ def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout
 def layout_of_recommendation(
     rows: Rows, id_: str, rank: int | None, choice: str | None = None
 ) -> StoredLayout:
-    """The layout of a stored recommendation with a rank, or with a name such as "simplest"; without
-    either the recommended one."""
+    """Returns the layout of a stored recommendation with a rank, or with a name such as "simplest";
+    without either the recommended one."""
     document = rows.answers.recommendation(id_).document
     document["request"].update(best_cluster_and_stack(document))
     layouts = RecommendedLayouts.of(document)
@@ -68,8 +69,8 @@ def layout_of_recommendation(
 
 
 def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
-    """The layout of a job that was checked; raises Invalid where its framework refuses to start the
-    job before it has one."""
+    """Returns the layout of a job that was checked; raises Invalid where its framework refuses to
+    start the job before it has one."""
     document = rows.answers.check(id_).document
     if document["layout"] is None:
         rule = "is of a job that its framework does not start, so that nothing is predicted of it"

@@ -115,22 +115,20 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> list[str]:
-    """The knobs that the stack settled, and one whose default is another in launchers.
-
-    `name` is where the layout stands in the request, `given` what it is there.
-    """
+    """Returns sentences on the knobs that the stack settled, and on those whose default is another
+    in launchers. The request has the layout in the field `name`, as `given`."""
     lines = list[str]()
-    asked, settled = given.build(), completed.build()
+    before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
-        if getattr(asked, knob) != getattr(settled, knob):
+        if getattr(before, knob) != getattr(after, knob):
             lines.append(f"{name}.{knob} is {getattr(completed, knob)}: the stack's own")
-    if completed.pp > 1 and "balanced" not in given.given and not completed.balanced:
+    if completed.pp > 1 and "balanced" not in given.knobs_given and not completed.balanced:
         lines.append(
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
             " they divide"
         )
     has_etp = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
-    if has_etp and "etp" not in given.given and completed.tp > completed.etp == 1:
+    if has_etp and "etp" not in given.knobs_given and completed.tp > completed.etp == 1:
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {completed.tp})"
         lines.append(f"{name}.etp is 1, experts are whole: {like}")
     return lines
@@ -320,7 +318,7 @@ def _tf32(problem: Problem) -> list[str]:
 
 
 def _torus(resolved: ResolvedQuestion) -> list[str]:
-    """The shape of the torus that is taken, and how it is joined."""
+    """Returns the shape of the torus that is taken, and how it is joined."""
     cluster = resolved.problem.cluster
     lines = list[str]()
     # The pinned request has the shape also where the name of a slice says it.
@@ -415,7 +413,7 @@ def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _price(resolved: ResolvedQuestion) -> list[str]:
-    """The price of the chip, where neither the cluster nor the objective names one."""
+    """Returns the price of the chip, where neither the cluster nor the objective names one."""
     chip = resolved.problem.cluster.chip
     used = resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
@@ -430,7 +428,7 @@ def _price(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
-    """The bytes of a gradient, unless that is a switch of the framework at work."""
+    """Returns the bytes of a gradient, unless that is a switch of the framework at work."""
     problem = resolved.problem
     if problem.gradient_bytes > problem.stack.gradient_bytes:
         reason = f"workload.precision = {problem.workload.precision} has them"

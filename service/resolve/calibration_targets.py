@@ -30,7 +30,7 @@ class MeasuredLayout(Protocol):
 
 
 def observation(run: StoredRun) -> Observation:
-    """The run as a calibration takes it. All runs of a tenant count as one source."""
+    """Returns the run as a calibration takes it. All runs of a tenant count as one source."""
     return Observation(
         key=run.report_id,
         problem=run.problem,
@@ -46,13 +46,14 @@ def observation(run: StoredRun) -> Observation:
 
 
 def _measured_coefficients(run: StoredRun) -> dict[str, float]:
-    """The coefficient `imbalance`, where the report says that experts were out of balance."""
+    """Returns the coefficient `imbalance`, where the report says that experts were out of
+    balance."""
     imbalance = deviation(run.problem, run.layout.ep, run.expert_imbalance or 0.0)
     return {"imbalance": imbalance} if imbalance else {}
 
 
 def log_residuals(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
-    """The natural logarithm of measured over predicted step time under this profile; shape
+    """Returns the natural logarithm of measured over predicted step time under this profile; shape
     (runs,)."""
     measured = np.log([run.step_time_s or np.nan for run in runs])
     predicted = np.log(_predicted(runs, profile, lambda predictions: predictions.step_time_s))
@@ -60,15 +61,15 @@ def log_residuals(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
 
 
 def log_memory_residuals(runs: Sequence[StoredRun], profile: Profile) -> Array:
-    """The natural logarithm of measured over predicted reserved memory under this profile; shape
-    (runs,)."""
+    """Returns the natural logarithm of measured over predicted reserved memory under this profile;
+    shape (runs,)."""
     measured = np.log([run.reserved_bytes or np.nan for run in runs])
     predicted = np.log(_predicted(runs, profile, lambda predictions: predictions.reserved_bytes))
     return np.asarray(measured - predicted)
 
 
 def needed_gib(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
-    """The memory, in GiB, that a device must have for each run under this profile; shape
+    """Returns the memory, in GiB, that a device must have for each run under this profile; shape
     (runs,)."""
     return _predicted(runs, profile, lambda predictions: predictions.needed_bytes) / GIB
 
@@ -76,8 +77,8 @@ def needed_gib(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
 def _predicted(
     runs: Sequence[MeasuredLayout], profile: Profile, figure: Callable[[Predictions], Array]
 ) -> Array:
-    """One figure of the prediction of each run. Runs that share a problem object are predicted
-    together, which is far cheaper than one by one."""
+    """Returns one figure of the prediction of each run. Runs that share a problem object are
+    predicted together, which is far cheaper than one by one."""
     indices_by_problem: dict[int, list[int]] = {}
     for i, run in enumerate(runs):
         indices_by_problem.setdefault(id(run.problem), []).append(i)

@@ -92,8 +92,8 @@ def _require_precision(resolved: ResolvedQuestion) -> None:
 
 
 def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> CandidateClusters:
-    """The question's own cluster and every alternative that the request names. Raises Invalid where
-    the chips of none of them can run the question."""
+    """Returns the question's own cluster and every alternative that the request names. Raises
+    Invalid where the chips of none of them can run the question."""
     candidates = CandidateClusters()
     _add_own_cluster(candidates, resolver, request)
     _add_other_allocations(candidates, resolver, request)
@@ -144,7 +144,7 @@ def _add_other_allocations(
 def _questions_elsewhere(
     request: RecommendationRequest,
 ) -> Iterator[tuple[str, RecommendationRequest]]:
-    """The question for each cluster of `alternatives.clusters`, by where that stands."""
+    """Yields the question for each cluster of `alternatives.clusters`, by where that stands."""
     for i, cluster in enumerate(request.alternatives.clusters):
         stack = request.stack if cluster.stack is None else cluster.stack
         changes = {"cluster": cluster, "stack": stack, "allocation": None}

@@ -43,20 +43,22 @@ class Catalog:
         self._store = store
 
     def names(self, kind: Kind) -> list[str]:
-        """The names of all entries of a kind, shipped and registered, without their aliases."""
+        """Returns the names of all entries of a kind, shipped and registered, without their
+        aliases."""
         shipped = {_entry_id(value) for value in _SHIPPED_VALUES[kind]().values()}
         with self._store.reading() as rows:
             return sorted({*shipped, *rows.registered_entries.names(kind)})
 
     def page(self, kind: Kind, query: ListQuery) -> dict[str, Any]:
-        """A page of the entries of a kind, by name; of registered ones the latest version."""
+        """Returns a page of the entries of a kind, by name; of registered ones the latest
+        version."""
         place = f"catalog/{kind}"
         after = read_cursor(place, query.cursor) or ""
         shipped = _shipped_entries(kind)
         with self._store.reading() as rows:
             names = sorted({*shipped, *rows.registered_entries.names(kind)})
-            rest = [name for name in names if name > after]
-            page, following = cut_page(place, rest, query.limit, str)
+            following_names = [name for name in names if name > after]
+            page, following = cut_page(place, following_names, query.limit, str)
             latest = rows.registered_entries.latest(
                 kind, [name for name in page if name not in shipped]
             )
@@ -113,8 +115,8 @@ class Catalog:
 
 
 def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
-    """An entry as it was posted, with the chip of a cluster pinned to its version; raises Invalid
-    where the models cannot build it."""
+    """Returns an entry as it was posted, with the chip of a cluster pinned to its version; raises
+    Invalid where the models cannot build it."""
     content = entry.model_dump(mode="json", exclude_unset=True, exclude={"name"})
     if isinstance(entry, ChipEntry):
         resolver.chip(entry.chip, "chip")
@@ -162,7 +164,7 @@ def _resolved_values(resolver: Resolver, row: RegisteredEntryRow) -> dict[str, A
 
 
 def _shipped_entries(kind: Kind) -> dict[str, CatalogEntry]:
-    """The shipped entries of a kind by id, each with its aliases."""
+    """Returns the shipped entries of a kind by id, each with its aliases."""
     index: Mapping[str, Any] = _SHIPPED_VALUES[kind]()
     names: dict[str, list[str]] = {}
     for name, value in index.items():

@@ -52,20 +52,21 @@ class Disclosure:
         }
 
     def _errors_by_kind(self, document: Document) -> Document:
-        """The errors on unseen and published runs, for the kinds of run that may be named."""
+        """Returns the errors on unseen and published runs, for the kinds of run that may be
+        named."""
         errors = dict[str, Any]()
         for name in ("unseen", "unseen_memory", "published"):
-            found = document.get(name)
-            if found:
-                kinds = [kind for kind in found["kinds"] if self._may_name(kind["kind"])]
-                found = {**found, "kinds": kinds}
-            errors[name] = found
+            errors_of_kind = document.get(name)
+            if errors_of_kind:
+                kinds = [kind for kind in errors_of_kind["kinds"] if self._may_name(kind["kind"])]
+                errors_of_kind = {**errors_of_kind, "kinds": kinds}
+            errors[name] = errors_of_kind
         return errors
 
     def _promotion_reason(self, document: Document) -> str:
         reason: str = document["promotion"]["reason"]
-        judged = [found for name in ("unseen", "unseen_memory") if (found := document.get(name))]
-        kinds = [kind["kind"] for found in judged for kind in found["kinds"]]
+        errors = (document.get("unseen"), document.get("unseen_memory"))
+        kinds = [kind["kind"] for held_out in errors if held_out for kind in held_out["kinds"]]
         if any(f" of {kind} " in reason for kind in kinds if not self._may_name(kind)):
             return "the error on runs of a chip of others grows by more than the margin"
         return reason

@@ -37,35 +37,39 @@ Words = dict[str, Any]
 
 
 def explicit_fields(architecture: Architecture) -> Words:
-    """The model of a request that means this architecture.
+    """Returns the model of a request that means this architecture.
 
     It has no name, since a model that is changed is another. A layer stands in the list itself,
     unless it would stand there twice: then all have names.
     """
     kinds = architecture.kinds
-    parts = repetitions([kind for kind, count in architecture.layer_runs for _ in range(count)])
+    kind_of_layer = [kind for kind, count in architecture.layer_runs for _ in range(count)]
+    parts = repetitions(kind_of_layer)
     mentions = sum(len([*groupby(part)]) for _, part in parts)
     names = _kind_names(kinds) if mentions > len(kinds) else None
-    written = [_layer(kind) for kind in kinds]
-    return _said(
+    layers_of_kinds = [_layer(kind) for kind in kinds]
+    entries = list[Any]()
+    for times, part in parts:
+        if names is None:
+            entries += _repeated_layers(times, part, layers_of_kinds)
+        else:
+            entries += _repeated_names(times, part, names)
+    return _fields_off_default(
         LayerListFields,
         architecture,
         name=UNNAMED,
         residual_streams=architecture.residual_streams,
         encoder=_encoder(architecture.encoder) if architecture.encoder else None,
-        layers=[
-            entry
-            for times, part in parts
-            for entry in (_named(times, part, names) if names else _written(times, part, written))
-        ],
-        layer_kinds=dict(zip(names, written, strict=True)) if names else {},
+        layers=entries,
+        layer_kinds={} if names is None else dict(zip(names, layers_of_kinds, strict=True)),
     )
 
 
-def _said(form: type[BaseModel], value: object, **differing: Any) -> Words:
-    """The fields of a form that say this value, but for those that have their defaults. The form
-    has `differing` fields in words of its own, and all others by the names of the value."""
-    values = common_fields(value, form, type(value)) | differing
+def _fields_off_default(form: type[BaseModel], value: object, **overrides: Any) -> Words:
+    """Returns the fields of a form that describe this value, without those at their defaults.
+    `overrides` has the fields that the form writes otherwise than the value does; all others are
+    attributes of the value by the same name."""
+    values = common_fields(value, form, type(value)) | overrides
     return {
         name: values[name]
         for name, field in form.model_fields.items()
@@ -74,7 +78,7 @@ def _said(form: type[BaseModel], value: object, **differing: Any) -> Words:
 
 
 def _encoder(encoder: Encoder) -> Words:
-    return _said(
+    return _fields_off_default(
         EncoderFields,
         encoder,
         layers=[_counted(len([*run]), _layer(kind)) for kind, run in groupby(encoder.layers)],
@@ -86,18 +90,18 @@ def _encoder(encoder: Encoder) -> Words:
 # -- the list
 
 
-def _named(times: int, part: list[int], names: list[str]) -> list[Any]:
-    """A part of the list that repeats, of layers that have names."""
+def _repeated_names(times: int, part: list[int], names: list[str]) -> list[Any]:
+    """Returns a repeated part of the list, whose layers are written by the names of their kinds."""
     layers = [names[kind] for kind in part]
     return layers if times == 1 else [{"repeat": times, "layers": layers}]
 
 
-def _written(times: int, part: list[int], written: list[Words]) -> list[Any]:
-    """A part of the list that repeats, of layers that are written out."""
+def _repeated_layers(times: int, part: list[int], layers_of_kinds: list[Words]) -> list[Any]:
+    """Returns a repeated part of the list, whose layers are written out."""
     if len(part) == 1:
-        return [_counted(times, written[part[0]])]
-    layers = [_counted(len([*run]), written[kind]) for kind, run in groupby(part)]
-    return layers if times == 1 else [{"repeat": times, "layers": layers}]
+        return [_counted(times, layers_of_kinds[part[0]])]
+    entries = [_counted(len([*run]), layers_of_kinds[kind]) for kind, run in groupby(part)]
+    return entries if times == 1 else [{"repeat": times, "layers": entries}]
 
 
 def _counted(count: int, layer: Words) -> Words:
@@ -105,17 +109,18 @@ def _counted(count: int, layer: Words) -> Words:
 
 
 def _kind_names(kinds: tuple[Layer, ...]) -> list[str]:
-    """A name for each kind, of what it is made of, with a number where several would have it."""
-    seen = Counter[str]()
+    """Returns a name for each kind, of what it is made of, with a number where several would have
+    it."""
+    uses = Counter[str]()
     names = list[str]()
     for kind in kinds:
-        name = _name(kind)
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        name = _kind_name(kind)
+        uses[name] += 1
+        names.append(name if uses[name] == 1 else f"{name}_{uses[name]}")
     return names
 
 
-def _name(layer: Layer) -> str:
+def _kind_name(layer: Layer) -> str:
     parts = list[str]()
     if layer.attention:
         parts.append("local_attention" if layer.attention.sliding_window else "attention")
@@ -131,32 +136,32 @@ def _name(layer: Layer) -> str:
 
 def _layer(layer: Layer) -> Words:
     network = layer.feed_forward
-    usual = layer.blocks == 2 and layer.num_norms == 1
-    return _said(
+    default_parallel = layer.blocks == 2 and layer.num_norms == 1
+    return _fields_off_default(
         LayerFields,
         layer,
         attention=_attention(layer.attention) if layer.attention else None,
         recurrence=_recurrence(layer.recurrence) if layer.recurrence else None,
-        mlp=_said(MlpFields, network) if isinstance(network, Mlp) else None,
+        mlp=_fields_off_default(MlpFields, network) if isinstance(network, Mlp) else None,
         moe=_moe(network) if isinstance(network, Moe) else None,
         num_norms=None if layer.num_norms == layer.blocks else layer.num_norms,
-        parallel_blocks=None if layer.parallel == usual else layer.parallel,
+        parallel_blocks=None if layer.parallel == default_parallel else layer.parallel,
     )
 
 
 def _attention(attention: Attention) -> Words:
-    usual_bias = attention.attention_bias and not attention.is_mla
+    default_bias = attention.attention_bias and not attention.is_mla
     compression, indexer = attention.compression, attention.indexer
-    return _said(
+    return _fields_off_default(
         AttentionFields,
         attention,
         **_heads(attention),
         attention_output_bias=None
-        if attention.attention_output_bias == usual_bias
-        else not usual_bias,
+        if attention.attention_output_bias == default_bias
+        else not default_bias,
         qk_norm_all_heads=attention.qk_norm and attention.qk_norm_all_heads,
-        compression=_said(CompressionFields, compression) if compression else None,
-        indexer=_said(IndexerFields, indexer) if indexer else None,
+        compression=_fields_off_default(CompressionFields, compression) if compression else None,
+        indexer=_fields_off_default(IndexerFields, indexer) if indexer else None,
     )
 
 
@@ -167,15 +172,15 @@ def _heads(attention: Attention) -> Words:
         differs = attention.v_head_dim != attention.head_dim
         return {"v_head_dim": attention.v_head_dim if differs else None}
     nope_head_dim = attention.head_dim - attention.qk_rope_head_dim
-    latent = _said(MlaFields, attention, qk_nope_head_dim=nope_head_dim)
-    said_by_latent = dict.fromkeys(("num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank"))
-    return {"mla": latent, **said_by_latent}
+    latent = _fields_off_default(MlaFields, attention, qk_nope_head_dim=nope_head_dim)
+    left_to_mla = dict.fromkeys(("num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank"))
+    return {"mla": latent, **left_to_mla}
 
 
 def _recurrence(recurrence: Recurrence) -> Words:
     kind = recurrence.kind
     if isinstance(recurrence, Mamba2):
-        return _said(
+        return _fields_off_default(
             Mamba2Fields,
             recurrence,
             kind=kind,
@@ -184,18 +189,20 @@ def _recurrence(recurrence: Recurrence) -> Words:
             num_groups=recurrence.num_key_heads,
         )
     if isinstance(recurrence, ShortConvolution):
-        return _said(ShortConvolutionFields, recurrence, kind=kind, num_channels=recurrence.values)
+        return _fields_off_default(
+            ShortConvolutionFields, recurrence, kind=kind, num_channels=recurrence.values
+        )
     form = DeltaNetFields if isinstance(recurrence, DeltaNet) else LightningFields
-    return _said(form, recurrence, kind=kind)
+    return _fields_off_default(form, recurrence, kind=kind)
 
 
 def _moe(moe: Moe) -> Words:
-    chosen = moe.groups_per_token
-    return _said(
+    groups = moe.groups_per_token
+    return _fields_off_default(
         LayerMoeFields,
         moe,
         moe_intermediate_size=moe.intermediate_size,
         shared_expert_intermediate_size=moe.shared_expert_intermediate_size or None,
-        groups_per_token=None if chosen == moe.num_groups else chosen,
+        groups_per_token=None if groups == moe.num_groups else groups,
         router_bias=None if moe.router_bias == moe.bias else moe.router_bias,
     )

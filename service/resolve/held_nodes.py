@@ -12,21 +12,19 @@ from service.schemas.cluster import ClusterFields, ClusterPreset
 
 
 def on_held_nodes(
-    resolver: Resolver,
-    cluster: ClusterPreset | ClusterFields,
-    allocation: AllocationFields | None,
+    resolver: Resolver, cluster: ClusterPreset | ClusterFields, allocation: AllocationFields | None
 ) -> ClusterPreset | ClusterFields:
-    """Returns the cluster with as many chips as the nodes have, and as many in each scale-up domain
-    as every one of theirs is a multiple of. Raises Invalid where the nodes contradict each other
-    or the cluster."""
+    """Returns the cluster in the size of the nodes: with the chips that they have in all, and with
+    domains of the largest size that divides each of theirs. Raises Invalid where the nodes
+    contradict each other or the cluster."""
     if allocation is None:
         return cluster
     _require_distinct(allocation)
-    held = allocation.chips
-    if cluster.num_chips is not None and cluster.num_chips > held:
-        rule = f"is more than the {held} chips of the allocation: leave it out"
+    num_chips = allocation.chips
+    if cluster.num_chips is not None and cluster.num_chips > num_chips:
+        rule = f"is more than the {num_chips} chips of the allocation: leave it out"
         raise Invalid("cluster.num_chips", cluster.num_chips, rule)
-    sized = cluster.model_copy(update={"num_chips": cluster.num_chips or held})
+    sized = cluster.model_copy(update={"num_chips": cluster.num_chips or num_chips})
     fabric = resolver.cluster(sized).cluster.fabric
     if fabric.torus is not None:
         rule = f"is of fabric {fabric.id}, a torus, whose slices are whole: leave it out"
@@ -34,10 +32,10 @@ def on_held_nodes(
     chips_of_domain = Counter[str]()
     for node in allocation.build():
         chips_of_domain[node.domain] += node.chips
-    together = math.gcd(*chips_of_domain.values())
-    if sized.chips_per_domain is not None or fabric.domain is None or together >= fabric.domain:
+    common_size = math.gcd(*chips_of_domain.values())
+    if sized.chips_per_domain is not None or fabric.domain is None or common_size >= fabric.domain:
         return sized
-    return sized.model_copy(update={"chips_per_domain": together})
+    return sized.model_copy(update={"chips_per_domain": common_size})
 
 
 def _require_distinct(allocation: AllocationFields) -> None:

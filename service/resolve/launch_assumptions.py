@@ -15,10 +15,10 @@ _MOST_DEFAULTS = 10
 
 
 def unwritten_values(
-    reading: LaunchReading, given: Mapping[str, Mapping[str, Any]]
+    reading: LaunchReading, request_fields: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Values that nobody wrote and where they come from, but for those that the request, `given` by
-    part, has itself."""
+    """Yields sentences on values that nobody wrote and where they come from, but for those among
+    `request_fields`, by part of the request."""
     parts: Mapping[str, Mapping[str, Any]] = {
         "model": reading.model or {},
         "workload": reading.workload,
@@ -27,17 +27,19 @@ def unwritten_values(
     for field, origin in reading.default_origins.items():
         part, _, name = field.partition(".")
         value = parts.get(part, {}).get(name)
-        if value is not None and name not in given.get(part, {}):
+        if value is not None and name not in request_fields.get(part, {}):
             yield f"{field} is {value}: {origin}"
 
 
 def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
-    """The variables of a script that nothing sets, as TP=4, where their values are numbers or
-    single words: paths and names change nothing."""
-    taken = [default for default in defaults if _DECIDES.fullmatch(default)]
-    if taken:
-        others = len(taken) - _MOST_DEFAULTS
-        shown = ", ".join(default.replace("=", " is ", 1) for default in taken[:_MOST_DEFAULTS])
+    """Yields a sentence on the variables of a script, such as TP=4, whose defaults hold because
+    nothing sets them. Only numbers and single words count: paths and names change nothing."""
+    defaults_used = [default for default in defaults if _DECIDES.fullmatch(default)]
+    if defaults_used:
+        others = len(defaults_used) - _MOST_DEFAULTS
+        shown = ", ".join(
+            default.replace("=", " is ", 1) for default in defaults_used[:_MOST_DEFAULTS]
+        )
         more = f" and {others} more" if others > 0 else ""
         yield (
             f"{shown}{more}: what the script takes where nothing sets them; launch.environment does"
@@ -50,32 +52,32 @@ def batch_values(
     """Yields sentences on how micro-batch, accumulation and global batch follow from each other on
     `ranks` data-parallel ranks. A launch says two of the three at most."""
     steps = reading.num_micro_batches
-    said_micro_batch = reading.layout.get("micro_batch")
-    says_batch = "global_batch" in reading.workload
+    launched_micro_batch = reading.layout.get("micro_batch")
+    has_batch = "global_batch" in reading.workload
     on_ranks = f"on each of {ranks} data-parallel ranks"
-    if steps is None and said_micro_batch is None:
-        own = KNOB_SETTINGS[reading.format].get("micro_batch", "another setting")
+    if steps is None and launched_micro_batch is None:
+        setting = KNOB_SETTINGS[reading.format].get("micro_batch", "another setting")
         owner = " of TrainingArguments" if reading.format == "accelerate" else ""
         accumulation = global_batch // (ranks * micro_batch)
-        taken = f"layout.micro_batch is {micro_batch}"
+        fact = f"layout.micro_batch is {micro_batch}"
         if reading.micro_batches_setting is None:
-            yield f"{taken}: the launch does not say it; {own}{owner} sets it"
+            yield f"{fact}: the launch does not say it; {setting}{owner} sets it"
         else:
             yield (
-                f"{taken}, with {accumulation} micro-batches a step {on_ranks}: the launch says"
-                f" neither; {own} and {reading.micro_batches_setting}{owner} set them"
+                f"{fact}, with {accumulation} micro-batches a step {on_ranks}: the launch says"
+                f" neither; {setting} and {reading.micro_batches_setting}{owner} set them"
             )
-    elif steps is None and not says_batch and reading.micro_batches_setting:
+    elif steps is None and not has_batch and reading.micro_batches_setting:
         accumulation = global_batch // (ranks * micro_batch)
         yield (
             f"{reading.micro_batches_setting} is {accumulation}: a global batch of {global_batch}"
             f" in micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
         )
-    elif steps is not None and (said_micro_batch is None or not says_batch):
+    elif steps is not None and (launched_micro_batch is None or not has_batch):
         origin = reading.default_origins.get("num_micro_batches")
         number = f"{steps} micro-batch{'es' * (steps > 1)}{f' ({origin})' if origin else ''}"
-        if said_micro_batch is None:
-            taken = f"layout.micro_batch is {micro_batch}: a global batch of {global_batch} in"
+        if launched_micro_batch is None:
+            fact = f"layout.micro_batch is {micro_batch}: a global batch of {global_batch} in"
         else:
-            taken = f"workload.global_batch is {global_batch}: micro-batches of {micro_batch},"
-        yield f"{taken} {number} {on_ranks}"
+            fact = f"workload.global_batch is {global_batch}: micro-batches of {micro_batch},"
+        yield f"{fact} {number} {on_ranks}"

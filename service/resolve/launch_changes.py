@@ -53,16 +53,16 @@ class LaunchChanges:
         self._settings: dict[tuple[str, str], Changes] = {}
 
     def typed(self, name: str) -> Any:
-        """The value of a setting as it was typed; None where it was not."""
+        """Returns the value of a setting as it was typed; None where it was not."""
         return self._own.typed.get(name)
 
     def settings(self, change: SingleChange) -> Changes:
-        """Returns the settings to write for a change that `said` gave."""
+        """Returns the settings to write for a change that `in_settings` returned."""
         return self._settings.get(_key(change), {})
 
-    def said(self, change: SingleChange) -> SingleChange | None:
-        """A change as the launch can be told it, by the fewest settings, with what is predicted of
-        the launch that has just these changed. None where no settings say it."""
+    def in_settings(self, change: SingleChange) -> SingleChange | None:
+        """Returns the change as the fewest settings of the launch make it, with the prediction for
+        the launch that has just these changed; None where no settings make it."""
         written = self._written(change.problem, change.layout)
         for names in self._attempts(change, written) if written else ():
             changes = {
@@ -72,7 +72,7 @@ class LaunchChanges:
             }
             job = self._job(change, changes) if changes else None
             if job is not None:
-                return self._as_made(change, *self._by_fewest(change, changes, job))
+                return self._remember(change, *self._fewest_settings(change, changes, job))
         return None
 
     def outcome(self, changes: Changes) -> Outcome | None:
@@ -89,7 +89,7 @@ class LaunchChanges:
             return outcome
         return None
 
-    def _as_made(self, change: SingleChange, changes: Changes, job: _Job) -> SingleChange:
+    def _remember(self, change: SingleChange, changes: Changes, job: _Job) -> SingleChange:
         self._settings[_key(change)] = changes
         (outcome,) = outcomes(job.problem, self._profile, [job.layout])
         return replace(
@@ -127,8 +127,11 @@ class LaunchChanges:
             yield [name for name in names if before.get(name) != written.get(name)]
         yield [*{**written, **self._own.typed}]
 
-    def _by_fewest(self, change: SingleChange, changes: Changes, job: _Job) -> tuple[Changes, _Job]:
-        """The fewest of some settings that make a change as all of them do, and their job."""
+    def _fewest_settings(
+        self, change: SingleChange, changes: Changes, job: _Job
+    ) -> tuple[Changes, _Job]:
+        """Returns the fewest of these settings that make the change as all of them do, and the job
+        that they start."""
         if len(changes) == 1:
             return changes, job
         whole = self._reading(changes)
@@ -148,16 +151,13 @@ class LaunchChanges:
         """Returns the reading of the launch alone, with some settings changed."""
         with suppress(Invalid):
             return FORMATS[self._own.read.format].read(
-                self._launch.text,
-                self._launch.version,
-                changes=changes,
-                files=self._launch.beside,
+                self._launch.text, self._launch.version, changes=changes, files=self._launch.beside
             )
         return None
 
     def _job(self, change: SingleChange, changes: Changes) -> _Job | None:
-        """The job of the launch with some settings changed; None where it is not the one with the
-        change made, or would not start."""
+        """Returns the job of the launch with some settings changed; None where it is not the one
+        with the change made, or would not start."""
         self._readings_left -= 1
         if self._readings_left < 0:
             return None
@@ -172,6 +172,8 @@ class LaunchChanges:
         return None
 
     def _is_made(self, change: SingleChange, problem: Problem, layout: Layout) -> bool:
+        """Returns whether a launch of this problem and layout is the one that the change asks
+        for."""
         after_change = change.problem
         if (problem.cluster, problem.workload) != (after_change.cluster, after_change.workload):
             return False
@@ -183,12 +185,13 @@ class LaunchChanges:
             return False
         if layout == change.layout:
             return True
-        said = self._written(problem, layout)
-        return bool(said) and said == self._written(problem, change.layout)
+        written = self._written(problem, layout)
+        return bool(written) and written == self._written(problem, change.layout)
 
 
 def _fewest(changes: Changes, kept: Changes, is_enough: Callable[[Changes], bool]) -> Changes:
-    """The fewest of some changes that are enough with the kept ones."""
+    """Returns the fewest of some changes that are enough together with those that are kept. Each
+    half is searched with the other half kept, which takes few readings where few settings count."""
     if is_enough(kept):
         return {}
     if len(changes) == 1:
@@ -219,7 +222,8 @@ def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
 
 
 def _layout(launched: LaunchedQuestion) -> Layout | None:
-    """The layout that a launch settles; None where the framework stops before it has one."""
+    """Returns the layout that a launch settles; None where the framework stops before it has
+    one."""
     if any(stop.hides_layout for stop in launched.stops):
         return None
     return launched.layout.with_stack_defaults(launched.resolved.problem).build()

@@ -16,12 +16,7 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import applies, changed_since, release_of, releases, switches_of
 from service.formats import huggingface
-from service.formats.launch.formats import (
-    FORMATS,
-    LaunchFormat,
-    format_named,
-    format_of_stack,
-)
+from service.formats.launch.formats import FORMATS, LaunchFormat, format_named, format_of_stack
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, ModelDetails
 from service.nearest_names import unknown_name
 from service.schemas.architecture import HuggingFaceConfig
@@ -52,9 +47,11 @@ class AnswerLaunched:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which a report of the run finds the layout again."""
-        named = {"CHOICE": self.choice, "RANK": self.rank}
-        said = {f"SHARDWRIGHT_{name}": str(value) for name, value in named.items() if value}
-        return {VARIABLE: run_id(self.kind, self.id), **said}
+        variables = {"CHOICE": self.choice, "RANK": self.rank}
+        variables_set = {
+            f"SHARDWRIGHT_{name}": str(value) for name, value in variables.items() if value
+        }
+        return {VARIABLE: run_id(self.kind, self.id), **variables_set}
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -94,8 +91,8 @@ def ranks_by_node(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def launch_format(name: str, problem: Problem) -> LaunchFormat:
-    """The format of a name, which is its own or that of a stack. Raises Invalid where there is
-    none, or where it is of a framework other than the stack of the problem."""
+    """Returns the format of a name, which is its own or that of a stack. Raises Invalid where there
+    is none, or where it is of a framework other than the stack of the problem."""
     format_ = format_named(name)
     if format_ is None and name in catalogue.stacks():
         stacks = ", ".join(stack for known in FORMATS.values() for stack in known.stacks)
@@ -123,25 +120,30 @@ def launch_configuration(
     something."""
     model = question.model
     config = model.root if isinstance(model, HuggingFaceConfig) else None
-    known = catalogue.families().get(problem.architecture.name)
+    known_family = catalogue.families().get(problem.architecture.name)
     job = Job.of(
         problem,
         layout,
-        family=known if config is None else huggingface.family(config),
+        family=known_family if config is None else huggingface.family(config),
         details=ModelDetails() if config is None else _details(config),
         nodes=answer.nodes,
     )
     try:
-        written = format_.write(job)
+        configuration = format_.write(job)
     except Inexpressible:
         raise
     except Invalid as error:
         raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
     unsaid = [_left_to_script(format_, unsaid_field) for unsaid_field in _unsaid(format_, job)]
     return replace(
-        written,
-        environment={**written.environment, **answer.environment},
-        notes=(*written.notes, *unsaid, *_on_release(format_, job, question), *answer.notes()),
+        configuration,
+        environment={**configuration.environment, **answer.environment},
+        notes=(
+            *configuration.notes,
+            *unsaid,
+            *_release_notes(format_, job, question),
+            *answer.notes(),
+        ),
     )
 
 
@@ -180,7 +182,7 @@ def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
     )
 
 
-def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
+def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
     """Yields a note where the settings are of a later release than the one that is predicted."""
     stack = job.problem.stack
     year = shipped_profile().software_year - stack.age_years
@@ -206,7 +208,7 @@ def _on_release(format_: LaunchFormat, job: Job, question: Question) -> Iterator
 
 
 def _shown(value: Any) -> str:
-    """A value as a request has it."""
+    """Returns a value as a request has it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -12,7 +12,7 @@ from service.formats.shell.files import LaunchFiles
 
 
 def command_in(text: str, files: LaunchFiles) -> Command | None:
-    """The command of a launch; None where its text is a document."""
+    """Returns the command of a launch; None where its text is a document."""
     try:
         return split_command(text, files)
     except (Invalid, RecursionError):
@@ -32,8 +32,9 @@ def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
 
 
 def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
-    """The preset of the machine that a node of the script is, where its chips are sold one by one
-    and machines join several, as of GH200; None where no machine is known to join so many."""
+    """Returns the preset of the machine that a node of the script is, where its chips are sold one
+    by one and machines join several, as of GH200; None where no machine is known to join so
+    many."""
     chips = _stated_chips(command, cluster)
     if cluster.fabric.domain != 1 or chips is None:
         return None

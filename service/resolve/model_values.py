@@ -7,12 +7,13 @@ from models.spec.feed_forward import Mlp, Moe
 
 
 def model_values(architecture: Architecture) -> dict[str, object]:
-    """The values of a model, in the words of its wire form, that all its layers of a kind share."""
+    """Returns the values of a model by their names in requests. A value that differs between its
+    layers, such as the number of heads of a hybrid model, is left out."""
     attentions = architecture.attentions
     blocks = [layer.feed_forward for layer in architecture.kinds]
     mlps = [block for block in blocks if isinstance(block, Mlp)]
     moes = [block for block in blocks if isinstance(block, Moe)]
-    values: dict[str, set[object]] = {
+    distinct_values: dict[str, set[object]] = {
         "num_layers": {architecture.num_layers},
         "hidden_size": {architecture.hidden_size},
         "num_attention_heads": {attention.num_attention_heads for attention in attentions},
@@ -27,4 +28,4 @@ def model_values(architecture: Architecture) -> dict[str, object]:
         "shared_expert_intermediate_size": {moe.shared_expert_intermediate_size for moe in moes},
         "tie_word_embeddings": {architecture.tie_word_embeddings},
     }
-    return {name: next(iter(distinct)) for name, distinct in values.items() if len(distinct) == 1}
+    return {name: values.pop() for name, values in distinct_values.items() if len(values) == 1}

@@ -72,14 +72,14 @@ def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
 
 
 def active_profile(rows: Rows) -> Profile:
-    """The version that predictions for the tenant of these rows use unless a request names another:
-    the tenant's own where one is in use, else the active one that all share."""
+    """Returns the version that predictions for the tenant of these rows use unless a request names
+    another: the tenant's own where one is in use, else the active one that all share."""
     return profile_version(rows, rows.versions.profile_id, None)
 
 
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
-    """A version of the profile; the active one if `version` is None. Of a tenant's own profile that
-    is not in use, that is the one that all share."""
+    """Returns a version of the profile; the active one if `version` is None. Of a tenant's own
+    profile that is not in use, that is the one that all share."""
     current = rows.versions
     if id_ == current.profile_id and version in (None, current.profile):
         return _parsed(rows, id_, current.profile, current.profile_hash)
@@ -92,13 +92,14 @@ def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
 
 @cached(LRUCache(_PARSED), key=lambda rows, *version: version, lock=Lock())
 def _parsed(rows: Rows, id_: str, version: int, content_hash: str) -> Profile:
-    """A version of a profile, which is read and parsed when it is asked for first. `content_hash`
-    tells it from versions of the same number in other databases."""
+    """Returns a version of a profile, which is read and parsed when it is asked for first.
+    `content_hash` tells it from versions of the same number in other databases."""
     return Profile.from_json(rows.profiles.version(id_, version).content)
 
 
 def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
-    """The version that a request names, or the active one; raises Invalid if there is none such."""
+    """Returns the version that a request names, or the active one; raises Invalid if there is none
+    such."""
     if requested is None:
         return active_profile(rows)
     if rows.profiles.find(requested.id) is None:
@@ -114,7 +115,7 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
 
 
 def reports_of(rows: Rows, id_: str) -> ReportFilter:
-    """The reports that versions of a profile are to agree with: those of runs that it, or a
+    """Returns the reports that versions of a profile are to agree with: those of runs that it, or a
     tenant's own version in its place, predicted; of a tenant's own profile, all of the tenant's."""
     tenant = rows.profiles.get(id_).tenant
     return ReportFilter(profile_id=id_) if tenant is None else ReportFilter(tenant=tenant)
@@ -130,7 +131,7 @@ class Profiles:
         return ProfilePage(items=items, next=None).model_dump(mode="json")
 
     def get(self, id_: str) -> tuple[dict[str, Any], str]:
-        """The profile and its ETag."""
+        """Returns the profile and its ETag."""
         with self._store.reading() as rows:
             profile = rows.profiles.get(id_)
             return _profile_answer(rows, profile).model_dump(mode="json"), etag(profile)
@@ -140,7 +141,7 @@ class Profiles:
             return version_document(rows, rows.profiles.version(id_, version))
 
     def version_page(self, id_: str, query: ListQuery) -> dict[str, Any]:
-        """A page of the versions, newest first, each with the calibration that made it, as
+        """Returns a page of the versions, newest first, each with the calibration that made it, as
         `version` shows them but without coefficients."""
         place = f"profiles/{id_}"
         before = read_cursor(place, query.cursor)
@@ -148,10 +149,12 @@ class Profiles:
             profile = rows.profiles.get(id_)
             is_partly_hidden = profile.tenant is None and not rows.sees_all
             disclosure = Disclosure(rows) if is_partly_hidden else None
-            found = rows.profiles.newest(
+            versions = rows.profiles.newest(
                 id_, query.limit + 1, None if before is None else int(before)
             )
-            page, following = cut_page(place, found, query.limit, lambda row: str(row["version"]))
+            page, following = cut_page(
+                place, versions, query.limit, lambda row: str(row["version"])
+            )
             items = [_listed_version(row, profile, disclosure) for row in page]
         return VersionPage(items=items, next=following).model_dump(mode="json")
 
@@ -223,7 +226,8 @@ def _set_active(rows: Rows, profile: ProfileRow, version: int | None, etags: Seq
 
 
 def _whose(profile: ProfileRow) -> dict[str, str]:
-    """The tenant that a change is of, for the audit trail; none where it is of what all share."""
+    """Returns the tenant that a change is of, for the audit trail; none where it is of what all
+    share."""
     return {} if profile.tenant is None else {"of_tenant": profile.tenant}
 
 
@@ -272,7 +276,8 @@ def add_own_version(
 
 
 def own_policy(rows: Rows) -> Policy:
-    """The policy that a tenant's own profile begins with: what its calibrations make is used."""
+    """Returns the policy that a tenant's own profile begins with: what its calibrations make is
+    used."""
     shared = read_stored(Policy, rows.profiles.get(DEFAULT_PROFILE).policy)
     return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
@@ -355,7 +360,7 @@ def _listed_version(
 
 
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
-    """A version of a profile, as much of it as the owner of `rows` may see."""
+    """Returns a version of a profile, as much of it as the owner of `rows` may see."""
     calibration = row.calibration
     terms = row.content["terms"]
     if not rows.sees_all:

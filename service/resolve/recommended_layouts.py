@@ -41,11 +41,13 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
     positions = {name: document.get(name) for name in _NAMES}
     if document["bolder"] is not None:
         positions["bolder"] = document["bolder"]["layout"]
-    named = {name: predictions[at] for name, at in positions.items() if at is not None}
+    by_name = {
+        name: predictions[position] for name, position in positions.items() if position is not None
+    }
     return RecommendedLayouts(
-        ranked=[predictions[at] for at in document["ranked"]],
-        named=named,
-        meant=named["recommended"],
+        ranked=[predictions[position] for position in document["ranked"]],
+        named=by_name,
+        meant=by_name["recommended"],
     )
 
 

@@ -153,10 +153,9 @@ class Resolver:
 
     def resolve(self, question: Question, prices: GivenPrices = NO_PRICES) -> ResolvedQuestion:
         """`prices` are those of clusters that name none of their own."""
-        asked = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
+        key = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
         return self._rows.recall(
-            ("question", digest(asked), prices),
-            lambda: self._resolve(question, prices),
+            ("question", digest(key), prices), lambda: self._resolve(question, prices)
         )
 
     def _resolve(self, question: Question, prices: GivenPrices) -> ResolvedQuestion:
@@ -164,10 +163,7 @@ class Resolver:
             question, "model", lambda: self._architecture_as_used(question.model)
         )
         sized, fabric_used = self._recall_part(
-            question,
-            "cluster",
-            lambda: self._cluster_as_used(question.cluster, prices),
-            prices,
+            question, "cluster", lambda: self._cluster_as_used(question.cluster, prices), prices
         )
         stack, stack_used = self._recall_part(
             question, "stack", lambda: self._stack_as_used(question.stack)
@@ -187,10 +183,7 @@ class Resolver:
             "stack": stack.pinned_form,
         }
         used = CatalogUsed(
-            chip=sized.chip,
-            fabric=fabric_used,
-            architecture=architecture_used,
-            stack=stack_used,
+            chip=sized.chip, fabric=fabric_used, architecture=architecture_used, stack=stack_used
         )
         return ResolvedQuestion(problem, used, request, architecture.quantized)
 
@@ -200,8 +193,8 @@ class Resolver:
         """Returns the result of `resolve` for a field of a question and for `others`. Questions
         that write the field in equal words get one object, so that values derived from it are found
         again too: questions of one job differ in their workload and layout alone."""
-        asked = question.model_dump_json(include={field}, exclude_unset=True)
-        return self._rows.recall(("part", digest(asked), *others), resolve)
+        key = question.model_dump_json(include={field}, exclude_unset=True)
+        return self._rows.recall(("part", digest(key), *others), resolve)
 
     def _architecture_as_used(
         self, form: ModelForm
@@ -239,7 +232,7 @@ class Resolver:
         )
 
     def prices(self, objective: ObjectiveFields) -> GivenPrices:
-        """The prices of an objective, each under the chip's name in the catalogue."""
+        """Returns the prices of an objective, each under the chip's name in the catalogue."""
         by_chip = {
             self.chip(name, f"objective.prices.{name}").used.name: price
             for name, price in objective.prices.items()
@@ -247,7 +240,7 @@ class Resolver:
         return GivenPrices(tuple(sorted(by_chip.items())), objective.usd_per_chip_hour)
 
     def architecture(self, form: ModelForm, field: str = "model") -> ResolvedPart[Architecture]:
-        """The model of a form, which stands in this field of the request."""
+        """Returns the model of a form, which stands in this field of the request."""
         if isinstance(form, NamedModelFields):
             return self._named_as_object(form)
         if not isinstance(form, str):
@@ -266,7 +259,7 @@ class Resolver:
         return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
     def _named_as_object(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
-        """A model of the catalogue, perhaps with an encoder of images beside it."""
+        """Returns a model of the catalogue, perhaps with an encoder of images beside it."""
         named = self.architecture(form.name, "model.name")
         if form.encoder is None:
             return named
@@ -281,8 +274,8 @@ class Resolver:
         )
 
     def _described_architecture(self, form: DescribedModel) -> ResolvedPart[Architecture]:
-        """A model that the request describes, under the name of the catalogue entry that has the
-        same shape, if the request names none."""
+        """Returns a model that the request describes, under the name of the catalogue entry that
+        has the same shape, if the request names none."""
         built = _build_architecture(form)
         if not form.is_named:
             built = replace(built, name=self._matching_name(built) or _name_by_shape(built))
@@ -296,7 +289,7 @@ class Resolver:
         )
 
     def _matching_name(self, built: Architecture) -> str | None:
-        """The shipped or registered name of a model of this shape.
+        """Returns the shipped or registered name of a model of this shape.
 
         Runs of one model are then of one family, whether or not they name it.
         """
@@ -335,7 +328,8 @@ class Resolver:
     def cluster_parts(
         self, form: ClusterPreset | ClusterFields
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
-        """The chip, the fabric, whose pinned form names both, and how much of it is meant."""
+        """Returns the chip, the fabric, whose pinned form names both, and how much of it is
+        meant."""
         if isinstance(form, ClusterFields):
             chip, fabric = self.fabric(form)
             return chip, fabric, form
@@ -358,20 +352,20 @@ class Resolver:
     def _registered_cluster(
         self, row: RegisteredEntryRow, form: ClusterPreset
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
-        """The parts of a registered cluster, in the size that the request gives, if any."""
+        """Returns the parts of a registered cluster, in the size that the request gives, if any."""
         fields = read_stored(ClusterFields, row.entry["cluster"])
         chip, fabric = self.fabric(fields)
-        named = ResolvedPart(
+        named_fabric = ResolvedPart(
             value=replace(fabric.value, id=row.name),
             used=_entry_used(row),
             pinned_form={"preset": pinned_name(row)},
         )
-        given = {name: getattr(form, name) for name in _SIZE_FIELDS}
-        stated = {name: value for name, value in given.items() if value is not None}
-        return chip, named, fields.model_copy(update=stated)
+        size_fields = {name: getattr(form, name) for name in _SIZE_FIELDS}
+        requested_size = {name: value for name, value in size_fields.items() if value is not None}
+        return chip, named_fabric, fields.model_copy(update=requested_size)
 
     def fabric(self, fields: ClusterFields) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric]]:
-        """The chip and the fabric of a cluster that the request describes."""
+        """Returns the chip and the fabric of a cluster that the request describes."""
         chip = self.chip(fields.chip_with_links, "cluster.chip")
         with relocate_errors("levels", "cluster.levels"):
             fabric = fields.fabric(chip.value)
@@ -425,7 +419,7 @@ class Resolver:
 
 
 def normalized_name(name: str) -> str:
-    """One spelling for all that mean the same name, as in models.spec.catalogue."""
+    """Returns one spelling for all that mean the same name, as in models.spec.catalogue."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
@@ -453,7 +447,7 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
 
 
 def _chip_of_names() -> dict[str, str]:
-    """The chip of every shipped name of a chip or fabric, both by id."""
+    """Returns the chip of every shipped name of a chip or fabric, both by id."""
     of_fabrics = {
         name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()
     }
@@ -471,8 +465,8 @@ def _shipped_chip(chip: Chip) -> ResolvedPart[Chip]:
 
 
 def _described_chip_id(form: ChipFields) -> str:
-    """An id of its own for a chip that a request describes, so that what is learnt of it is said of
-    no other chip. Prices and sources make no other chip."""
+    """Returns an id of its own for a chip that a request describes, so that what is learnt of it is
+    said of no other chip. Prices and sources make no other chip."""
     description = form.model_dump_json(
         exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"}
     )
@@ -480,7 +474,7 @@ def _described_chip_id(form: ChipFields) -> str:
 
 
 def _name_by_shape(built: Architecture) -> str:
-    """A name for a model that is in no catalogue and that nobody named.
+    """Returns a name for a model that is in no catalogue and that nobody named.
 
     It is the model's type, or else a hash of its shape that is the same however the shape was
     described: the vocabulary counts as padded, because logs print it as Megatron pads it.

@@ -56,8 +56,8 @@ class StoredRun:
     """The layout as the report's own prediction has it."""
 
     def predicted_layout(self) -> LayoutFields:
-        """The layout of the report's prediction. It is validated on request, as most callers do not
-        need it."""
+        """Returns the layout of the report's prediction. It is validated on request, as most
+        callers do not need it."""
         return read_stored(LayoutFields, self.predicted_layout_json)
 
 
@@ -70,9 +70,9 @@ class StoredRuns:
         self._by_run_hash: dict[str, tuple[Problem, Layout]] = {}
 
     def read(self, reports: Iterable[ReportRow]) -> tuple[list[StoredRun], list[Unusable]]:
-        """The runs of the reports that still mean something to the models, and why the others do
-        not: an entry of the catalogue may be gone, a layout no longer be legal, or the launch of a
-        run not have been understood."""
+        """Returns the runs of the reports that still mean something to the models, and why the
+        others do not: an entry of the catalogue may be gone, a layout no longer be legal, or the
+        launch of a run not have been understood."""
         runs: list[StoredRun] = []
         unusable: list[Unusable] = []
         for report in reports:

@@ -22,8 +22,8 @@ StackDocument = str | Mapping[str, Any]
 def switches_answer(
     problem: Problem, profile: Profile, layout: Layout, stack: StackDocument | None = None
 ) -> list[SwitchAnswer]:
-    """The switches that move step time or memory of a layout by more than 2%, those that move it
-    most first. `stack` is that of the request, where there is one."""
+    """Returns the switches that move step time or memory of a layout by more than 2%, those that
+    move it most first. `stack` is that of the request, where there is one."""
     asked = stack or problem.stack.id
     form = {"name": asked} if isinstance(asked, str) else asked
     return [_answer(effect, form) for effect in switch_effects(problem, profile, layout)]
@@ -32,7 +32,7 @@ def switches_answer(
 def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
     switch = effect.switch
     is_default = effect.value == effect.default.value
-    held = effect.default if is_default else effect.taken
+    setting_since = effect.default if is_default else effect.taken
     form = {**stack, switch.field: effect.otherwise}
     format_ = format_named(str(stack["name"]))
     release = stack.get("version")
@@ -42,7 +42,7 @@ def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
         value=_words(switch, effect.value),
         is_default=is_default,
         default=_words(switch, effect.default.value),
-        since=held.release if held.value == effect.value else None,
+        since=setting_since.release if setting_since.value == effect.value else None,
         otherwise=OtherSetting(
             value=_words(switch, effect.otherwise),
             step_time_s=effect.step_time_s,
@@ -53,7 +53,7 @@ def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
 
 
 def _words(switch: Switch, value: Any) -> str:
-    """A value as it is written after the name of its switch."""
+    """Returns a value as it is written after the name of its switch."""
     setting = next((candidate for candidate in switch.settings if candidate.value == value), None)
     if setting is None:
         return str(value)

@@ -30,7 +30,7 @@ def is_slice_name(name: str) -> bool:
 
 
 def expand_slice_name(preset: ClusterPreset) -> ClusterPreset:
-    """The chip, and the number or shape of chips, that the name of a slice stands for.
+    """Returns the chip, and the number or shape of chips, that the name of a slice stands for.
 
     A preset that is not named like a slice comes back unchanged. Raises Invalid where no slice has
     that name, or where the preset also gives a count or shape that is another.

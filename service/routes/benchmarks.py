@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.tables import list_response
+from service.routes.list_tables import list_response
 from service.schemas.benchmark import (
     BenchmarkAnswer,
     BenchmarkPage,
@@ -60,13 +60,13 @@ async def create_benchmark(
     "",
     operation_id="listBenchmarks",
     response_model=BenchmarkPage | BriefPage,
-    responses=tables.page_or(tables.BENCHMARKS),
+    responses=list_tables.page_or(list_tables.BENCHMARKS),
 )
 def list_benchmarks(
     query: Annotated[BenchmarkQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List the stored benchmarks, newest first."""
-    return list_response(request, query, services.benchmarks.page, tables.BENCHMARKS)
+    return list_response(request, query, services.benchmarks.page, list_tables.BENCHMARKS)
 
 
 @router.get(

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import CreationDep, ServicesDep, require_scope
-from service.routes.tables import list_response
+from service.routes.list_tables import list_response
 from service.schemas.catalog import (
     ArchitectureEntry,
     CatalogEntry,
@@ -33,14 +33,14 @@ EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$"
     "/{kind}",
     operation_id="listCatalog",
     response_model=CatalogPage | BriefPage,
-    responses=tables.page_or(tables.CATALOG),
+    responses=list_tables.page_or(list_tables.CATALOG),
 )
 def list_entries(
     kind: Kind, query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List shipped and registered entries by name."""
     return list_response(
-        request, query, lambda query: services.catalog.page(kind, query), tables.CATALOG
+        request, query, lambda query: services.catalog.page(kind, query), list_tables.CATALOG
     )
 
 

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import check_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -17,7 +17,7 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
-from service.routes.tables import list_response
+from service.routes.list_tables import list_response
 from service.schemas.brief import CheckBrief, ViewQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.schemas.list_query import AnswerQuery, BriefPage
@@ -71,13 +71,13 @@ async def check(
     "",
     operation_id="listChecks",
     response_model=CheckPage | BriefPage,
-    responses=tables.page_or(tables.CHECKS),
+    responses=list_tables.page_or(list_tables.CHECKS),
 )
 def list_checks(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List the stored checks, newest first. Each has the address of its answer as `location`."""
-    return list_response(request, query, services.stored_checks.page, tables.CHECKS)
+    return list_response(request, query, services.stored_checks.page, list_tables.CHECKS)
 
 
 @router.get(
@@ -88,10 +88,7 @@ def list_checks(
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
 async def get_check(
-    id_: ResourceId,
-    query: Annotated[ViewQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a stored check as it was answered, or in brief."""
     form = requested_form(request, query.view, check_brief)

@@ -45,11 +45,7 @@ from service.runtime.cost_model import CostModel
 from service.runtime.creation import Creation
 from service.runtime.deadline import Wait
 from service.runtime.event_streams import EventStreams
-from service.runtime.idempotency import (
-    CreatedResource,
-    IdempotencyKey,
-    IdempotentCreation,
-)
+from service.runtime.idempotency import CreatedResource, IdempotencyKey, IdempotentCreation
 from service.runtime.process_pool import ProcessPool
 from service.runtime.readiness import Readiness
 from service.runtime.single_flight import SingleFlight
@@ -124,36 +120,51 @@ class Services:
         if caller == ANYONE:
             return self
         if caller not in self.of_callers:
-            self.of_callers[caller] = self._made_for(caller)
+            self.of_callers[caller] = self._for_caller(caller)
         return self.of_callers[caller]
 
-    def _made_for(self, caller: Caller) -> Services:
+    def _for_caller(self, caller: Caller) -> Services:
         store = self.store.of(caller.tenant, sees_all=caller.sees_all, key_id=caller.key_id)
         return replace(
             self,
             store=store,
             creation=self.creation.of(store),
-            benchmarks=Benchmarks(store, self.texts),
             calibrations=self.calibrations.of(store),
-            checks=Checks(store),
-            comparisons=Comparisons(store),
-            drift=Drift(store),
-            explanations=Explanations(store),
-            frontiers=Frontiers(store),
-            launches=Launches(store),
-            log_texts=LogTexts(store, self.texts),
-            predictions=Predictions(store),
-            profiles=Profiles(store),
-            recommendations=Recommendations(store, self.evidence),
-            replays=Replays(store),
-            report_batches=ReportBatches(store, self.process_pool),
-            report_logs=ReportLogs(store, self.texts),
-            report_summaries=ReportSummaries(store, self.drift_flags),
-            reports=Reports(store, self.drift_flags),
-            stored_checks=StoredChecks(store),
             sweeps=self.sweeps.of(store),
-            timelines=Timelines(store),
+            **use_cases(store, self.evidence, self.texts, self.process_pool, self.drift_flags),
         )
+
+
+def use_cases(
+    store: Store,
+    evidence: Evidence,
+    texts: TextProcess,
+    process_pool: ProcessPool,
+    drift_flags: DriftFlags,
+) -> dict[str, Any]:
+    """Returns the use cases that read and write the rows of a store, by their names in Services.
+    Those of the application and those of each caller are both made here, so that no caller is left
+    with one that sees the rows of others."""
+    return {
+        "benchmarks": Benchmarks(store, texts),
+        "checks": Checks(store),
+        "comparisons": Comparisons(store),
+        "drift": Drift(store),
+        "explanations": Explanations(store),
+        "frontiers": Frontiers(store),
+        "launches": Launches(store),
+        "log_texts": LogTexts(store, texts),
+        "predictions": Predictions(store),
+        "profiles": Profiles(store),
+        "recommendations": Recommendations(store, evidence),
+        "replays": Replays(store),
+        "report_batches": ReportBatches(store, process_pool),
+        "report_logs": ReportLogs(store, texts),
+        "report_summaries": ReportSummaries(store, drift_flags),
+        "reports": Reports(store, drift_flags),
+        "stored_checks": StoredChecks(store),
+        "timelines": Timelines(store),
+    }
 
 
 def _caller(request: Request) -> Caller:

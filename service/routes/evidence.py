@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.routes import tables
+from service.routes import list_tables
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
 from service.runtime.admission import Turn
 from service.schemas.evidence import EvidenceList, EvidenceQuery
@@ -25,7 +25,7 @@ router = APIRouter(
     "",
     operation_id="listEvidence",
     response_model=EvidenceList | BriefPage,
-    responses=tables.page_or(tables.EVIDENCE),
+    responses=list_tables.page_or(list_tables.EVIDENCE),
 )
 async def list_evidence(
     query: Annotated[EvidenceQuery, Query()],
@@ -44,6 +44,6 @@ async def list_evidence(
             require_client()
             return services.evidence.nearest(query, services.store)
 
-        return tables.list_response(request, query, page, tables.EVIDENCE)
+        return list_tables.list_response(request, query, page, list_tables.EVIDENCE)
 
     return await computation.computed(answer)

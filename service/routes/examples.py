@@ -262,7 +262,7 @@ CALIBRATIONS: dict[str, Example] = {
     },
 }
 REPLAYS: dict[str, Example] = {
-    "newest": {"summary": "The newest answers and reports", "value": {"limit": 20}},
+    "newest": {"summary": "The newest answers and reports", "value": {"limit": 20}}
 }
 BENCHMARKS: dict[str, Example] = {
     "nccl-tests": {
@@ -332,7 +332,7 @@ POLICIES: dict[str, Example] = {
     "automatic": {
         "summary": "Learn from every 200 reports, and promote what improves",
         "value": {"mode": "automatic", "margin": 0.01, "after_reports": 200},
-    },
+    }
 }
 SWEEPS: dict[str, Example] = {
     "purchase": {
@@ -407,5 +407,5 @@ ARCHITECTURES: dict[str, Example] = {
     },
 }
 TICKETS: dict[str, Example] = {
-    "reports": {"summary": "New reports", "value": {"stream": "/v1/reports/events"}},
+    "reports": {"summary": "New reports", "value": {"stream": "/v1/reports/events"}}
 }

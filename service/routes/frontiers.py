@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
 from service.schemas.frontier import FrontierAnswer, FrontierRequest
 from service.schemas.list_query import TableForm
@@ -27,7 +27,7 @@ router = APIRouter(
     "",
     operation_id="drawFrontier",
     response_model=FrontierAnswer,
-    responses=responses.POST | {200: {"content": tables.lines_of(tables.FRONTIER)}},
+    responses=responses.POST | {200: {"content": list_tables.lines_of(list_tables.FRONTIER)}},
 )
 async def draw_frontier(
     body: Annotated[FrontierRequest, Body(openapi_examples=examples.FRONTIERS)],
@@ -44,6 +44,6 @@ async def draw_frontier(
         lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
     )
     if as_table:
-        table = tables.FRONTIER
+        table = list_tables.FRONTIER
         return table_response(request, table.lines(frontier["points"]), table.name)
     return JSONResponse(frontier)

@@ -30,7 +30,7 @@ async def metrics(request: Request) -> Response:
     """Say what the service does and how well, in the format of Prometheus."""
     services: Services = request.app.state.services
     database = await services.readiness.state(_DATABASE_WAIT_S)
-    families = await services.profile_gauges.told(database)
+    families = await services.profile_gauges.families(database)
     accept = request.headers.get("accept", "")
     content, media_type = await asyncio.to_thread(exposition, families, accept)
     return Response(content, media_type=media_type)

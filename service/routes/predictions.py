@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import prediction_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -19,7 +19,7 @@ from service.routes.dependencies import (
 )
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
-from service.routes.tables import list_response
+from service.routes.list_tables import list_response
 from service.schemas.brief import PredictionBrief, ViewQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.launch_request import PredictionForm
@@ -81,14 +81,14 @@ async def create_prediction(
     "",
     operation_id="listPredictions",
     response_model=AnswerPage | BriefPage,
-    responses=tables.page_or(tables.PREDICTIONS),
+    responses=list_tables.page_or(list_tables.PREDICTIONS),
 )
 def list_predictions(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List predictions, newest first. Each has its question, and the address of its answer as
     `location`."""
-    return list_response(request, query, services.predictions.page, tables.PREDICTIONS)
+    return list_response(request, query, services.predictions.page, list_tables.PREDICTIONS)
 
 
 @router.get(
@@ -99,10 +99,7 @@ def list_predictions(
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
 async def get_prediction(
-    id_: ResourceId,
-    query: Annotated[ViewQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a prediction as it was answered, or in brief."""
     form = requested_form(request, query.view, prediction_brief)

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
 from service.own_profile import OWN, own_profile_id, scope_to_change
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -19,8 +19,8 @@ from service.routes.dependencies import (
     require_caller_scope,
     require_scope,
 )
-from service.routes.pages import page_response
-from service.routes.tables import list_response, shown_page
+from service.routes.list_pages import page_response
+from service.routes.list_tables import list_response, shown_page
 from service.schemas.list_query import BriefPage, ListForm, ListQuery
 from service.schemas.profile import (
     CalibrationRequest,
@@ -75,7 +75,7 @@ router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRou
     "",
     operation_id="listProfiles",
     response_model=ProfilePage | BriefPage,
-    responses=tables.whole_or(tables.PROFILES),
+    responses=list_tables.whole_or(list_tables.PROFILES),
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def list_profiles(
@@ -83,7 +83,7 @@ def list_profiles(
 ) -> Response:
     """List the profile that all share and the caller's own, each with its versions. A key of the
     scope `admin` sees the profiles of all tenants."""
-    table, profiles = tables.PROFILES, services.profiles.page()
+    table, profiles = list_tables.PROFILES, services.profiles.page()
     if asks_for_table(request, query):
         return table_response(request, table.lines(profiles["items"]), table.name)
     return page_response(request, shown_page(profiles, query, table), query.fields)
@@ -105,18 +105,18 @@ def get_profile(id_: ProfileId, request: Request, services: ServicesDep) -> Resp
     "/{id}/versions",
     operation_id="listProfileVersions",
     response_model=VersionPage | BriefPage,
-    responses=tables.page_or(tables.VERSIONS),
+    responses=list_tables.page_or(list_tables.VERSIONS),
 )
 def list_profile_versions(
-    id_: ProfileId,
-    query: Annotated[ListQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ProfileId, query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List the versions of a profile, newest first, each with the errors of the calibration that
     made it, in pages, in full or in brief, or all as CSV."""
     return list_response(
-        request, query, lambda query: services.profiles.version_page(id_, query), tables.VERSIONS
+        request,
+        query,
+        lambda query: services.profiles.version_page(id_, query),
+        list_tables.VERSIONS,
     )
 
 
@@ -168,10 +168,7 @@ async def create_calibration(
     openapi_extra=_IF_MATCH,
 )
 def activate_profile_version(
-    id_: ProfileId,
-    version: VersionNumber,
-    services: ServicesDep,
-    seen: IfMatchTags,
+    id_: ProfileId, version: VersionNumber, services: ServicesDep, seen: IfMatchTags
 ) -> Response:
     """Make predictions use this version. An older one rolls back, and sets the policy's mode to
     "manual"."""
@@ -229,7 +226,7 @@ async def get_profile_drift(
 ) -> Response:
     """Say whether runs of a chip, fabric, stack and model family have become slower or faster, and
     since when."""
-    return await computation.respond(lambda _: services.drift.of(id_, query))
+    return await computation.respond(lambda _: services.drift.answer(id_, query))
 
 
 @router.post(

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import recommendation_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, tables
+from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -19,7 +19,7 @@ from service.routes.dependencies import (
 )
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
-from service.routes.tables import list_response
+from service.routes.list_tables import list_response
 from service.schemas.brief import RecommendationBrief, ViewQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.layout_query import RecommendedLayoutQuery
@@ -78,14 +78,14 @@ async def create_recommendation(
     "",
     operation_id="listRecommendations",
     response_model=RecommendationPage | BriefPage,
-    responses=tables.page_or(tables.RECOMMENDATIONS),
+    responses=list_tables.page_or(list_tables.RECOMMENDATIONS),
 )
 def list_recommendations(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List recommendations, newest first. Each has its question, its recommended layout in brief,
     and the address of its answer as `location`."""
-    return list_response(request, query, services.recommendations.page, tables.RECOMMENDATIONS)
+    return list_response(request, query, services.recommendations.page, list_tables.RECOMMENDATIONS)
 
 
 @router.get(
@@ -96,10 +96,7 @@ def list_recommendations(
     openapi_extra=responses.IF_NONE_MATCH_OR_PREFER,
 )
 async def get_recommendation(
-    id_: ResourceId,
-    query: Annotated[ViewQuery, Query()],
-    request: Request,
-    services: ServicesDep,
+    id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a recommendation as it was answered, or in brief."""
     form = requested_form(request, query.view, recommendation_brief)
@@ -112,7 +109,7 @@ async def get_recommendation(
     "/{id}/choices",
     operation_id="getRecommendationChoices",
     response_model=ChoiceList,
-    responses=tables.whole_or(tables.CHOICES),
+    responses=list_tables.whole_or(list_tables.CHOICES),
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def get_recommendation_choices(
@@ -122,7 +119,7 @@ def get_recommendation_choices(
     empty where it was asked about one place and has no objective."""
     choices = services.recommendations.get(id_).document["choices"]
     if asks_for_table(request, query):
-        return table_response(request, tables.CHOICES.lines(choices), tables.CHOICES.name)
+        return table_response(request, list_tables.CHOICES.lines(choices), list_tables.CHOICES.name)
     return immutable_response(request, {"items": choices})
 
 

@@ -15,7 +15,7 @@ from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
 from service.routes import examples
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page_response
+from service.routes.list_pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.schemas.list_query import BriefPage
 from service.schemas.report import BatchAnswer, ReportAnswer, ReportBatch, Reported, StoredReport
@@ -138,9 +138,7 @@ def summarise_reports(
     responses=EVENTS,
 )
 async def watch_reports(
-    query: Annotated[StreamQuery, Query()],
-    services: ServicesDep,
-    last_event_id: LastEventId = None,
+    query: Annotated[StreamQuery, Query()], services: ServicesDep, last_event_id: LastEventId = None
 ) -> Response:
     """Send an event `report` with each report as it comes. The id of an event is that of its
     report: a client that was cut off sends the last one as Last-Event-ID, or as a query parameter,

@@ -18,10 +18,7 @@ router = APIRouter(prefix="/v1/stream-tickets", tags=["streams"], route_class=Js
 
 
 @router.post(
-    "",
-    operation_id="createStreamTicket",
-    response_model=TicketAnswer,
-    responses=responses.POST,
+    "", operation_id="createStreamTicket", response_model=TicketAnswer, responses=responses.POST
 )
 async def create_stream_ticket(
     body: Annotated[TicketRequest, Body(openapi_examples=examples.TICKETS)],

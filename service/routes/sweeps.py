@@ -10,15 +10,10 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from service.routes import examples, tables
-from service.routes.dependencies import (
-    CreationDep,
-    ResourceId,
-    ServicesDep,
-    require_scope,
-)
+from service.routes import examples, list_tables
+from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
+from service.routes.list_tables import list_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
-from service.routes.tables import list_response
 from service.schemas.list_query import BriefPage, ListQuery
 from service.schemas.stream import StreamQuery
 from service.schemas.sweep import (
@@ -36,7 +31,7 @@ from service.web.json_body import JsonRoute
 
 _WITHOUT_BODY = responses.problem_responses(400, 409)
 _EVENTS: responses.Responses = EVENTS | {
-    204: {"description": "The sweep has ended, and all of its events were told"},
+    204: {"description": "The sweep has ended, and all of its events were told"}
 }
 
 router = APIRouter(
@@ -69,13 +64,13 @@ async def create_sweep(
     "",
     operation_id="listSweeps",
     response_model=SweepPage | BriefPage,
-    responses=tables.page_or(tables.SWEEPS),
+    responses=list_tables.page_or(list_tables.SWEEPS),
 )
 def list_sweeps(
     query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List sweeps, newest first."""
-    return list_response(request, query, services.sweeps.page, tables.SWEEPS)
+    return list_response(request, query, services.sweeps.page, list_tables.SWEEPS)
 
 
 @router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
@@ -88,7 +83,7 @@ def get_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     "/{id}/items",
     operation_id="listSweepItems",
     response_model=SweepItemPage | BriefPage,
-    responses=tables.page_or(ITEMS),
+    responses=list_tables.page_or(ITEMS),
 )
 def list_sweep_items(
     id_: ResourceId,
@@ -132,10 +127,7 @@ def sent_form(event: Event) -> bytes:
 
 
 @router.post(
-    "/{id}/cancel",
-    operation_id="cancelSweep",
-    response_model=SweepDetails,
-    responses=_WITHOUT_BODY,
+    "/{id}/cancel", operation_id="cancelSweep", response_model=SweepDetails, responses=_WITHOUT_BODY
 )
 def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     """Cancel the items that are not finished. Results stay, and `retry` goes on."""
@@ -143,10 +135,7 @@ def cancel_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
 
 
 @router.post(
-    "/{id}/retry",
-    operation_id="retrySweep",
-    response_model=SweepDetails,
-    responses=_WITHOUT_BODY,
+    "/{id}/retry", operation_id="retrySweep", response_model=SweepDetails, responses=_WITHOUT_BODY
 )
 def retry_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     """Compute the items again that failed or were cancelled."""

@@ -99,6 +99,7 @@ class Turn:
             self._wait_to_go_on()
 
     def _wait_to_go_on(self) -> None:
+        """Waits for the slot to come back. Raises ClientGone once the client has disconnected."""
         while True:
             try:
                 return self.granted.result(_CLIENT_POLL_S)
@@ -144,10 +145,7 @@ class AdmissionControl:
 
     @asynccontextmanager
     async def admit(
-        self,
-        is_disconnected: IsDisconnected,
-        tenant: str | None = None,
-        wait: Wait | None = None,
+        self, is_disconnected: IsDisconnected, tenant: str | None = None, wait: Wait | None = None
     ) -> AsyncIterator[Turn]:
         """Holds a slot while the block runs, and gives it the turn that its thread shall ask. The
         request waits no longer than its caller does, where that is less than any may.
@@ -224,8 +222,8 @@ class AdmissionControl:
             refused.refuse(QueueFull(self._concurrency, self._queue))
 
     def _one_too_many(self, queued: list[Turn]) -> Turn:
-        """The last that came of the tenant with the most requests, or of the newcomer's where that
-        has as many."""
+        """Returns the turn that a full queue refuses: the last that came of the tenant with most
+        requests, where of several tenants that have as many the newcomer's loses."""
         requests = Counter(turn.tenant for turn in [*self._running, *self._waiting])
         return max(reversed(queued), key=lambda turn: requests[turn.tenant])
 

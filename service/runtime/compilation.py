@@ -77,7 +77,8 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
 
 
 def _cores() -> int:
-    """The cores that this process may use; all of the machine where the system does not say."""
+    """Returns the cores that this process may use; all of the machine where the system does not
+    say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -120,6 +121,8 @@ class _Reporter(event.Listener):
 
 
 def _weight(result: Any) -> float:
+    """Returns the share of all work that a compiled function was. Linking takes as long as there
+    are libraries to link."""
     if isinstance(result.library, PartLibrary):
         return _PART_WEIGHT
     linked = {id(library) for library in result.library._linking_libraries}

@@ -43,7 +43,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
         warm_up()
     outcome = {
         "seconds": round(time.monotonic() - began, 1),
-        "folders": [str(each) for each in machine_code().existing()],
+        "folders": [str(kept_in) for kept_in in machine_code().existing()],
     }
     if outcome["folders"]:
         log.info("cost model is compiled", extra=outcome)
@@ -52,6 +52,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
 
 
 def _is_kept(warm_up: Callable[[], object]) -> bool:
+    """Returns whether an earlier process has kept the machine code of all that `warm_up` calls."""
     try:
         with only_kept():
             warm_up()
@@ -76,6 +77,8 @@ def _turn(folder: Path | None) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> None:
+    """Waits for the lock of a file. Goes on without it where the file system has no locks, or after
+    _LONGEST_TURN_S: what it guards against is only work done twice."""
     ends = time.monotonic() + _LONGEST_TURN_S
     while time.monotonic() < ends:
         try:

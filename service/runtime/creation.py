@@ -95,11 +95,11 @@ class Creation:
         compute: Callable[[Q, Turn], Prepared],
         is_abandoned: IsDisconnected,
     ) -> CreatedResource:
-        found = await run_sync(look_up)
-        if not isinstance(found, Unanswered):
-            return await self._create_prepared(found)
+        earlier = await run_sync(look_up)
+        if not isinstance(earlier, Unanswered):
+            return await self._create_prepared(earlier)
         async with self.admission.admit(is_abandoned, self.tenant, self.wait) as turn:
-            return await run_sync(self.create, partial(compute, found.question, turn))
+            return await run_sync(self.create, partial(compute, earlier.question, turn))
 
     async def _create_prepared(self, prepared: Prepared) -> CreatedResource:
         return await run_sync(self.create, lambda: prepared)

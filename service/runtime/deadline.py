@@ -91,12 +91,13 @@ class Deadline:
         return self._clock.ran_out
 
     def three_quarters(self) -> Deadline:
-        """The deadline of a step that may take three quarters of the time that is left, so that
-        the last quarter remains for answering with its result."""
+        """Returns the deadline of a step that may take three quarters of the time that is left, so
+        that the last quarter remains for answering with its result."""
         return self.at_most(0.75 * max(self._left_s, 0.0))
 
     def share(self, parts: int) -> Deadline:
-        """The deadline of the first of so many steps that take equal parts of the time left."""
+        """Returns the deadline of the first of so many steps that take equal parts of the time
+        left."""
         return self.at_most(max(self._ends - self._clock.now(), 0.0) / parts)
 
     def at_most(self, seconds: float) -> Deadline:

@@ -175,9 +175,9 @@ class EventStreams:
                     await self._is_wanted.wait()
 
     async def _read(self, feed: Feed) -> None:
-        """Gives each stream of a feed that takes more its next batch. Streams that cannot be read
-        for end: their clients connect again, and are told why not."""
-        streams = [each for each in self._open if each.feed is feed and each.takes_more]
+        """Gives each stream of a feed that has room its next batch of events. Where events cannot
+        be read the streams end, so that their clients connect again and are told the reason."""
+        streams = [stream for stream in self._open if stream.feed is feed and stream.takes_more]
         try:
             marks = await self._in_thread(feed.marks, {stream.topic for stream in streams})
             for (topic, place), group in _by_place(streams, marks).items():
@@ -195,6 +195,8 @@ class EventStreams:
                 stream.end()
 
     async def _in_thread(self, read: Callable[..., T], *arguments: object) -> T:
+        """Returns what `read` returns in the thread of streams, after a rest in proportion to the
+        time that it took: a slow database is not read without pause."""
         began = time.monotonic()
         result = await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
         await asyncio.sleep(min(_REST * (time.monotonic() - began), _LOOK_S))

@@ -73,6 +73,8 @@ class GracefulStop:
             signal.signal(number, handle)
 
     def _begin(self) -> None:
+        """Begins to stop once, however many signals come. Should the end get stuck, the process
+        exits all the same."""
         if self._ending is None:
             _exit_after(self._grace_s + LAST_S, _STUCK)
             self._end_streams()

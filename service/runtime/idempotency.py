@@ -58,7 +58,7 @@ class IdempotencyKey:
 
     @classmethod
     def of(cls, key: str, *parts: str) -> IdempotencyKey:
-        """The key of a request that these parts tell from all others."""
+        """Returns the key of a request that these parts tell from all others."""
         return cls(key, digest(*parts))
 
 
@@ -113,7 +113,7 @@ class IdempotentCreation:
         self._leases.release(token)
 
     def earlier_answer(self, key: IdempotencyKey) -> CreatedResource | None:
-        """The answer that an earlier request with this key got, if any. Claims nothing."""
+        """Returns the answer that an earlier request with this key got, if any. Claims nothing."""
         with self._store.reading() as rows:
             row = rows.idempotency_keys.find(key.key)
             now = rows.now()
@@ -126,6 +126,8 @@ class IdempotentCreation:
         prepare: Callable[[], Prepared],
         finish: Callable[[Rows, CreatedResource], None] | None = None,
     ) -> CreatedResource:
+        """Returns the resource that `prepare` makes. Its rows are written in one transaction with
+        what `finish` notes of it."""
         prepared = prepare()
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared
@@ -136,7 +138,7 @@ class IdempotentCreation:
         return created
 
     def _claim(self, key: IdempotencyKey, token: str) -> CreatedResource | None:
-        """The answer of an earlier request, or None once this request holds the key."""
+        """Returns the answer of an earlier request, or None once this request holds the key."""
         self._leases.catch_up()
         with self._store.writing() as rows:
             now = rows.now()
@@ -171,9 +173,9 @@ class IdempotentCreation:
     def _stored_answer(
         self, rows: Rows, row: IdempotencyRow, key: IdempotencyKey, now: datetime
     ) -> CreatedResource | None:
-        """The answer stored for a key. None where the answer has been dropped since, and where the
-        key's lease is over, or is from before the clock was set back: nobody leases a key for
-        longer than we do."""
+        """Returns the answer stored for a key. None where the answer has been dropped since, and
+        where the key's lease is over, or is from before the clock was set back: nobody leases a key
+        for longer than we do."""
         if row.fingerprint != key.fingerprint:
             raise KeyReused
         if row.location is not None:

@@ -76,6 +76,7 @@ class Leases:
         threading.Thread(target=self._renew_all, name="renew leases", daemon=True).start()
 
     def _renew_all(self) -> None:
+        """Renews the leases that are held, time and again, until none is."""
         while not self._ended.wait(self.length.total_seconds() / RENEWALS):
             with self._lock:
                 held = [*self._held]

@@ -46,8 +46,8 @@ class ProcessPool:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The result of the task; `size` is the number of reports that it is about, and few are
-        computed in the calling thread."""
+        """Returns the result of the task; `size` is the number of reports that it is about, and few
+        are computed in the calling thread."""
         if size <= MAX_INLINE_REPORTS:
             return task(store, *args, **kwargs)
         return self.run_in_process(store, task, *args, **kwargs)
@@ -59,7 +59,8 @@ class ProcessPool:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The result of the task. Raises WorkerKilled where its process was killed twice."""
+        """Returns the result of the task. Raises WorkerKilled where its process was killed
+        twice."""
         visibility = store.tenant, store.sees_all
         job: Callable[[], T] = partial(
             _run_with_own_store, self._database, visibility, task, *args, **kwargs
@@ -78,6 +79,8 @@ def _run_with_own_store(
     *args: object,
     **kwargs: object,
 ) -> T:
+    """Returns the result of a task in a process of the pool, which has a connection of its own to
+    the database. `visibility` is the tenant whose rows it sees, and whether it sees all."""
     tenant, sees_all = visibility
     store = Store(database.connect(*database_place), tenant, sees_all=sees_all)
     try:

@@ -41,8 +41,8 @@ class Processes:
         self._is_closed = False
 
     def run(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of the task. If its process was killed the task is tried once more, in a new
-        one. Raises WorkerKilled where that one is killed too."""
+        """Returns the result of the task. If its process was killed the task is tried once more, in
+        a new one. Raises WorkerKilled where that one is killed too."""
         try:
             return self._result_of(task, *args, **kwargs)
         except BrokenProcessPool:
@@ -65,6 +65,8 @@ class Processes:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _result_of(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns the result of a task. Where a process has died, raises BrokenProcessPool and
+        drops the executor, so that the next task starts another."""
         executor = self._running_executor()
         try:
             return executor.submit(task, *args, **kwargs).result()

@@ -52,8 +52,8 @@ class TextProcess:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The result of the task in the process, once it is the tenant's turn. Raises QueueFull,
-        TurnNeverCame, ClientGone or WorkerKilled, and whatever the task raises."""
+        """Returns the result of the task in the process, once it is the tenant's turn. Raises
+        QueueFull, TurnNeverCame, ClientGone or WorkerKilled, and whatever the task raises."""
         job = partial(task, *args, **kwargs)
         async with self._admission.admit(is_disconnected, tenant):
             return await run_sync(self._process.run, _then_trimmed, job)

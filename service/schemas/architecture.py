@@ -142,6 +142,8 @@ def is_config(value: object) -> bool:
 
 
 def _union_tag(value: object) -> str:
+    """Returns the tag of the form that a model is written in, so that pydantic validates it as that
+    form alone and its errors are not those of every form."""
     if isinstance(value, HuggingFaceConfig) or is_config(value):
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):

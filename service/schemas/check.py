@@ -113,7 +113,7 @@ class BrokenRuleAnswer(Document):
     def of_batch(
         cls, broken: BrokenRule, question: Question, stack: Stack, setting: str | None = None
     ) -> BrokenRuleAnswer:
-        """A rule that blames the global batch of a question, as it was given."""
+        """Returns a rule that blames the global batch of a question, as it was given."""
         workload = question.workload
         return cls(
             name=broken.rule.name,
@@ -170,14 +170,14 @@ class ChangeAnswer(Document):
         settings: list[SettingChange],
         min_fit_probability: float,
     ) -> Self:
-        """Returns a change by its words and settings in those of the framework."""
+        """Returns a change with its words, and with its settings as the framework names them."""
         probability = change.outcome.fit_probability
         doubt = "" if probability >= min_fit_probability else _doubt(probability)
         return cls(
             words=f"{words}{doubt}",
             knob=change.knob,
-            before=_named(change, change.before),
-            after=_named(change, change.after),
+            before=_value_of_knob(change, change.before),
+            after=_value_of_knob(change, change.after),
             settings=settings,
             step_time_s=change.outcome.step_time_s,
             gain_s=change.saved_s,
@@ -190,8 +190,8 @@ def _doubt(fit_probability: float) -> str:
     return f"; it then fits with a probability of {percent(fit_probability)} only"
 
 
-def _named(change: SingleChange, value: Any) -> Any:
-    """A value of a knob; where several fields make it, each by its name."""
+def _value_of_knob(change: SingleChange, value: Any) -> Any:
+    """Returns a value of a knob; where several fields make it, each by its name."""
     names = change.fields
     is_object = change.is_whole or len(names) > 1
     return dict(zip(names, value, strict=True)) if is_object else value
@@ -372,11 +372,7 @@ class CheckPage(Document):
 
 
 def verdict_of(
-    check: LayoutCheck,
-    *,
-    is_refused: bool,
-    reservations: Sequence[Reservation],
-    has_warnings: bool,
+    check: LayoutCheck, *, is_refused: bool, reservations: Sequence[Reservation], has_warnings: bool
 ) -> Verdict:
     """Returns what to do with a job. `is_refused` is whether the framework stops at it for a reason
     that does not depend on what was not understood."""
@@ -392,15 +388,15 @@ def verdict_of(
 def summary_of(
     check: LayoutCheck, broken: Sequence[BrokenRuleAnswer], reservations: Sequence[Reservation]
 ) -> str:
-    """The verdict in a sentence, with what decides it."""
+    """Returns the verdict in a sentence, with what decides it."""
     if broken:
         names = dict.fromkeys(rule.name for rule in broken)
         return f"it is not legal: {', '.join(names)}"
     if reservations:
         first = ReservationAnswer.of(reservations[0])
         text = f"it cannot be told: {first.setting} is not understood; {first.reason}; {first.cure}"
-        others = len(reservations) - 1
-        return f"{text} ({others} more in `reservations`)" if others else text
+        num_others = len(reservations) - 1
+        return f"{text} ({num_others} more in `reservations`)" if num_others else text
     prediction = check.prediction
     if prediction is None:
         return "it cannot be told: nothing is predicted of this layout"

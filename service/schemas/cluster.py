@@ -263,7 +263,8 @@ def require_memory(field: str, usable_memory_gib: float, memory_gb: float) -> No
 
 
 def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
-    """The fabric with this bandwidth, per chip, on all levels beyond the scale-up domain."""
+    """Returns the fabric with this bandwidth, per chip, on all levels beyond the scale-up
+    domain."""
     outer = fabric.levels[len(fabric.scale_up) :]
     if not outer:
         outer = (Level(name="scale-out", gb_s_per_chip=gb_s),)

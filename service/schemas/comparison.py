@@ -38,7 +38,7 @@ AnySide = TypeVar("AnySide", bound=Side)
 
 
 def _in_sequences(side: AnySide, info: ValidationInfo) -> AnySide:
-    """The side with its micro-batches in sequences, which it may give in tokens."""
+    """Returns the side with its micro-batches in sequences, which it may give in tokens."""
     parts = {
         name: in_sequences(part, info, f"{info.field_name}.{name}")
         for name in ("layout", "constraints")

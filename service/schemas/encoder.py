@@ -63,7 +63,7 @@ class EncoderFields(ImageFields):
         if len(layers) > MAX_LAYERS:
             rule = f"makes {len(layers)} layers; an encoder has at most {MAX_LAYERS}"
             raise Invalid("layers", None, rule)
-        differing = {
+        converted = {
             "layers": tuple(layers),
             "tokens_per_image": self.tokens_per_image or self.tokens_per_sequence,
             "projector": Projector(
@@ -71,7 +71,7 @@ class EncoderFields(ImageFields):
                 vectors=self.projector_vectors,
             ),
         }
-        return Encoder(**common_fields(self, EncoderFields, Encoder) | differing)
+        return Encoder(**common_fields(self, EncoderFields, Encoder) | converted)
 
     def _layer(self, group: LayerGroup) -> Layer:
         layer = group.build(self.hidden_size, 1)

@@ -94,7 +94,7 @@ class PublishedRun(Wire):
         )
 
     def question(self, software_year: float) -> Question:
-        """The question that the run answers, with software as old as the run."""
+        """Returns the question that the run answers, with software as old as the run."""
         age = age_years(self.date, software_year) if self.date else 0.0
         stack = self.stack.model_copy(update={"age_years": age})
         stack.model_fields_set.add("age_years")
@@ -132,20 +132,20 @@ class EvidenceQuery(ListQuery):
     limit: Annotated[int, Field(ge=1, le=50, strict=False)] = 10
 
     @model_validator(mode="after")
-    def _one_subject(self) -> Self:
+    def _require_one_subject(self) -> Self:
         linked = [
             name
             for name in ("recommendation_id", "prediction_id")
             if getattr(self, name) is not None
         ]
-        stated = self.model_fields_set - _SELECTING - {"rank"}
-        given = [name for name in stated if name not in linked]
+        described_fields = self.model_fields_set - _SELECTING - {"rank"}
+        described = [name for name in described_fields if name not in linked]
         if len(linked) > 1:
             raise Invalid(
                 "prediction_id", self.prediction_id, "give it or recommendation_id, not both"
             )
-        if linked and given:
-            raise Invalid(min(given), None, f"is already fixed by {linked[0]}")
+        if linked and described:
+            raise Invalid(min(described), None, f"is already fixed by {linked[0]}")
         if not linked and self.rank is not None:
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
         if self.global_batch is not None and self.seq_len is None:

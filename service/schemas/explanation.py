@@ -45,7 +45,7 @@ class ToldRun(Patience):
     """Most seconds to search for the best layout."""
 
     @model_validator(mode="after")
-    def _has_log_or_figures(self) -> Self:
+    def _require_log_or_figures(self) -> Self:
         if self.log is not None:
             for name in ("measured", "memory"):
                 if getattr(self, name) is not None:
@@ -210,11 +210,7 @@ class LogExplained(Document):
 
 
 FailureKind = Literal[
-    "broken_rule",
-    "out_of_memory",
-    "unlikely_out_of_memory",
-    "memory_likely",
-    "not_of_the_layout",
+    "broken_rule", "out_of_memory", "unlikely_out_of_memory", "memory_likely", "not_of_the_layout"
 ]
 """Why a run died. "broken_rule": its framework refuses the layout. "out_of_memory": the log or the
 request says so. "unlikely_out_of_memory": the same, though the layout was predicted to fit.

@@ -42,6 +42,7 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)
 
 
 def _union_tag(value: object) -> str:
+    """Returns the tag by which pydantic validates arguments in the form that they have."""
     if isinstance(value, Mapping):
         return f"{TAG_PREFIX}document"
     return f"{TAG_PREFIX}list" if isinstance(value, list) else f"{TAG_PREFIX}text"
@@ -56,7 +57,7 @@ Arguments = Annotated[
 
 
 def _own_name(name: object) -> object:
-    """The name of a format, which may be given as that of a stack."""
+    """Returns the name of a format, which may be given as that of a stack."""
     format_ = format_named(name) if isinstance(name, str) else None
     return name if format_ is None else format_.name
 
@@ -110,7 +111,7 @@ class LaunchForm(Wire):
         variables = [name for name in self.environment if not _VARIABLE.fullmatch(name)]
         if variables:
             raise ValueError(f"environment has {variables[0]!r}, which is no name of a variable")
-        if len(self._told) > 2 * MAX_CHARACTERS:
+        if len(self._launch_text) > 2 * MAX_CHARACTERS:
             raise ValueError(f"must have at most {2 * MAX_CHARACTERS} characters in all")
         if sum(map(len, self.files.values())) > MAX_CHARACTERS:
             raise ValueError(f"files must have at most {MAX_CHARACTERS} characters in all")
@@ -137,10 +138,10 @@ class LaunchForm(Wire):
             for name, value in self.environment.items()
             if not name.startswith(_OWN_VARIABLES)
         }
-        return opened(mask_secrets(self._told), LaunchFiles(texts, environment))
+        return opened(mask_secrets(self._launch_text), LaunchFiles(texts, environment))
 
     @property
-    def _told(self) -> str:
+    def _launch_text(self) -> str:
         if self.settings is None or self.format is None:
             return _text(self._in_variables())
         to_words = FORMATS[self.format].words
@@ -150,7 +151,7 @@ class LaunchForm(Wire):
         return _text(self.arguments or to_words(self.settings))
 
     def _in_variables(self) -> Any:
-        """The arguments; of a list, with variables put in as Kubernetes does, $(TP)."""
+        """Returns the arguments. In a list, variables are put in as Kubernetes does: $(TP)."""
         if not isinstance(self.arguments, list):
             return self.arguments or ""
         return [
@@ -160,7 +161,7 @@ class LaunchForm(Wire):
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """The arguments of a script, --name value, by name."""
+    """Returns the arguments of a script, --name value, by name."""
     names = [word.removeprefix("--") for word in words[::2]]
     return dict(zip(names, words[1::2], strict=False))
 
@@ -174,8 +175,8 @@ def _text(arguments: Any) -> str:
 
 
 def _shell_words(item: str) -> str:
-    """An item of a list of arguments as a shell would be told it: as one word, unless it has a flag
-    and a value in one item."""
+    """Returns an item of a list of arguments as a shell would be told it: as one word, unless it
+    has a flag and a value in one item."""
     return item if _FLAG_WITH_VALUE.match(item) else shlex.quote(item)
 
 

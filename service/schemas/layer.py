@@ -64,7 +64,7 @@ class LayerFields(Wire):
         )
 
     def _parts(self, hidden_size: int) -> Layer:
-        """The layer with its mixers and its network, and what else it has unsaid."""
+        """Returns the layer with its mixers and its network alone, and defaults for all else."""
         if self.mlp and self.moe:
             rule = (
                 "is there beside mlp: leave one out; an MLP that every token visits beside experts"

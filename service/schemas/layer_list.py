@@ -152,13 +152,13 @@ class LayerListFields(Wire):
     def _require_named_kinds(self, parts: list[_Part]) -> None:
         """Refuse a name without its kind, and a kind that nothing names."""
         forms = [item for _, forms in parts for item in forms]
-        named = {form: where for where, form in reversed(forms) if isinstance(form, str)}
-        for name, where in named.items():
+        first_uses = {form: where for where, form in reversed(forms) if isinstance(form, str)}
+        for name, where in first_uses.items():
             if name not in self.layer_kinds:
-                known = ", ".join(self.layer_kinds) or "nothing"
-                raise Invalid(where, name, f"must be a name of layer_kinds, which has {known}")
+                kinds = ", ".join(self.layer_kinds) or "nothing"
+                raise Invalid(where, name, f"must be a name of layer_kinds, which has {kinds}")
         for name in self.layer_kinds:
-            if name not in named:
+            if name not in first_uses:
                 rule = "is named by no entry of layers: name it there, or leave it out"
                 raise Invalid(f"layer_kinds.{name}", None, rule)
 

@@ -140,34 +140,34 @@ class LayoutFields(Wire):
     offload_optimizer: bool = False
 
     @property
-    def given(self) -> set[str]:
+    def knobs_given(self) -> set[str]:
         """The knobs that were set: neither left out nor null."""
         return {name for name in self.model_fields_set if getattr(self, name) is not None}
 
     def field_of(self, knob: str) -> str:
-        """The field in which a knob was given."""
+        """Returns the field in which a knob was given."""
         in_tokens = knob == "micro_batch" and self.micro_batch_tokens is not None
         return "micro_batch_tokens" if in_tokens else knob
 
     def build(self) -> Layout:
-        """The layout, with the defaults of `Layout` for knobs that are null."""
+        """Returns the layout, with the defaults of `Layout` for knobs that are null."""
         fields = self.model_dump(exclude_none=True)
         fields |= {name: tuple(fields[name]) for name in _TUPLES if name in fields}
-        if "balanced" not in self.given and len({*self.layers_per_chunk}) > 1:
+        if "balanced" not in self.knobs_given and len({*self.layers_per_chunk}) > 1:
             fields["balanced"] = True
         return Layout(**fields)
 
     def with_stack_defaults(self, problem: Problem) -> LayoutFields:
-        """The layout with the stack's own value wherever a knob was left out, and null where it
-        means nothing."""
-        given = self.given | ({"balanced"} if self.layers_per_chunk else set())
-        settled = with_stack_defaults(problem, self.build(), given)
+        """Returns the layout with the stack's own value wherever a knob was left out, and null
+        where it means nothing."""
+        knobs_given = self.knobs_given | ({"balanced"} if self.layers_per_chunk else set())
+        settled = with_stack_defaults(problem, self.build(), knobs_given)
         return LayoutFields.shown(settled, on_torus=problem.cluster.is_torus)
 
     @classmethod
     def summary(cls, layout: object) -> str | None:
-        """A line about a layout of a stored answer; None where the answer is so old that its layout
-        no longer has the form that layouts have now."""
+        """Returns a line about a layout of a stored answer; None where the answer is so old that
+        its layout no longer has the form that layouts have now."""
         try:
             return read_stored(cls, layout).build().summary()
         except (Invalid, ValidationError):
@@ -175,15 +175,15 @@ class LayoutFields(Wire):
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
-        """The layout with every knob, those that mean nothing too."""
+        """Returns the layout with every knob, those that mean nothing too."""
         knobs = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
         lists = {name: list(knobs[name]) for name in _TUPLES}
         return cls.model_validate({**knobs, **lists})
 
     @classmethod
     def shown(cls, layout: Layout, *, on_torus: bool) -> LayoutFields:
-        """The layout as answers have it: knobs that mean nothing are null. A value that no such
-        layout may have stays, for a rule to refuse."""
+        """Returns the layout as answers have it: knobs that mean nothing are null. A value that no
+        such layout may have stays, for a rule to refuse."""
         meaningless = list[str]() if on_torus else list(TORUS_KNOBS)
         if layout.pp == 1:
             meaningless += ["schedule", "virtual_stages"]
@@ -237,10 +237,10 @@ class ConstraintFields(Wire):
     where a step takes less on fewer. Frontiers and comparisons always use all."""
 
     def build(self) -> Constraints:
-        given = {knob: getattr(self, knob) for knob in KNOBS}
+        values = {knob: getattr(self, knob) for knob in KNOBS}
         allowed = {
             knob: tuple(value) if isinstance(value, list) else (value,)
-            for knob, value in given.items()
+            for knob, value in values.items()
             if value is not None
         }
         return Constraints(

@@ -78,11 +78,11 @@ class Measured(_Part):
     mfu: MeasuredMfu | None = None
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
+    def _require_exactly_one(self) -> Self:
+        names = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(names) != 1:
             raise ValueError(
-                f"give exactly one of {', '.join(type(self).model_fields)}; got {given}"
+                f"give exactly one of {', '.join(type(self).model_fields)}; got {names}"
             )
         return self
 

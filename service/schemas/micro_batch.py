@@ -16,8 +16,8 @@ Part = TypeVar("Part", LayoutFields, ConstraintFields)
 
 
 def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
-    """A layout or constraints with the micro-batch in sequences. They stand at `place` in the
-    request whose fields are being read."""
+    """Returns a layout or constraints with the micro-batch in sequences, which may be given in
+    tokens. They are the field `place` of the request that is being validated."""
     tokens = part.micro_batch_tokens
     if tokens is None or "workload" not in info.data:  # a workload that is wrong is refused as that
         return part

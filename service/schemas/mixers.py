@@ -118,12 +118,12 @@ class AttentionFields(Wire):
         return self.attention_output_bias
 
     def _require_consistent(self) -> None:
-        for name, needed in _ATTENTION_NEEDS.items():
-            if getattr(self, name) and not getattr(self, needed):
-                rule = f"needs {needed}: give it too, or leave {name} out"
+        for name, required in _ATTENTION_NEEDS.items():
+            if getattr(self, name) and not getattr(self, required):
+                rule = f"needs {required}: give it too, or leave {name} out"
                 raise Invalid(name, getattr(self, name), rule)
         if self.mla:
-            for name in _SAID_BY_MLA:
+            for name in _FIXED_BY_MLA:
                 if getattr(self, name):
                     rule = "is said by mla: leave it out, or leave mla out"
                     raise Invalid(name, getattr(self, name), rule)
@@ -168,7 +168,7 @@ _ATTENTION_NEEDS = {
     "kv_norm": "values_are_keys",
 }
 """Fields that mean something only beside another."""
-_SAID_BY_MLA = ("num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "values_are_keys")
+_FIXED_BY_MLA = ("num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "values_are_keys")
 
 
 class Mamba2Fields(Wire):

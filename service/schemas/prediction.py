@@ -45,7 +45,7 @@ class PredictionRequest(PinnedQuestion, Patience):
         return self
 
     def layouts_by_field(self) -> dict[str, LayoutFields]:
-        """The layouts by the field of the request in which each stands."""
+        """Returns the layouts by the field of the request in which each stands."""
         if self.layout is not None:
             return {"layout": self.layout}
         return {f"layouts[{index}]": layout for index, layout in enumerate(self.layouts or [])}

@@ -53,25 +53,27 @@ class RecommendationRequest(PinnedQuestion, Patience):
     questions takes some seconds."""
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        others = self.alternatives
-        if self.allocation is not None and (others.num_chips or others.up_to_chips is not None):
-            name = "num_chips" if others.num_chips else "up_to_chips"
+    def _require_consistent_places(self) -> Self:
+        alternatives = self.alternatives
+        if self.allocation is not None and (
+            alternatives.num_chips or alternatives.up_to_chips is not None
+        ):
+            name = "num_chips" if alternatives.num_chips else "up_to_chips"
             rule = (
                 "says nothing of which nodes to take beside an allocation: send the nodes of each"
                 " smaller choice in alternatives.allocations"
             )
-            raise Invalid(f"alternatives.{name}", getattr(others, name), rule)
-        if others.allocations and self.allocation is None:
+            raise Invalid(f"alternatives.{name}", getattr(alternatives, name), rule)
+        if alternatives.allocations and self.allocation is None:
             rule = "needs allocation, the nodes of the first choice"
             raise Invalid("alternatives.allocations", None, rule)
-        most, limits = (
-            self.alternatives.up_to_chips,
-            (self.objective.deadline_hours, self.objective.budget_usd),
-        )
-        if others.multiple_of is not None and most is None:
+        most = self.alternatives.up_to_chips
+        limits = (self.objective.deadline_hours, self.objective.budget_usd)
+        if alternatives.multiple_of is not None and most is None:
             raise Invalid(
-                "alternatives.multiple_of", others.multiple_of, "needs alternatives.up_to_chips"
+                "alternatives.multiple_of",
+                alternatives.multiple_of,
+                "needs alternatives.up_to_chips",
             )
         if most is not None and limits == (None, None):
             raise Invalid(

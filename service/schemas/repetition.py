@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def repetitions(sequence: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """The sequence as (times, part), one after the other.
+    """Returns the sequence as (times, part), one after the other.
 
     From the left, each part is the one whose repetition covers most, and the shortest of those that
     cover as much. What does not repeat is one part, once.
@@ -26,8 +26,8 @@ def repetitions(sequence: Sequence[int]) -> list[tuple[int, list[int]]]:
 
 
 def _longest_from(items: list[int], start: int) -> tuple[int, int]:
-    """Returns the number of times that the part which covers most repeats from `start` on, and its
-    length."""
+    """Returns, of all parts that repeat from `start` on, the one that covers most items: how often
+    it repeats, and its length."""
     best = (1, 1)
     for length in range(1, (len(items) - start) // 2 + 1):
         if items[start + length] != items[start]:

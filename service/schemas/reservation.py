@@ -34,6 +34,6 @@ class ReservationAnswer(Document):
 
     @classmethod
     def first_of(cls, reservations: Iterable[Reservation]) -> list[Self]:
-        """The first of some reservations, as many as an answer has; `launch_read.unread_count`
-        counts all."""
+        """Returns the first of some reservations, as many as an answer has;
+        `launch_read.unread_count` counts all."""
         return [cls.of(reservation) for reservation in [*reservations][:_MOST]]

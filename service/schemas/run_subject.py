@@ -64,19 +64,21 @@ class RunSubject(Wire):
         """Raises Invalid unless the run is either linked to an answer or described, and not both.
         The parts in `settled` are known from elsewhere and need no description."""
         linked = [name for name in LINKS if getattr(self, name) is not None]
-        given = [name for name in _QUESTION_FIELDS if getattr(self, name) is not None]
+        described = [name for name in _QUESTION_FIELDS if getattr(self, name) is not None]
         if len(linked) > 1:
             second = linked[1]
             raise Invalid(second, getattr(self, second), f"give it or {linked[0]}, not both")
-        if linked and given:
-            raise Invalid(given[0], None, f"is already fixed by {linked[0]}")
+        if linked and described:
+            raise Invalid(described[0], None, f"is already fixed by {linked[0]}")
         if self.choice is not None and (self.recommendation_id is None or self.rank is not None):
             raise Invalid("choice", self.choice, "goes with recommendation_id, and without rank")
         if self.rank is not None and linked in ([], ["check_id"]):
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
-        missing = [name for name in _QUESTION_FIELDS if name not in given and name not in settled]
-        if not linked and missing:
-            raise Invalid(missing[0], None, f"is required without {LINKED}")
+        undescribed = [
+            name for name in _QUESTION_FIELDS if name not in described and name not in settled
+        ]
+        if not linked and undescribed:
+            raise Invalid(undescribed[0], None, f"is required without {LINKED}")
 
     @property
     def is_linked(self) -> bool:

@@ -169,8 +169,8 @@ class StackFields(Wire):
     launches are slower, and switches are set as tuned recipes set them then, unless given."""
 
     def changes(self) -> dict[str, object]:
-        """The fields that were given. A null says nothing, except for `node_limit`: that there is
-        no limit."""
+        """Returns the fields that were given. A null says nothing, except for `node_limit`: that
+        there is no limit."""
         given = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
         return {
             name: value
@@ -216,7 +216,8 @@ StackForm = Annotated[
 
 
 def with_age(form: str | StackFields, years: float) -> str | StackFields:
-    """The stack with this age of its software, unless the form says itself how old it is."""
+    """Returns the stack with this age of its software, unless the form says itself how old it
+    is."""
     fields = StackFields(name=form) if isinstance(form, str) else form
     if not years or fields.age_years is not None or fields.version is not None:
         return form

@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def read_stored(form: type[Form], document: Any) -> Form:
-    """A stored document, or a part of one, in this form. Raises ValidationError."""
+    """Returns a stored document, or a part of one, in this form. Raises ValidationError."""
     return form.model_validate(document, extra="ignore")
 
 

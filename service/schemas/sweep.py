@@ -56,7 +56,7 @@ class SweepRequest(Wire):
         return self.models, self.clusters, self.workloads, self.stacks, self.constraints
 
     @model_validator(mode="after")
-    def _one_stack_each(self) -> Self:
+    def _require_one_stack_source(self) -> Self:
         for i, cluster in enumerate(self.clusters):
             if cluster.stack is not None and len(self.stacks) > 1:
                 rule = (

@@ -61,14 +61,16 @@ class TimelineAnswer(Document):
 
     @classmethod
     def document(cls, timeline: Timeline, profile: ProfileUsed) -> dict[str, Any]:
-        """The answer in its wire form. Its thousands of events are not validated: that holds
-        Python's lock, and they are as the models made them."""
+        """Returns the answer in its wire form. Its thousands of events are not validated: that
+        holds Python's lock, and they are as the models made them."""
         events = [
             {name: getattr(event, name) for name in EventAnswer.model_fields}
             for event in timeline.events
         ]
-        others = {name: getattr(timeline, name) for name in cls.model_fields.keys() - _NOT_DRAWN}
-        answer = cls.model_validate({**others, "profile": profile, "events": []})
+        other_fields = {
+            name: getattr(timeline, name) for name in cls.model_fields.keys() - _NOT_DRAWN
+        }
+        answer = cls.model_validate({**other_fields, "profile": profile, "events": []})
         return {**answer.model_dump(mode="json"), "events": events}
 
 

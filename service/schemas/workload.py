@@ -94,8 +94,7 @@ class TrainedFields(Wire):
 
     layers: (
         Annotated[
-            list[Annotated[int, Field(ge=-MAX_LAYERS, lt=MAX_LAYERS)]],
-            Field(max_length=MAX_LAYERS),
+            list[Annotated[int, Field(ge=-MAX_LAYERS, lt=MAX_LAYERS)]], Field(max_length=MAX_LAYERS)
         ]
         | None
     ) = None

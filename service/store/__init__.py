@@ -99,8 +99,8 @@ class Rows:
         return self.memory.recall((self.versions.registered_entries, key), read)
 
     def now(self) -> datetime:
-        """The time by the clock of the database, which all processes share. SQLite has no other
-        than that of its host."""
+        """Returns the time by the clock of the database, which all processes share. SQLite has no
+        other than that of its host."""
         if self._session.get_bind().dialect.name == "postgresql":
             return self._session.scalars(select(func.clock_timestamp())).one()
         return datetime.now(UTC)
@@ -180,10 +180,10 @@ class Store:
         return other
 
     def _session(self) -> Session:
-        seen = None if self.sees_all else self.tenant
+        visible_tenant = None if self.sees_all else self.tenant
         info = {
             TENANT: self.tenant,
-            SEEN: seen,
+            SEEN: visible_tenant,
             KEY_ID: self._key_id,
             MAX_STORED: self._max_stored,
         }
@@ -207,7 +207,7 @@ class Store:
                 session.commit()
 
     def give_space_back(self) -> int:
-        """The bytes by which the file of the database became smaller."""
+        """Returns the bytes by which the file of the database became smaller."""
         with _available():
             return sqlite_space.give_back(self._engine)
 
@@ -226,12 +226,12 @@ class Store:
         self._engine.dispose()
 
     def revision(self) -> str:
-        """The last migration of the database, or an empty text where there was none."""
+        """Returns the last migration of the database, or an empty text where there was none."""
         with _available(), self._engine.connect() as connection:
             return revision(connection)
 
     def state(self) -> str:
-        """The text "ok", or what keeps the database from being used."""
+        """Returns the text "ok", or what keeps the database from being used."""
         try:
             with _available(), self._engine.connect() as connection:
                 if not at_head(connection):

@@ -16,8 +16,9 @@ _ITEMS_AT_A_TIME = 500  # in one call the encoder would hold other threads up fo
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """A document as JSON, in the form in which responses are. The items of its lists are encoded
-    some at a time, since an encoder holds Python's lock until it has done all that it was given."""
+    """Returns a document as JSON, in the form in which responses are. The items of its lists are
+    encoded some at a time, since an encoder holds Python's lock until it has done all that it was
+    given."""
     members = [
         f"{_dumps(name)}:{_encoded_list(value) if isinstance(value, list) else _dumps(value)}"
         for name, value in document.items()
@@ -45,7 +46,7 @@ class AnswerText:
 
     @classmethod
     def of(cls, plain: bytes) -> AnswerText:
-        """The text in both forms."""
+        """Returns the text in both forms."""
         return cls(plain=plain, compressed=_compress(plain))
 
     @cached_property
@@ -73,8 +74,8 @@ class AnswerText:
         return document
 
     def as_of(self, first: tuple[str, datetime], own: tuple[str, datetime]) -> AnswerText:
-        """The text with the id and the time of its `own` row in place of those of the row that was
-        stored `first`, and that the text names in several places."""
+        """Returns the text with the id and the time of its `own` row in place of those of the row
+        that was stored `first`, and that the text names in several places."""
         if own == first:
             return self
         (first_id, first_at), (id_, at) = first, own
@@ -83,7 +84,7 @@ class AnswerText:
 
 
 def _created_at(at: datetime) -> bytes:
-    """The member that says when an answer was made, as pydantic writes it."""
+    """Returns the member that says when an answer was made, as pydantic writes it."""
     shown = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return f'"created_at":"{shown}"'.encode()
 

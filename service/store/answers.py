@@ -130,14 +130,14 @@ class Answers:
         execute(self._session, _INSERT[answer.kind], values)
 
     def get(self, kind: AnswerKind, id_: str) -> Answer:
-        """The answer of this id; raises NotFound where there is none."""
+        """Returns the answer of this id; raises NotFound where there is none."""
         row = self._session.execute(_answers(kind).where(ROWS[kind].id == id_)).first()
         if row is None:
             raise NotFound(kind.removesuffix("s"), id_)
         return _answer(kind, row)
 
     def at(self, location: str) -> Answer:
-        """The answer that lies at this location, as `Answer.location` has it."""
+        """Returns the answer that lies at this location, as `Answer.location` has it."""
         *_, name, id_ = location.split("/")
         (kind,) = (kind for kind in ROWS if kind == name)
         return self.get(kind, id_)
@@ -156,7 +156,8 @@ class Answers:
         return first_row(self._session, _TEXT_OF, {"key": key}) is not None
 
     def mine(self, kind: AnswerKind, key: str) -> Answer | None:
-        """The first answer with this text that the session's tenant has been given lately."""
+        """Returns the first answer with this text that the session's tenant has been given
+        lately."""
         asked = {
             "key": key,
             "tenant": self._session.info.get(TENANT),
@@ -166,7 +167,7 @@ class Answers:
         return None if row is None else _answer(kind, row)
 
     def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
-        """The answer that was stored first with this text, whoever was given it."""
+        """Returns the answer that was stored first with this text, whoever was given it."""
         row = self._session.get(AnswerTextRow, key)
         if row is None:
             return None
@@ -216,18 +217,18 @@ class Answers:
 
 
 def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
-    """The name of a model, chip or stack in a brief. Those of an earlier release have it in the
-    question only, as far as that names it."""
+    """Returns the name of a model, chip or stack in a brief. Those of an earlier release have it in
+    the question only, as far as that names it."""
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
-    asked = brief["request"]
+    named = brief["request"]
     for part in path:
-        asked = asked[part]
-    return func.coalesce(brief["names"][name].as_string(), asked.as_string())
+        named = named[part]
+    return func.coalesce(brief["names"][name].as_string(), named.as_string())
 
 
 def _answers(kind: AnswerKind) -> Select[Any]:
-    """The answers of a kind with their texts. A document that an earlier release stored in the row
-    itself is read only where there is no text."""
+    """Returns the answers of a kind with their texts. A document that an earlier release stored in
+    the row itself is read only where there is no text."""
     row = ROWS[kind]
     text = AnswerTextRow
     columns = row.id, row.created_at, row.profile_id, row.profile_version, row.document

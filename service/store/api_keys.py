@@ -42,18 +42,18 @@ class ApiKeys:
         self._session.add(row)
 
     def presented(self, id_: str) -> PresentedKey | None:
-        """The key that a request brings, if there is one of this id."""
+        """Returns the key that a request brings, if there is one of this id."""
         row = first_row(self._session, _PRESENTED, {"id": id_})
         return None if row is None else PresentedKey(**row._mapping)
 
     def all(self) -> Sequence[ApiKeyRow]:
-        """All keys, revoked ones too, oldest first."""
+        """Returns all keys, revoked ones too, oldest first."""
         return self._session.scalars(
             select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
         ).all()
 
     def tenants(self) -> Sequence[str]:
-        """Every tenant that was ever given a key."""
+        """Returns every tenant that was ever given a key."""
         return self._session.scalars(
             select(ApiKeyRow.tenant).distinct().order_by(ApiKeyRow.tenant)
         ).all()

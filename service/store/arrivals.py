@@ -33,7 +33,7 @@ class Arrivals:
         self._session = session
 
     def stamped(self, rows: Iterable[RowValues]) -> list[RowValues]:
-        """The rows with id, time, tenant and size, to be inserted in this transaction."""
+        """Returns the rows with id, time, tenant and size, to be inserted in this transaction."""
         self._lock("pg_advisory_xact_lock_shared")
         tenant = self._session.info.get(TENANT)
         stamped = [{**row, **_stamp(row), "tenant": tenant} for row in rows]

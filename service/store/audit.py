@@ -44,7 +44,8 @@ class Audit:
         self._session.add(entry)
 
     def newest(self, limit: int, before: str | None) -> Sequence[AuditRow]:
-        """The newest entries, newest first, starting after the id `before`. Ids sort by time."""
+        """Returns the newest entries, newest first, starting after the id `before`. Ids sort by
+        time."""
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
         if before is not None:
             query = query.where(AuditRow.id < before)

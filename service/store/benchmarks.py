@@ -24,14 +24,14 @@ class BenchmarkQueries:
         return stored
 
     def get(self, id_: str) -> BenchmarkRow:
-        """The benchmark with its submission loaded."""
+        """Returns the benchmark with its submission loaded."""
         row = self._session.get(BenchmarkRow, id_, options=[undefer(BenchmarkRow.submission)])
         if row is None:
             raise NotFound("benchmark", id_)
         return row
 
     def get_for_update(self, id_: str) -> BenchmarkRow:
-        """The benchmark, which nobody else changes until this transaction ends."""
+        """Returns the benchmark, which nobody else changes until this transaction ends."""
         row = self._session.get(BenchmarkRow, id_, with_for_update=True)
         if row is None:
             raise NotFound("benchmark", id_)
@@ -54,15 +54,15 @@ class BenchmarkQueries:
         until: datetime | None = None,
         include_withdrawn: bool = False,
     ) -> Sequence[BenchmarkRow]:
-        """The newest benchmarks with ids before `before`, newest first, of those made from `since`
-        (inclusive) until `until` (exclusive)."""
+        """Returns the newest benchmarks with ids before `before`, newest first, of those made from
+        `since` (inclusive) until `until` (exclusive)."""
         query = _made_between(since, until, include_withdrawn=include_withdrawn)
         if before is not None:
             query = query.where(BenchmarkRow.id < before)
         return self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit)).all()
 
     def last_ids(self, tenant: str, limit: int) -> list[str]:
-        """The ids of the newest benchmarks of a tenant, newest first."""
+        """Returns the ids of the newest benchmarks of a tenant, newest first."""
         query = select(BenchmarkRow.id).where(
             BenchmarkRow.tenant == tenant, BenchmarkRow.withdrawn_at.is_(None)
         )

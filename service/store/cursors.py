@@ -31,8 +31,8 @@ def _write_cursor(of: str, last: str) -> str:
 
 
 def read_cursor(of: str, cursor: str | None) -> str | None:
-    """The place after which the page begins; None for the first page. Raises Invalid for a cursor
-    of another list."""
+    """Returns the place after which the page begins; None for the first page. Raises Invalid for a
+    cursor of another list."""
     if cursor is None:
         return None
     try:

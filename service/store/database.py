@@ -48,8 +48,8 @@ _MIGRATION_LOCK_KEY = 7_406_128_835_112_009  # any number, the same in every pro
 
 
 def connect(url: str, wait_s: float = WAIT_S) -> Engine:
-    """An engine for this URL. No connection is opened before the first query. `wait_s` is how long
-    a statement may take, and how long one waits for a lock or a free connection."""
+    """Returns an engine for this URL. No connection is opened before the first query. `wait_s` is
+    how long a statement may take, and how long one waits for a lock or a free connection."""
     if url.startswith("sqlite"):
         return _sqlite_engine(url, wait_s)
     return _postgresql_engine(url, wait_s)
@@ -69,9 +69,9 @@ def _sqlite_engine(url: str, wait_s: float) -> Engine:
 
 
 def _postgresql_engine(url: str, wait_s: float) -> Engine:
-    given = make_url(url).query
+    url_options = make_url(url).query
     arguments: dict[str, Any] = {
-        name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in given
+        name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in url_options
     }
     timeouts = {
         "statement_timeout": wait_s,
@@ -79,7 +79,7 @@ def _postgresql_engine(url: str, wait_s: float) -> Engine:
     }
     options = [f"-c {name}={round(1000 * seconds)}" for name, seconds in timeouts.items()]
     # Those of the URL come last, where they win.
-    arguments["options"] = " ".join([*options, str(given.get("options", ""))])
+    arguments["options"] = " ".join([*options, str(url_options.get("options", ""))])
     engine = sqlalchemy.create_engine(
         url,
         connect_args=arguments,
@@ -119,26 +119,26 @@ def at_head(connection: Connection) -> bool:
 
 @cache
 def _heads() -> set[str]:
-    """The last migrations of this release, which are read from all of their files."""
+    """Returns the last migrations of this release, which are read from all of their files."""
     return {*ScriptDirectory(str(MIGRATIONS)).get_heads()}
 
 
 def _applied(connection: Connection) -> set[str]:
-    """The last migration that was applied, or nothing. Alembic's own reader would log two lines
-    each time, and probes of readiness ask every few seconds."""
+    """Returns the last migration that was applied, or nothing. Alembic's own reader would log two
+    lines each time, and probes of readiness ask every few seconds."""
     if not inspect(connection).has_table("alembic_version"):
         return set()
     return {*connection.scalars(text("select version_num from alembic_version"))}
 
 
 def revision(connection: Connection) -> str:
-    """The last migration that was applied, or an empty text where there was none."""
+    """Returns the last migration that was applied, or an empty text where there was none."""
     return max(_applied(connection), default="")
 
 
 def first_incomplete_table(connection: Connection) -> str | None:
-    """The name of the first table that is missing or misses a column, or None. This happens where a
-    migration was replaced under the id that it had. No row is read."""
+    """Returns the name of the first table that is missing or misses a column, or None. This happens
+    where a migration was replaced under the id that it had. No row is read."""
     for table in Table.metadata.sorted_tables:
         try:
             with connection.begin_nested():

@@ -18,7 +18,7 @@ class EncodedDocument:
         return cls(json.dumps(document))
 
     def with_members(self, members: dict[str, Any]) -> EncodedDocument:
-        """The document with more members, which it must not have yet."""
+        """Returns the document with more members, which it must not have yet."""
         return EncodedDocument(f"{self.text[:-1]}, {json.dumps(members)[1:]}")
 
 

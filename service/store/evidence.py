@@ -17,7 +17,7 @@ class EvidenceQueries:
         self._session = session
 
     def release(self) -> str | None:
-        """The release that the runs came with, or None where there are none."""
+        """Returns the release that the runs came with, or None where there are none."""
         return self._session.scalars(select(EvidenceRow.release).limit(1)).first()
 
     def replace(self, release: str, documents: Iterable[dict[str, Any]]) -> None:

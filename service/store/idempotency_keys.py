@@ -28,7 +28,7 @@ class IdempotencyKeys:
         self._session = session
 
     def find(self, key: str) -> IdempotencyRow | None:
-        """The key as it is now, whatever this transaction has read of it before."""
+        """Returns the key as it is now, whatever this transaction has read of it before."""
         return self._session.get(IdempotencyRow, key, populate_existing=True)
 
     def purge(self, before: datetime, now: datetime) -> None:

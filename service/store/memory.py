@@ -48,7 +48,7 @@ class Memory:
         self._lock = Lock()
 
     def get(self, key: Hashable) -> Any:
-        """The value under a key, or None."""
+        """Returns the value under a key, or None."""
         with self._lock:
             entry = self._values.get(key)
         return None if entry is None else entry[0]
@@ -60,7 +60,7 @@ class Memory:
                 self._values[key] = value, size
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
-        """The value under a key, which `read` makes when it is asked for first."""
+        """Returns the value under a key, which `read` makes when it is asked for first."""
         known = self.get(key)
         if known is not None:
             remembered: T = known[0]
@@ -70,9 +70,9 @@ class Memory:
         return value
 
     def at_hand(self, key: Hashable) -> Any:
-        """The value that was put at hand under a key, or None if something was committed since that
-        may have changed it, or too much time has passed. This asks the database nothing that could
-        take time."""
+        """Returns the value that was put at hand under a key, or None if something was committed
+        since that may have changed it, or too much time has passed. This asks the database nothing
+        that could take time."""
         answer: _AtHand | None = self.get(key)
         if answer is None or time.monotonic() > answer.until:
             return None

@@ -29,5 +29,5 @@ def execute(
 def first_row(
     session: Session, query: Executable, values: Mapping[str, Any] = _NOTHING
 ) -> Row[*tuple[Any, ...]] | None:
-    """The first row that such a query finds, or None."""
+    """Returns the first row that such a query finds, or None."""
     return execute(session, query, values).first()

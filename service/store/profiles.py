@@ -40,7 +40,7 @@ class ProfileQueries:
         return self._session.scalars(select(ProfileRow).order_by(ProfileRow.id)).all()
 
     def shared(self) -> Sequence[ProfileRow]:
-        """The profiles that all tenants share."""
+        """Returns the profiles that all tenants share."""
         query = select(ProfileRow).where(ProfileRow.tenant.is_(None))
         return self._session.scalars(query.order_by(ProfileRow.id)).all()
 
@@ -54,14 +54,14 @@ class ProfileQueries:
         return row
 
     def versions(self, id_: str) -> Sequence[RowMapping]:
-        """The version, created_at, origin and made_by of each version, without its content, which
-        is long."""
+        """Returns the version, created_at, origin and made_by of each version, without its content,
+        which is long."""
         query = _summaries(id_).order_by(ProfileVersionRow.version)
         return self._session.execute(query).mappings().all()
 
     def newest(self, id_: str, most: int, before: int | None = None) -> Sequence[RowMapping]:
-        """The version, created_at, origin, made_by and calibration of so many versions, the newest
-        first, without their content; of those before a version where one is named."""
+        """Returns the version, created_at, origin, made_by and calibration of so many versions, the
+        newest first, without their content; of those before a version where one is named."""
         row = ProfileVersionRow
         query = _summaries(id_).add_columns(row.calibration)
         if before is not None:
@@ -76,7 +76,7 @@ class ProfileQueries:
         return row
 
     def content_hash(self, id_: str, version: int) -> str:
-        """The hash of what a version holds, without reading that, which is long."""
+        """Returns the hash of what a version holds, without reading that, which is long."""
         is_version = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
         digest = self._session.scalars(
             select(ProfileVersionRow.content_hash).where(*is_version)
@@ -86,23 +86,23 @@ class ProfileQueries:
         return digest
 
     def active(self, id_: str) -> ProfileVersionRow:
-        """The active version of a profile that all share, which always has one."""
+        """Returns the active version of a profile that all share, which always has one."""
         version = self.get(id_).active_version
         if version is None:
             raise NotFound("active version of profile", id_)
         return self.version(id_, version)
 
     def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
-        """The latest version of a profile that all share, which always has one."""
+        """Returns the latest version of a profile that all share, which always has one."""
         return self._session.scalars(_newest_first(id_, origin).limit(1)).one()
 
     def find_latest(self, id_: str) -> ProfileVersionRow | None:
-        """The latest version of any profile; None where there is none, as of a tenant's own whose
-        policy was set first."""
+        """Returns the latest version of any profile; None where there is none, as of a tenant's own
+        whose policy was set first."""
         return self._session.scalars(_newest_first(id_).limit(1)).first()
 
     def revision(self, id_: str) -> int:
-        """The profile's revision as this transaction has left it."""
+        """Returns the profile's revision as this transaction has left it."""
         return self._session.scalars(select(ProfileRow.revision).where(ProfileRow.id == id_)).one()
 
     def posterior(self, id_: str, version: int) -> dict[str, Any] | None:
@@ -146,7 +146,7 @@ def _summaries(id_: str) -> Select[Any]:
 
 
 def _newest_first(id_: str, origin: str | None = None) -> Select[ProfileVersionRow]:
-    """The versions of a profile, or those of one origin."""
+    """Returns the versions of a profile, or those of one origin."""
     versions = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
     if origin is not None:
         versions = versions.where(ProfileVersionRow.origin == origin)

@@ -41,6 +41,7 @@ def size_of(*parts: Part | None) -> int:
 
 
 def _bytes_of(part: Part | None) -> int:
+    """Returns the bytes that a value takes in a column."""
     if part is None:
         return 0
     if isinstance(part, EncodedDocument):
@@ -75,6 +76,7 @@ def stored_bytes(session: Session, tenant: str | None) -> int:
 
 
 def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
+    """Counts so many more bytes for a tenant. Raises StorageFull where they exceed its limit."""
     most = _NO_LIMIT if limit is None else limit
     if added <= most:
         dialect = session.get_bind().dialect.name

@@ -34,7 +34,8 @@ class RegisteredEntries:
         return self._session.scalar(query.order_by(RegisteredEntryRow.version.desc()).limit(1))
 
     def named(self, kind: str, name: str) -> RegisteredEntryRow | None:
-        """The entry of a name as requests write it: `name`, or `name@3` for its third version."""
+        """Returns the entry of a name as requests write it: `name`, or `name@3` for its third
+        version."""
         match = _VERSIONED.fullmatch(name)
         if match is None:
             return None
@@ -47,7 +48,7 @@ class RegisteredEntries:
         ).all()
 
     def latest(self, kind: str, names: Sequence[str]) -> Sequence[RegisteredEntryRow]:
-        """The last version of each of these names."""
+        """Returns the last version of each of these names."""
         last = (
             select(RegisteredEntryRow.name, func.max(RegisteredEntryRow.version).label("version"))
             .where(RegisteredEntryRow.kind == kind, RegisteredEntryRow.name.in_(names))

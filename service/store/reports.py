@@ -117,6 +117,7 @@ class ReportFilter:
     include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
+        """Returns the query with a condition for each field of the filter that is set."""
         for name in _EXACT:
             if (accepted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == accepted)
@@ -131,8 +132,9 @@ class ReportFilter:
             is_flagged = _FLAG.is_not(None) | ReportRow.id.in_([*self.drifted])
             query = query.where(is_flagged if self.flagged else ~is_flagged)
         if self.profile_id is not None:
-            in_its_place = ReportRow.profile_id.startswith(OWN_PREFIX)
-            query = query.where(or_(ReportRow.profile_id == self.profile_id, in_its_place))
+            # What a tenant's own version predicted, the shared profile would have predicted else.
+            is_own_version = ReportRow.profile_id.startswith(OWN_PREFIX)
+            query = query.where(or_(ReportRow.profile_id == self.profile_id, is_own_version))
         if self.since is not None:
             query = query.where(ReportRow.measured_at >= self.since)
         if self.until is not None:
@@ -216,11 +218,11 @@ class ReportQueries:
         return self._session.scalars(filter_.narrow(select(func.count(ReportRow.id)))).one()
 
     def get(self, id_: str) -> ReportRow:
-        """The report with its submission loaded."""
+        """Returns the report with its submission loaded."""
         return self._get(id_, options=[undefer(ReportRow.submission)])
 
     def get_for_update(self, id_: str) -> ReportRow:
-        """The report, locked: nobody else changes it before this transaction ends."""
+        """Returns the report, locked: nobody else changes it before this transaction ends."""
         return self._get(id_, with_for_update=True)
 
     def withdraw(self, report: ReportRow, at: datetime) -> None:
@@ -234,13 +236,14 @@ class ReportQueries:
             count_stored(self._session, report.tenant, -freed)
 
     def first_of_log(self, log_hash: str) -> ReportRow | None:
-        """The first report of a training log that this tenant sent and has not withdrawn."""
+        """Returns the first report of a training log that this tenant sent and has not
+        withdrawn."""
         query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._my_valid())
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
     def first_in_same_words(self, report: RowValues) -> str | None:
-        """The id of the first report of the same run that this tenant sent in the same words and
-        has not withdrawn."""
+        """Returns the id of the first report of the same run that this tenant sent in the same
+        words and has not withdrawn."""
         asked = {"words_hash": _words_hash(report), "tenant": self._session.info.get(TENANT)}
         row = first_row(self._session, _IN_SAME_WORDS, asked)
         return None if row is None else row.id
@@ -268,31 +271,31 @@ class ReportQueries:
     def newest(
         self, filter_: ReportFilter, limit: int, before: str | None = None
     ) -> Sequence[ReportRow]:
-        """The newest reports, newest first, starting after the id `before`. Ids sort by the time at
-        which reports came."""
+        """Returns the newest reports, newest first, starting after the id `before`. Ids sort by the
+        time at which reports came."""
         query = filter_.narrow(select(ReportRow))
         if before is not None:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
     def newest_ids(self, wanted: ReportFilter, limit: int) -> Sequence[str]:
-        """The ids of the newest reports, newest first."""
+        """Returns the ids of the newest reports, newest first."""
         query = wanted.narrow(select(ReportRow.id))
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
-    def newest_measured(self, wanted: ReportFilter, limit: int) -> list[MeasuredReport]:
-        """The newest reports with a step time, newest first, without their documents."""
+    def newest_measured(self, filter_: ReportFilter, limit: int) -> list[MeasuredReport]:
+        """Returns the newest reports with a step time, newest first, without their documents."""
         columns = [getattr(ReportRow, field.name) for field in fields(MeasuredReport)]
-        query = replace(wanted, measured=True).narrow(select(*columns))
-        found = self._session.execute(query.order_by(ReportRow.id.desc()).limit(limit))
-        return [MeasuredReport(*row) for row in found]
+        query = replace(filter_, measured=True).narrow(select(*columns))
+        rows = self._session.execute(query.order_by(ReportRow.id.desc()).limit(limit))
+        return [MeasuredReport(*row) for row in rows]
 
     def oldest(self, wanted: ReportFilter, limit: int) -> Sequence[ReportRow]:
         query = wanted.narrow(select(ReportRow))
         return self._session.scalars(query.order_by(ReportRow.id).limit(limit)).all()
 
     def last_id(self) -> str:
-        """The id of the newest report; empty where there is none."""
+        """Returns the id of the newest report; empty where there is none."""
         return self._session.scalars(select(func.max(ReportRow.id))).one() or ""
 
     def last_of_each_run(self, filter_: ReportFilter, limit: int) -> list[LastReport]:
@@ -313,15 +316,15 @@ class ReportQueries:
         return first_row(self._session, _FAILED_ALIKE, asked) is not None
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
-        """The reports with these ids, which must fit one query (_IDS_PER_QUERY). An id of no report
-        is ignored."""
+        """Returns the reports with these ids, which must fit one query (_IDS_PER_QUERY). An id of
+        no report is ignored."""
         if not ids:
             return []
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
 
     def briefs(self, filter_: ReportFilter) -> Iterator[ReportBrief]:
-        """All wanted reports in short. They are fetched as the iterator advances, so that very many
-        take little memory."""
+        """Yields all wanted reports in short. They are fetched as the iterator advances, so that
+        very many take little memory."""
         columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
         query = filter_.narrow(select(*columns))
         for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
@@ -330,8 +333,8 @@ class ReportQueries:
     def last_of_each_source(
         self, filter_: ReportFilter, per_source: int, sources: int
     ) -> Sequence[ReportRow]:
-        """The newest `each` reports of every source, for the `sources` that reported last. All
-        reports of a tenant are of one source."""
+        """Returns the newest `per_source` reports of every source, for the `sources` that reported
+        last. All reports of a tenant are of one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
         latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
@@ -346,17 +349,17 @@ class ReportQueries:
         ]
 
     def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
-        """All names that this column has."""
+        """Returns all names that this column has."""
         return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
     def informative(self, filter_: ReportFilter) -> Sequence[ReportRow]:
-        """The reports that say something of time or memory, oldest first. A crash before the first
-        step says nothing of either."""
+        """Returns the reports that say something of time or memory, oldest first. A crash before
+        the first step says nothing of either."""
         query = filter_.narrow(select(ReportRow).where(_INFORMATIVE))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
 
     def last_informative_ids(self, filter_: ReportFilter, limit: int) -> list[str]:
-        """The ids of the newest of these, newest first."""
+        """Returns the ids of the newest of these, newest first."""
         query = filter_.narrow(select(ReportRow.id).where(_INFORMATIVE))
         return [*self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit))]
 
@@ -375,13 +378,13 @@ class ReportQueries:
 
 
 def _labelled(name: str, value: str) -> Select[Any]:
-    """The ids of the reports that have a label."""
+    """Returns the ids of the reports that have a label."""
     label = ReportLabelRow
     return select(label.report_id).where(label.name == name, label.value == value)
 
 
 def _label_rows(report: RowValues) -> list[RowValues]:
-    """The rows of a report's labels, which are no column of its own."""
+    """Returns the rows of a report's labels, which are no column of its own."""
     labels = report.pop("labels", {})
     return [
         {"report_id": report["id"], "name": name, "value": value} for name, value in labels.items()

@@ -11,12 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.store.answers import ROWS, AnswerKind
 from service.store.quota import count_stored
-from service.store.tables import (
-    AnswerTextRow,
-    ReportRow,
-    SweepItemRow,
-    SweepRow,
-)
+from service.store.tables import AnswerTextRow, ReportRow, SweepItemRow, SweepRow
 
 _REFERENCES: dict[AnswerKind, Any] = {
     "predictions": ReportRow.prediction_id,
@@ -49,8 +44,8 @@ class Retention:
         return len(answers)
 
     def ended_sweeps(self, before: datetime, tenant: str | None = None) -> Sequence[str]:
-        """The ids of the sweeps, of one tenant or of all, that ended before this moment, finished
-        or cancelled."""
+        """Returns the ids of the sweeps, of one tenant or of all, that ended before this moment,
+        finished or cancelled."""
         ended = select(SweepRow.id).where(SweepRow.finished_at < before)
         if tenant is not None:
             ended = ended.where(SweepRow.tenant == tenant)

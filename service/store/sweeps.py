@@ -66,7 +66,7 @@ class SweepQueries:
         return self._get(id_)
 
     def newest(self, limit: int, before: str | None) -> Sequence[SweepRow]:
-        """The newest sweeps, newest first, starting after the id `before`."""
+        """Returns the newest sweeps, newest first, starting after the id `before`."""
         query = select(SweepRow).order_by(SweepRow.id.desc()).limit(limit)
         if before is not None:
             query = query.where(SweepRow.id < before)
@@ -85,8 +85,8 @@ class SweepQueries:
     def items(
         self, id_: str, outcome: str | None, limit: int, after: int
     ) -> Sequence[SweepItemRow]:
-        """Items in the order of their positions, from the one that follows `after`. The outcome
-        "waiting" is that of items without one."""
+        """Returns items in the order of their positions, from the one that follows `after`. The
+        outcome "waiting" is that of items without one."""
         query = select(SweepItemRow).where(
             SweepItemRow.sweep_id == id_, SweepItemRow.position > after
         )
@@ -101,7 +101,8 @@ class SweepQueries:
         return {id_: (events, waiting) for id_, events, waiting in self._session.execute(query)}
 
     def told_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
-        """The items whose results the events after this one tell, in the order of the events."""
+        """Returns the items whose results the events after this one tell, in the order of the
+        events."""
         query = select(SweepItemRow).where(SweepItemRow.sweep_id == id_, SweepItemRow.event > event)
         return self._session.scalars(query.order_by(SweepItemRow.event).limit(limit)).all()
 
@@ -163,8 +164,8 @@ class SweepQueries:
             row.attempts -= not counts
 
     def _held_rows(self, lease: str, items: Sequence[LeasedItem]) -> Sequence[SweepItemRow]:
-        """The rows of those items that are still leased. A row that another transaction changes is
-        left out rather than waited for."""
+        """Returns the rows of those items that are still leased. A row that another transaction
+        changes is left out rather than waited for."""
         keys = tuple_(SweepItemRow.sweep_id, SweepItemRow.position)
         is_held = keys.in_([(item.sweep_id, item.position) for item in items])
         query = select(SweepItemRow).where(is_held, SweepItemRow.lease == lease, _WAITS)
@@ -185,8 +186,12 @@ class SweepQueries:
             "lease": None,
             "leased_until": None,
         }
-        held = SweepItemRow.position == item.position, SweepItemRow.lease == lease, _WAITS
-        if not self._change(item.sweep_id, and_(*held), **values):
+        is_still_leased = (
+            SweepItemRow.position == item.position,
+            SweepItemRow.lease == lease,
+            _WAITS,
+        )
+        if not self._change(item.sweep_id, and_(*is_still_leased), **values):
             return False
         sweep.events += 1
         sweep.waiting -= 1

@@ -94,12 +94,12 @@ def _made_under() -> ForeignKeyConstraint:
 
 
 def _listed(table: str) -> Index:
-    """An index for lists of what a tenant has, newest first."""
+    """Returns an index for lists of what a tenant has, newest first."""
     return Index(f"ix_{table}_tenant", "tenant", "id")
 
 
 def _by_text(table: str) -> Index:
-    """An index that finds the first answer of a tenant by its text."""
+    """Returns an index that finds the first answer of a tenant by its text."""
     return Index(f"ix_{table}_text", "text_key", "tenant", "id")
 
 

@@ -36,14 +36,14 @@ def reason_of(error: SQLAlchemyError) -> str | None:
         return "has no connection free"
     if not isinstance(error, DBAPIError):
         return None
-    known = _of_code(error.orig)
-    if known is not None:
-        return known
+    reason = _reason_of_code(error.orig)
+    if reason is not None:
+        return reason
     is_lost = error.connection_invalidated or isinstance(error, OperationalError)
     return SILENT if is_lost else None
 
 
-def _of_code(error: BaseException | None) -> str | None:
+def _reason_of_code(error: BaseException | None) -> str | None:
     if isinstance(error, sqlite3.Error):
         code, reasons = getattr(error, "sqlite_errorname", ""), _OF_SQLITE
     else:

@@ -22,7 +22,8 @@ class WriteChecks:
         self._session = session
 
     def add(self) -> str:
-        """The id of a new row. Random bytes take their room, however the database compresses."""
+        """Returns the id of a new row. Random bytes take their room, however the database
+        compresses."""
         row = WriteCheckRow(id=new_id(), filler=os.urandom(_FILLER_BYTES))
         self._session.add(row)
         self._session.flush()

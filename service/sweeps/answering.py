@@ -19,7 +19,7 @@ from service.schemas.recommendation import CandidateAnswer, RecommendationReques
 from service.schemas.stored import read_stored
 from service.schemas.sweep import ItemOutcome, ItemProblem, SweptLayout
 from service.store import Store
-from service.sweeps.item_table import OF_JOB
+from service.sweeps.item_table import JOB_FIGURES
 from service.web.problems import type_of
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ItemAnswer:
 
 
 def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
-    """The answer to a question, which is a recommendation as a request writes it.
+    """Returns the answer to a question, which is a recommendation as a request writes it.
 
     Nothing is raised: whatever is wrong with the question is part of the answer. The outcome is
     "waiting" where it has to be asked again, as when the database does not answer.
@@ -65,11 +65,11 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
         for name in SweptLayout.model_fields
         if hasattr(prediction, name)
     }
-    of_job = {} if choice is None else {name: getattr(choice, name) for name in OF_JOB}
+    job_figures = {} if choice is None else {name: getattr(choice, name) for name in JOB_FIGURES}
     return SweptLayout.model_validate(
         {
             **figures,
-            **of_job,
+            **job_figures,
             "layout": prediction.layout.model_dump(mode="json"),
             "layout_summary": recommendation.recommended.prediction.layout.summary(),
             "chips_used": recommendation.chips_used,

@@ -41,7 +41,8 @@ def combination(request: Mapping[str, Any], position: int) -> dict[str, int]:
 
 
 def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """The recommendation that the item at this position asks for, as a request writes it."""
+    """Returns the recommendation that the item at this position asks for, as a request writes
+    it."""
     indices = combination(request, position)
     parts = {field: request[name][indices[field]] for field, name in _LISTS.items()}
     common = {
@@ -57,8 +58,8 @@ def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 
 def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The request with every name pinned to its version, so that it means the same until the end
-    of the sweep; and how to call each model, cluster and stack.
+    """Returns the request with every name pinned to its version, so that it means the same until
+    the end of the sweep; and how to call each model, cluster and stack.
 
     Raises Invalid, and UnknownName, for what no combination could be asked with.
     """
@@ -106,7 +107,7 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
 def _resolve_own_stacks(
     resolver: Resolver, clusters: Sequence[OtherForm]
 ) -> dict[int, ResolvedPart[Stack]]:
-    """The stacks that clusters name, by the position of the cluster."""
+    """Returns the stacks that clusters name, by the position of the cluster."""
     stacks = dict[int, ResolvedPart[Stack]]()
     for i, cluster in enumerate(clusters):
         if cluster.stack is not None:
@@ -118,8 +119,8 @@ def _resolve_own_stacks(
 def _resolve_each(
     field: str, name: str, forms: Sequence[Form], resolve: Callable[[Form], Resolved]
 ) -> list[Resolved]:
-    """Each of a list resolved. An error about the field of a question names the place in the
-    list."""
+    """Returns the resolved forms of a list of a sweep. Errors about `field`, as a question calls
+    it, name the place in the list `name` in its stead."""
     resolved = list[Resolved]()
     for i, form in enumerate(forms):
         with relocate_errors(field, f"{name}[{i}]"):

@@ -48,14 +48,14 @@ class DaskWorkers:
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
         # The executor of the client is not used: where the scheduler is lost while it fetches an
         # answer, its future is never done.
-        asked = self._connected().submit(
+        dask_future = self._connected().submit(
             _importing_task(), store.tenant, store.sees_all, question, pure=False
         )
-        answered: Future[ItemAnswer] = Future()
-        self._unanswered.add(answered)
-        answered.add_done_callback(self._unanswered.discard)
-        asked.add_done_callback(partial(_settle, answered))
-        return answered
+        answer: Future[ItemAnswer] = Future()
+        self._unanswered.add(answer)
+        answer.add_done_callback(self._unanswered.discard)
+        dask_future.add_done_callback(partial(_settle, answer))
+        return answer
 
     def close(self) -> None:
         if self._client is not None:
@@ -68,7 +68,7 @@ class DaskWorkers:
                 answered.set_exception(lost)
 
     def _connected(self) -> Client:
-        """The client of the scheduler. Raises WorkersGone where it does not answer."""
+        """Returns the client of the scheduler. Raises WorkersGone where it does not answer."""
         from distributed import Client  # of an extra, so that others start without it
 
         if self._client is not None and self._client.status != "running":
@@ -84,7 +84,7 @@ class DaskWorkers:
         return WorkersGone(f"no Dask scheduler at {self._scheduler} answers: {error!r}")
 
 
-def _settle(answered: Future[ItemAnswer], asked: DaskFuture) -> None:
+def _settle(answer: Future[ItemAnswer], dask_future: DaskFuture) -> None:
     """Pass an answer on, with WorkersGone for what a worker raises. `answer_item` raises nothing,
     so that it was the worker that could not import or call it, which is the same for every item.
     Where a worker or the scheduler is lost, that may be the doing of the item, and is left as it
@@ -93,15 +93,15 @@ def _settle(answered: Future[ItemAnswer], asked: DaskFuture) -> None:
 
     with suppress(InvalidStateError):  # the client was closed meanwhile
         try:
-            answered.set_result(asked.result(timeout=_FETCH_S))
+            answer.set_result(dask_future.result(timeout=_FETCH_S))
         except (KilledWorker, OSError, TimeoutError, CancelledError) as error:
-            answered.set_exception(error)
+            answer.set_exception(error)
         except Exception as error:  # noqa: BLE001  whatever the worker raised
             reason = (
                 "the Dask cluster cannot run the code of the service, as where it has another"
                 f" release or other settings: {error!r}"
             )
-            answered.set_exception(WorkersGone(reason[:500]))
+            answer.set_exception(WorkersGone(reason[:500]))
 
 
 def _importing_task() -> Callable[[str | None, bool, dict[str, Any]], ItemAnswer]:
@@ -126,6 +126,6 @@ def _answer_on_worker(tenant: str | None, sees_all: bool, question: dict[str, An
 
 @cache
 def _store() -> Store:
-    """The database of the worker's own settings, connected once for all of its items."""
+    """Returns the database of the worker's own settings, connected once for all of its items."""
     settings = from_environment()
     return Store(database.connect(settings.database_url, settings.database_wait_s))

@@ -28,7 +28,7 @@ class Place:
 
     @classmethod
     def read(cls, last_event_id: str | None) -> Place:
-        """The place that a Last-Event-ID names; the beginning without one."""
+        """Returns the place that a Last-Event-ID names; the beginning without one."""
         if last_event_id is None:
             return cls()
         match = _LAST_EVENT_ID.fullmatch(last_event_id)
@@ -80,15 +80,16 @@ def all_told(store: Store, id_: str, place: Place) -> bool:
 
 
 def events_after(store: Store, id_: str, place: Place) -> list[Event]:
-    """The events that follow a place: results, and then either how far the sweep is or its end.
-    Empty where there is nothing new. Raises NotFound where there is no such sweep."""
+    """Returns the events that follow a place: first results, then the progress of the sweep or,
+    once all results were sent, its end. Returns none where there is nothing new. Raises NotFound
+    where there is no such sweep."""
     with store.reading() as rows:
         sweep = rows.sweeps.get(id_)
-        told = rows.sweeps.told_after(id_, place.event, _AT_ONCE)
+        results = rows.sweeps.told_after(id_, place.event, _AT_ONCE)
         progress = progress_document(rows, sweep)
-    events = [Event("item", Place(row.event or 0), item_document(sweep, row)) for row in told]
+    events = [Event("item", Place(row.event or 0), item_document(sweep, row)) for row in results]
     last = events[-1].place if events else Place(place.event)
-    if sweep.waiting == 0 and len(told) < _AT_ONCE:
+    if sweep.waiting == 0 and len(results) < _AT_ONCE:
         end = Event("end", Place(sweep.events, at_end=True), progress)
         return [*events, end] if end.place != place else []
     return [*events, Event("progress", last, progress)] if events else []

@@ -12,7 +12,7 @@ _RECOMMENDED = (
     "chips_used", "needed_gib", "usable_gib", "fit_probability", "pipelining", "exact",
     "layout_summary",
 )  # fmt: skip
-OF_JOB = (
+JOB_FIGURES = (
     "hours", "hours_low", "hours_high", "usd", "meets", "meets_probability", "missing",
 )  # fmt: skip
 """Figures of the job that an objective describes."""
@@ -25,7 +25,7 @@ ITEMS = Table(
         "mfu_causal": "recommended.mfu.causal",
         "problem": "problem.type",
         "detail": "problem.detail",
-        **{name: f"recommended.{name}" for name in OF_JOB},
+        **{name: f"recommended.{name}" for name in JOB_FIGURES},
     },
 )
 """`constraints` is which of their list."""

@@ -126,6 +126,7 @@ class SweepRunner:
         return self._length.total_seconds() / RENEWALS
 
     def _fill(self) -> None:
+        """Leases as many waiting items as workers have slots free, and hands them over."""
         with self._store.reading() as rows:
             if not rows.sweeps.any_free(rows.now()):
                 return
@@ -156,6 +157,7 @@ class SweepRunner:
         log.warning("sweeps wait for workers", extra=reason)
 
     def _begin(self, item: LeasedItem) -> None:
+        """Hands an item to a worker. One whose worker ended too often has failed."""
         if item.attempts > _MAX_ATTEMPTS:
             problem = ItemProblem(type="/problems/internal", detail=_WORKER_ENDED)
             self._finish(item, ItemAnswer("failed", problem.model_dump(mode="json")))
@@ -164,8 +166,8 @@ class SweepRunner:
             sweep = rows.sweeps.find(item.sweep_id)
         if sweep is not None:  # or else it has been removed
             store = self._store.of(sweep.tenant, sees_all=sweep.sees_all)
-            asked = question(sweep.request, item.position)
-            self._running[self._workers.submit(store, asked)] = item
+            future = self._workers.submit(store, question(sweep.request, item.position))
+            self._running[future] = item
 
     def _store_result(self, future: Future[ItemAnswer], item: LeasedItem) -> None:
         """Store the answer of an item. Give the item back if its worker was lost, or if the answer

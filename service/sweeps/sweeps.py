@@ -72,8 +72,8 @@ class Sweeps:
     def page(self, query: ListQuery) -> dict[str, Any]:
         before = read_cursor("sweeps", query.cursor)
         with self._store.reading() as rows:
-            found = rows.sweeps.newest(query.limit + 1, before)
-            page, following = cut_page("sweeps", found, query.limit, lambda sweep: sweep.id)
+            sweeps = rows.sweeps.newest(query.limit + 1, before)
+            page, following = cut_page("sweeps", sweeps, query.limit, lambda sweep: sweep.id)
             outcomes = rows.sweeps.outcomes([sweep.id for sweep in page])
         items = [_answer(sweep, outcomes[sweep.id]).model_dump(mode="json") for sweep in page]
         return {"items": items, "next": following}
@@ -83,8 +83,8 @@ class Sweeps:
         after = int(read_cursor(place, query.cursor) or -1)
         with self._store.reading() as rows:
             sweep = rows.sweeps.get(id_)
-            found = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
-        page, following = cut_page(place, found, query.limit, lambda item: str(item.position))
+            items = rows.sweeps.items(id_, query.outcome, query.limit + 1, after)
+        page, following = cut_page(place, items, query.limit, lambda item: str(item.position))
         return {"items": [item_document(sweep, row) for row in page], "next": following}
 
     def cancel(self, id_: str) -> dict[str, Any]:

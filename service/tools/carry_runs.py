@@ -39,7 +39,8 @@ from service.tools.fit_profile import choose_layout
 def published_run_documents(
     rows: Iterable[dict[str, Any]], profile: Profile
 ) -> Iterator[dict[str, Any]]:
-    """The document of every row that is not left out (service.schemas.evidence.PublishedRun)."""
+    """Yields the document of every row that is not left out
+    (service.schemas.evidence.PublishedRun)."""
     times_seen: Counter[str] = Counter()
     for row in rows:
         if row["outcome"] != "ok" and row["failure"] != "out_of_memory":
@@ -56,7 +57,8 @@ def published_run_documents(
 
 
 def _unique_id(id_: str, nth: int) -> str:
-    """The id of the nth of the runs that share one: the second and further ones get a number."""
+    """Returns the id of the nth of the runs that share one: the second and further ones get a
+    number."""
     return id_ if nth == 1 else f"{id_}~{nth}"
 
 
@@ -85,7 +87,7 @@ def _document(row: dict[str, Any], run: published.Run, layout: Layout) -> dict[s
 
 
 def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that are not null, dataclasses among them as dictionaries; recursively."""
+    """Returns the values that are not null, dataclasses among them as dictionaries; recursively."""
     plain = {
         name: asdict(value) if hasattr(value, "__dataclass_fields__") else value
         for name, value in values.items()
@@ -98,7 +100,8 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
-    """The model in explicit fields; layer by layer where the row has a config.json of it."""
+    """Returns the model in explicit fields; layer by layer where the row has a config.json of
+    it."""
     if "config" in model:
         return {"name": model["name"], **explicit_fields(architecture)}
     shape = _without_nulls(published.shape(model))
@@ -126,9 +129,9 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _scale_out_of_own_links(cluster: Cluster) -> float | None:
-    """The bandwidth beyond the domain, if that is all in which the cluster's links may differ from
-    those of its chip. Levels in a document are a fabric without a name, of which a profile knows
-    nothing; the links of a chip are named after it."""
+    """Returns the bandwidth beyond the domain, if that is all in which the cluster's links may
+    differ from those of its chip. Levels in a document are a fabric without a name, of which a
+    profile knows nothing; the links of a chip are named after it."""
     outer = cluster.fabric.levels[len(cluster.fabric.scale_up) :]
     if not outer or cluster.fabric.id != cluster.chip.fabric.id:
         return None
@@ -144,8 +147,8 @@ def _workload(workload: Workload) -> dict[str, Any]:
 
 
 def _stack(stack: Stack) -> dict[str, Any]:
-    """The name of the catalogue's stack, and the fields in which the run's build differs from it.
-    Its age is left out, as it follows from the date."""
+    """Returns the name of the catalogue's stack, and the fields in which the run's build differs
+    from it. Its age is left out, as it follows from the date."""
     base = asdict(catalogue.stack(stack.id))
     known = StackFields.model_fields.keys() - {"age_years", "version"}
     changes = {
@@ -159,8 +162,8 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    """The layout's fields that differ from their defaults, and those that a stack would decide if
-    they were left out."""
+    """Returns the layout's fields that differ from their defaults, and those that a stack would
+    decide if they were left out."""
     fields = LayoutFields.of(layout)
     return {
         **{name: getattr(fields, name) for name in DEFAULTED_KNOBS},

@@ -60,8 +60,8 @@ class _ReadRun:
 
 
 def choose_layout(run: published.Run, profile: Profile) -> Layout:
-    """The layout that a run probably had, of those that its source leaves open. Raises Invalid
-    where none is legal.
+    """Returns the layout that a run probably had, of those that its source leaves open. Raises
+    Invalid where none is legal.
 
     That is the fastest one that fits under the first recompute policy, or under any policy where
     none fits under the first, or else the one that needs least memory. A stack that takes all
@@ -77,16 +77,19 @@ def choose_layout(run: published.Run, profile: Profile) -> Layout:
 
 
 def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
+    """Returns the layout that a run most likely had: the fastest that fits under the first of the
+    recompute policies or, where none does, under any. Where nothing fits, the one that needs least.
+    A stack that fills its devices with sequences runs the largest micro-batch that fits."""
     if len(layouts) == 1:
         return layouts[0]
     predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
     fits = predictions.fits()
     if problem.stack.usual_sequences and (layouts.pp == 1).all():
         most = layouts.micro_batch[fits].max() if fits.any() else layouts.micro_batch.max()
-        kept = np.flatnonzero(layouts.micro_batch == most)
-        layouts = layouts.take(kept)
-        predictions = predictions.take(kept)
-        fits = fits[kept]
+        largest = np.flatnonzero(layouts.micro_batch == most)
+        layouts = layouts.take(largest)
+        predictions = predictions.take(largest)
+        fits = fits[largest]
     if not fits.any():
         return layouts[int(np.argmin(predictions.needed_bytes))]
     fits_under_first_policy = fits & (layouts.recompute == layouts.recompute[0])
@@ -95,42 +98,46 @@ def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
-    """The rows that the models can express and that say something, weighted by family, model and
-    trust. A run that failed says something only where its source gives memory as the reason."""
-    return _observed(_read(rows, profile.software_year), profile)
+    """Returns the rows that the models can express and that say something, weighted by family,
+    model and trust. A run that failed says something only where its source gives memory as the
+    reason."""
+    return _observations(_readable_runs(rows, profile.software_year), profile)
 
 
-def _read(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun]:
-    """The rows that can be expressed, whatever the profile."""
-    kept = [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
-    weights = _weights(kept)
+def _readable_runs(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun]:
+    """Returns the rows that can be expressed, whatever the profile."""
+    usable_rows = [
+        row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"
+    ]
+    weights = _weights(usable_rows)
     # One object for equal problems, so that their runs are predicted together.
-    shared: dict[Problem, Problem] = {}
-    result = []
-    for row, weight in zip(kept, weights, strict=True):
+    problems: dict[Problem, Problem] = {}
+    readable = []
+    for row, weight in zip(usable_rows, weights, strict=True):
         try:
             run = published.read(row, software_year)
         except DomainError:
             continue
         if {"seq_len", "global_batch"} & {*run.assumed}:
             weight *= UNSTATED_WORKLOAD_WEIGHT
-        run = replace(run, problem=shared.setdefault(run.problem, run.problem))
-        result.append((row, run, weight))
-    layouts = _legal_layouts([run for _, run, _ in result])
+        run = replace(run, problem=problems.setdefault(run.problem, run.problem))
+        readable.append((row, run, weight))
+    layouts = _legal_layouts([run for _, run, _ in readable])
     return [
         _ReadRun(row, run, legal, weight)
-        for (row, run, weight), legal in zip(result, layouts, strict=True)
+        for (row, run, weight), legal in zip(readable, layouts, strict=True)
         if len(legal)
     ]
 
 
 def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
-    """The alternatives of each run that are legal, judged together where problems are the same."""
-    same: defaultdict[int, list[int]] = defaultdict(list)
+    """Returns the alternatives of each run that are legal, judged together where problems are the
+    same."""
+    runs_by_problem: defaultdict[int, list[int]] = defaultdict(list)
     for i, number in enumerate(number_by_problem(run.problem for run in runs)):
-        same[number].append(i)
+        runs_by_problem[number].append(i)
     result = [Layouts.of([])] * len(runs)
-    for members in same.values():
+    for members in runs_by_problem.values():
         alternatives = Layouts.of(layout for i in members for layout in runs[i].alternatives)
         try:
             is_legal = first_broken(runs[members[0]].problem, alternatives) < 0
@@ -142,21 +149,21 @@ def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
     return result
 
 
-def _observed(runs: Sequence[_ReadRun], profile: Profile) -> list[Observation]:
+def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observation]:
     """Returns the runs as observations, with the layouts that they probably had."""
     result = []
-    for read in runs:
-        row, run = read.row, read.run
+    for read_run in runs:
+        row, run = read_run.row, read_run.run
         result.append(
             Observation(
                 key=row["id"],
                 problem=run.problem,
-                layout=_likeliest(run.problem, read.layouts, profile),
+                layout=_likeliest(run.problem, read_run.layouts, profile),
                 step_time_s=run.step_time_s,
                 memory_bytes=run.memory_bytes,
                 memory_kind=run.memory_kind,
                 out_of_memory=row["outcome"] != "ok",
-                weight=read.weight,
+                weight=read_run.weight,
                 source=row["family"],
                 group=group_key(row),
                 organisation=organisation(row),
@@ -183,8 +190,8 @@ def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def group_key(row: dict[str, Any]) -> str:
-    """The model shape, chip and stack of a row. Its source is left out, so that cross-validation
-    holds out runs of the same thing by all sources together."""
+    """Returns the model shape, chip and stack of a row. Its source is left out, so that
+    cross-validation holds out runs of the same thing by all sources together."""
     return json.dumps([model_shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
 
 
@@ -198,7 +205,7 @@ def _model_key(row: dict[str, Any]) -> str:
 
 
 def model_shape(row: dict[str, Any]) -> dict[str, Any]:
-    """The fields that tell models apart whatever they are called."""
+    """Returns the fields that tell models apart whatever they are called."""
     return {key: row["model"].get(key) for key in _SHAPE_FIELDS}
 
 
@@ -206,9 +213,9 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     """Fits the profile to published runs, twice. Layouts that a source leaves open are first chosen
     by predictions of the prior, and then by those of the first fit."""
     prior = priors()
-    runs = _read(rows, prior.software_year)
-    first = with_published_terms(prior, _observed(runs, prior))
-    observed = _observed(runs, first)
+    runs = _readable_runs(rows, prior.software_year)
+    first = with_published_terms(prior, _observations(runs, prior))
+    observed = _observations(runs, first)
     fitted = calibrate(prior, observed, _MADE_BY, published=True)
     newest = newest_software(rows, observed, prior.software_year)
     fitted = replace(fitted, profile=replace(fitted.profile, newest=newest))
@@ -223,8 +230,8 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
 def newest_software(
     rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float
 ) -> tuple[NewestSoftware, ...]:
-    """The date of the newest software that was timed on each generation of chips. Runs without a
-    date do not tell."""
+    """Returns the date of the newest software that was timed on each generation of chips. Runs
+    without a date do not tell."""
     dated = {row["id"] for row in rows if row.get("date")}
     years: dict[str, float] = {}
     for run in observed:
@@ -237,7 +244,7 @@ def newest_software(
 
 
 def data_files(fitted: Calibration) -> tuple[str, str]:
-    """The text of profile.json and of posterior.json."""
+    """Returns the text of profile.json and of posterior.json."""
     content = fitted.profile.to_json()
     content["terms"] = [
         {**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)}
@@ -265,10 +272,10 @@ def main() -> None:
         fitted = fit(published.read_rows(arguments.runs))
     profile, posterior = data_files(fitted)
     if arguments.keep_terms:
-        kept = json.loads((arguments.out / "profile.json").read_text())
+        shipped = json.loads((arguments.out / "profile.json").read_text())
         for name in ("between_sources", "memory_between_sources"):
-            kept[name] = getattr(fitted.profile, name)
-        (arguments.out / "profile.json").write_text(json.dumps(kept, indent=1) + "\n")
+            shipped[name] = getattr(fitted.profile, name)
+        (arguments.out / "profile.json").write_text(json.dumps(shipped, indent=1) + "\n")
         return
     (arguments.out / "profile.json").write_text(profile)
     (arguments.out / "posterior.json").write_text(posterior)

@@ -88,6 +88,8 @@ def _require_tenant(store: Store, tenant: str) -> None:
 
 
 def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) -> int:
+    """Drops old answers, a batch in each transaction with a pause between, so that requests come in
+    between. Returns the number of answers."""
     total = 0
     while True:
         with store.writing() as rows:

@@ -25,8 +25,8 @@ def preferred_media_type(accept: str | None, offered: Sequence[str]) -> str:
 
 
 def _range(part: str) -> tuple[str, float]:
-    """A media range in lower case, without parameters, and its weight. A weight that cannot be read
-    is 0."""
+    """Returns a media range in lower case, without parameters, and its weight. A weight that cannot
+    be read is 0."""
     name, *parameters = (piece.strip() for piece in part.split(";"))
     weights = [piece for piece in parameters if piece.lower().startswith("q=")]
     if not weights:
@@ -36,7 +36,7 @@ def _range(part: str) -> tuple[str, float]:
 
 
 def _quality(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
-    """The weight of the most specific range that has a media type; 0 where none has."""
+    """Returns the weight of the most specific range that has a media type; 0 where none has."""
     kind = media_type.partition("/")[0]
     for name in (media_type, f"{kind}/*", "*/*"):
         weights = [weight for range_, weight in ranges if range_ == name]

@@ -35,15 +35,17 @@ class AtHandRoute(JsonRoute):
     the same caller, so that it may have them."""
 
     def response_at_hand(self, request: JsonRequest, body: bytes) -> Response | None:
+        """Returns the whole answer that is kept in memory for this request; None where there is
+        none, or another form of it is asked for. Remembers where to keep one."""
         asks_for_more = any(name in request.headers for name in _ASKS_FOR_MORE)
         if request.scope["query_string"] or asks_for_more:
             return None
         memory: Memory = request.app.state.memory
         key = service.__version__, request.scope["path"], request.state.caller, body
         if request.method == "GET":
-            read: AnswerText | None = memory.at_hand(key)
-            if read is not None:
-                return immutable_text_response(request, read, _WHOLE)
+            kept: AnswerText | None = memory.at_hand(key)
+            if kept is not None:
+                return immutable_text_response(request, kept, _WHOLE)
         elif (answer := memory.at_hand(key)) is not None:
             count_lookup("answers", is_hit=True)
             location, text = answer

@@ -48,7 +48,9 @@ class Authentication:
             is_page = scope["path"].startswith(self.pages)
             if is_page or scope["path"].startswith(self.guarded):
                 try:
-                    caller = await (self._of_session(scope) if is_page else self._of_key(scope))
+                    caller = await (
+                        self._caller_of_session(scope) if is_page else self._caller_of_key(scope)
+                    )
                 except ServiceError as error:
                     is_signed_out = is_page and isinstance(error, Unauthenticated)
                     answer = (
@@ -62,25 +64,27 @@ class Authentication:
                 bind_contextvars(tenant=caller.tenant, key_id=caller.key_id)  # of log lines
         await self.app(scope, receive, send)
 
-    async def _of_key(self, scope: Scope) -> Caller:
+    async def _caller_of_key(self, scope: Scope) -> Caller:
+        """Returns the caller of a request under /v1, by its ticket, its session or its key. Raises
+        Unauthenticated."""
         authorization = Headers(scope=scope).getlist("authorization")
         if not authorization and scope["method"] == "GET" and (ticket := _ticket(scope)):
             return await run_in_threadpool(caller_of_ticket, self.store, ticket, scope["path"])
         # Pages read what they draw. Other sites can make a browser send its cookies, which is why a
         # session alone changes nothing under /v1.
         if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
-            return await self._of_session(scope)
+            return await self._caller_of_session(scope)
         caller = caller_at_hand(self.store, authorization)
         if caller is None:
             caller = await run_in_threadpool(caller_of, self.store, authorization)
         return caller
 
-    async def _of_session(self, scope: Scope) -> Caller:
+    async def _caller_of_session(self, scope: Scope) -> Caller:
         return await run_in_threadpool(caller_of_session, self.store, _session(scope))
 
 
 def _ticket(scope: Scope) -> str:
-    """The ticket in the URL of an event stream; empty where there is none."""
+    """Returns the ticket in the URL of an event stream; empty where there is none."""
     if not scope["path"].endswith(STREAM_SUFFIX):
         return ""
     return QueryParams(scope["query_string"]).get("ticket", "")

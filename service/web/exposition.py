@@ -37,16 +37,17 @@ class _Families(Collector):
 
 
 def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """The metrics of all worker processes and those given, in the format that the Accept header of
-    the scrape asks for, and the media type of that format."""
+    """Returns the metrics of all worker processes and those given, in the format that the Accept
+    header of the scrape asks for, and the media type of that format."""
     registry = CollectorRegistry()
-    registry.register(_of_processes())
+    registry.register(_process_metrics())
     registry.register(_Families(families))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
 
 
-def _of_processes() -> Collector:
+def _process_metrics() -> Collector:
+    """Returns the metrics of all processes: of this one alone, unless they share a folder."""
     folder = os.environ.get(_FOLDER)
     if folder is None:
         return REGISTRY

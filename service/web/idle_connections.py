@@ -100,12 +100,12 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self, limit: int) -> None:
+        """Closes the connection that is idle for longest, or this new one where none is idle."""
         now = self.loop.time()
-        others = (
-            connection for connection in [*self.connections] if isinstance(connection, Connection)
-        )
         idle_s = {
-            connection: connection._idle_s(now) for connection in others if connection is not self
+            connection: connection._idle_s(now)
+            for connection in [*self.connections]
+            if isinstance(connection, Connection) and connection is not self
         }
         longest = max(idle_s, key=lambda connection: idle_s[connection], default=self)
         log.warning(

@@ -40,6 +40,8 @@ class Interruptible:
         if scope["type"] != "http" or task is None:
             await self.app(scope, receive, send)
             return
+        # A stop of the service cancels what takes too long. A client whose answer has not begun is
+        # told so; otherwise the connection just ends.
         has_begun = False
 
         async def watched_send(message: Message) -> None:

@@ -39,7 +39,7 @@ class JsonRequest(Request):
         """When the head of the request was read."""
 
     async def received(self) -> bytes:
-        """The body as it was sent. Raises MalformedBody where it ends before its time."""
+        """Returns the body as it was sent. Raises MalformedBody where it ends before its time."""
         try:
             return await self.body()
         except ClientDisconnect:
@@ -104,7 +104,8 @@ class JsonRoute(APIRoute):
         return read_then_handle
 
     def response_at_hand(self, request: JsonRequest, body: bytes) -> Response | None:
-        """The response, where it is known before the body is read. Of most routes none is."""
+        """Returns the response, where it is known before the body is read. Of most routes none
+        is."""
         return None
 
 

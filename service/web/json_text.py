@@ -74,7 +74,7 @@ def parse_body(body: bytes, parse_text: Callable[[str], Any]) -> Any:
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text (RFC 8259). Raises MalformedBody or Unreadable.
+    """Returns the value of a JSON text (RFC 8259). Raises MalformedBody or Unreadable.
 
     Refused are names that an object has twice, NUL characters, lone surrogates, and whatever is
     above the limits of this module. NaN and Infinity are read as NonFiniteNumber in a config.json
@@ -145,8 +145,8 @@ def _is_acceptable(value: Any) -> bool:
 def _rejections(
     value: Any, location: tuple[str | int, ...], *, finite: bool = True
 ) -> Iterator[Unreadable]:
-    """An error for each value that is refused, with its location. `finite`: NaN and Infinity are
-    among those."""
+    """Yields an error for each value that is refused, with its location. `finite`: NaN and Infinity
+    are among those."""
     if isinstance(value, _Rejected):
         yield Unreadable(value.rule, value.value, location)
     elif isinstance(value, NonFiniteNumber):
@@ -179,7 +179,7 @@ def _rejections_in_object(
 
 
 def _escaped(text: str) -> object:
-    """The text as JSON writes it in ASCII, which every reader and database takes."""
+    """Returns the text as JSON writes it in ASCII, which every reader and database takes."""
     return echoed_value(json.dumps(text)[1:-1])
 
 
@@ -214,8 +214,8 @@ def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] 
 
 
 def _without_modules(quantization: Mapping[str, Any]) -> dict[str, Any]:
-    """A quantization_config without its lists of modules, which are as long as the model is deep
-    and which no reader needs."""
+    """Returns a quantization_config without its lists of modules, which are as long as the model is
+    deep and which no reader needs."""
     return {
         key: item
         for key, item in quantization.items()

@@ -73,7 +73,7 @@ class _Body:
         """What of the body counts towards what all bodies hold: all of it until it is refused."""
 
     async def receive(self) -> Message:
-        """The next message, as ASGI's `receive` has it. Raises BodyTooLarge, TooMuchHeld or
+        """Returns the next message, as ASGI's `receive` has it. Raises BodyTooLarge, TooMuchHeld or
         BodyTooSlow."""
         if not self._more_body:
             return await self._receive()
@@ -104,8 +104,9 @@ class _Body:
                 await self._next_message(_DRAIN_PAUSE_S)
 
     async def _next_message(self, timeout_s: float = math.inf) -> Message:
-        """The next message, unless it does not come within any of three times: `timeout_s`, the
-        `wait_s` of the limit, and what is left of the time that the bytes so far are allowed."""
+        """Returns the next message, unless it does not come within any of three times: `timeout_s`,
+        the `wait_s` of the limit, and what is left of the time that the bytes so far are
+        allowed."""
         wait_s = self._limit.wait_s
         allowed_until = self._began + wait_s + self._received_bytes / _MIN_BYTES_PER_S
         left_s = allowed_until - time.monotonic()

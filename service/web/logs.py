@@ -13,7 +13,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 
 def _without_colours(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The line without uvicorn's second message, which has the first one's words in colours."""
+    """Returns the line without uvicorn's second message, which has the first one's words in
+    colours."""
     event.pop("color_message", None)
     return event
 
@@ -33,13 +34,13 @@ _encoder = json.JSONEncoder(default=str)
 
 
 def _serialised(line: dict[str, Any], **_: Any) -> str:
-    """A line as JSON. json.dumps would make an encoder for each."""
+    """Returns a line as JSON. json.dumps would make an encoder for each."""
     return _encoder.encode(line)
 
 
 def json_formatter() -> logging.Formatter:
-    """A formatter for the loggers of the standard library, which all modules and libraries use.
-    `event` is the message; the fields that a call passes as `extra` stand beside it."""
+    """Returns a formatter for the loggers of the standard library, which all modules and libraries
+    use. `event` is the message; the fields that a call passes as `extra` stand beside it."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_DETAILS,
         processors=[

@@ -10,11 +10,12 @@ _PARAMETER = re.compile(r"=[^&]*")
 
 
 def without_keys(text: str) -> str:
-    """The text with the secret of each key in it replaced. The id stays, which is no secret, and
-    by which the key can be revoked."""
+    """Returns the text with the secret of each key in it replaced. The id stays, which is no
+    secret, and by which the key can be revoked."""
     return _KEY.sub(r"\1_REDACTED", text)
 
 
 def names_of_query(query: str) -> str:
-    """A query string with its names alone: values may be anything, as a prompt or a secret."""
+    """Returns a query string with its names alone: values may be anything, as a prompt or a
+    secret."""
     return without_keys(_PARAMETER.sub("=REDACTED", query))

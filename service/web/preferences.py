@@ -37,8 +37,8 @@ WHOLE = Form()
 def requested_form(
     request: Request, view: Literal["full", "brief"] | None, shorten: Shorten
 ) -> Form:
-    """The form that `view` names, or else the Prefer header: of several preferences of a kind the
-    first counts (RFC 7240 §2)."""
+    """Returns the form that `view` names, or else the Prefer header: of several preferences of a
+    kind the first counts (RFC 7240 §2)."""
     headers = {"Vary": "Prefer"}
     preferred = _preferred_return(request)
     if view is None and preferred is not None:

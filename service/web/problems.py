@@ -306,7 +306,7 @@ def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
 
 
 async def response_of(request: Request, error: Exception) -> JSONResponse:
-    """The problem that an exception becomes, for those who show it in another form."""
+    """Returns the problem that an exception becomes, for those who show it in another form."""
     if isinstance(error, RequestValidationError):
         return await _handle_validation_error(request, error)
     if isinstance(error, DomainError):
@@ -347,7 +347,7 @@ def _shown_path(request: Request) -> str:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """The methods of all routes at this address (RFC 9110 §10.2.1)."""
+    """Returns the methods of all routes at this address (RFC 9110 §10.2.1)."""
     routes = request.app.routes
     allowed = [
         method
@@ -395,7 +395,7 @@ async def _handle_service_error(request: Request, error: Exception) -> JSONRespo
 
 
 def type_of(error: Exception) -> str:
-    """The problem type that a request which raises this exception is answered with."""
+    """Returns the problem type that a request which raises this exception is answered with."""
     if isinstance(error, ValidationError):
         return "/problems/invalid"
     is_defect = not isinstance(error, DomainError | errors.ServiceError)
@@ -403,7 +403,8 @@ def type_of(error: Exception) -> str:
 
 
 def _name_of(error: Exception) -> str:
-    """The name of the problem type of an exception, or of the nearest of its base classes."""
+    """Returns the name of the problem type of an exception, or of the nearest of its base
+    classes."""
     kinds = type(error).__mro__
     return next(_NAME_OF_EXCEPTION[kind] for kind in kinds if kind in _NAME_OF_EXCEPTION)
 
@@ -411,7 +412,7 @@ def _name_of(error: Exception) -> str:
 def _violations_response(
     scope: Scope, name: str, violations: Sequence[FieldViolation], count: int
 ) -> JSONResponse:
-    """The problem of `count` violations, of which `violations` are the first."""
+    """Returns the problem of `count` violations, of which `violations` are the first."""
     detail = violations[0].sentence() if count == 1 else f"{count} values break a rule."
     entries = [violation.entry() for violation in violations]
     return problem_response(scope, name, detail, errors=entries)

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 
 def parameters_of(dependant: Dependant) -> dict[str, bool]:
-    """The names of an endpoint's query parameters, which are the fields of its query model, and
-    whether each is a list, which is given an item at a time."""
+    """Returns the query parameters of an endpoint, which are the fields of its query model: for
+    each name, whether it is a list, whose items come as repeated parameters."""
     kinds = [parameter.field_info.annotation for parameter in dependant.query_params]
     models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return {

@@ -34,12 +34,12 @@ _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 def with_headers(*names: str) -> dict[str, Any]:
-    """The part of a response that documents these headers."""
+    """Returns the part of a response that documents these headers."""
     return {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names}}
 
 
 def problem_responses(*statuses: int) -> Responses:
-    """The problems that have these statuses, each described by the titles of its types."""
+    """Returns the problems that have these statuses, each described by the titles of its types."""
     return {status: _problem_response(status) for status in statuses}
 
 
@@ -116,7 +116,7 @@ POST_OR_CREATE_WITH_VIEW = CREATE_WITH_VIEW | {
 
 
 def page_or(table: dict[str, Any]) -> Responses:
-    """A page of a list, or all of it as a table; both have an ETag."""
+    """Returns a page of a list, or all of it as a table; both have an ETag."""
     listed = {"content": table} | with_headers("Link", "ETag")
     return {200: listed, 304: CONDITIONAL_GET[304]}
 

@@ -31,7 +31,7 @@ class Table:
     columns: Mapping[str, str]
 
     def row(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """The item in brief: its value in each column; null where it has none."""
+        """Returns the item in brief: its value in each column; null where it has none."""
         return {name: _value_at(item, path) for name, path in self.columns.items()}
 
     def lines(self, items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -66,17 +66,19 @@ def asks_for_table(request: Request, query: TableQuery) -> bool:
 
 
 def table_response(request: Request, lines: Iterator[str], name: str) -> Response:
-    """The table, as a file of this name. It has an ETag unless it is very long."""
-    held = list[str]()
+    """Returns the table, as a file of this name. It has an ETag unless it is so long that it is
+    sent while it is made."""
+    first_lines = list[str]()
     size = 0
     disposition = f"attachment; filename={name}.csv"
     for line in lines:
-        held.append(line)
+        first_lines.append(line)
         size += len(line)
         if size > _MOST_TAGGED:
             headers = {"Content-Disposition": disposition, "Vary": "Accept"}
-            return StreamingResponse(chain(held, lines), media_type=CSV, headers=headers)
-    answer = content_response(request, "".join(held).encode(), CSV)
+            content = chain(first_lines, lines)
+            return StreamingResponse(content, media_type=CSV, headers=headers)
+    answer = content_response(request, "".join(first_lines).encode(), CSV)
     answer.headers["Content-Disposition"] = disposition
     return answer
 
@@ -88,7 +90,7 @@ def csv_line(values: Iterable[Any]) -> str:
 
 
 def _value_at(item: Mapping[str, Any], path: str) -> Any:
-    """The value at a path; None where the item has none."""
+    """Returns the value at a path; None where the item has none."""
     value: Any = item
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -96,8 +98,8 @@ def _value_at(item: Mapping[str, Any], path: str) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """The value as a cell has it: JSON where it has parts. A text that a spreadsheet would run as a
-    formula begins with an apostrophe."""
+    """Returns the value as a cell has it: JSON where it has parts. A text that a spreadsheet would
+    run as a formula begins with an apostrophe."""
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):

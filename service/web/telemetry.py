@@ -103,8 +103,8 @@ def _client_address(scope: Scope) -> str | None:
 
 
 def _trace_ids(scope: Scope) -> dict[str, str]:
-    """The ids of the span that is recorded, or else of the caller's, which a `traceparent` header
-    names (W3C Trace Context)."""
+    """Returns the ids of the span that is recorded, or else of the caller's, which a `traceparent`
+    header names (W3C Trace Context)."""
     span = trace.get_current_span().get_span_context()
     headers = Headers(scope=scope)
     if not span.is_valid and "traceparent" in headers:

@@ -27,12 +27,8 @@ def ask(
     """Ask for the configuration to launch."""
     output = Output(as_json=json)
     with asking(output, "searching all layouts", local=local) as client:
-        request: Any = question.without_empty(
-            model=question.model_part(model),
-            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
-            workload=question.workload_part(seq_len, batch),
-            stack=stack,
-        )
+        parts = question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
+        request: Any = {**parts, "stack": stack}
         answer: Any = client.create_recommendation(request)
         if script:
             typer.echo(client.get_recommendation_launch_script(answer["id"], _format(answer)))

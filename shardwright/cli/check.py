@@ -46,12 +46,9 @@ def check(
     output = Output(as_json=json)
     with asking(output, "checking the job", local=local) as client:
         request: Any = launch_request(script, format_)
-        request |= question.without_empty(
-            model=question.model_part(model),
-            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
-            workload=question.workload_part(seq_len, batch),
-            store=store or None,
-        )
+        request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
+        if store:
+            request["store"] = True
         answer: Any = client.check(request)
     if output.as_json:
         output.document(answer)
@@ -65,7 +62,7 @@ def check(
 
 
 def launch_request(script: str, format_: str | None) -> dict[str, Any]:
-    """A request with the launch of a script, and the files that lie beside it."""
+    """Returns a request with the launch of a script, and the files that lie beside it."""
     text = script_of(script)
     folder = Path.cwd() if script == "-" else Path(script).parent
     files = files_beside(text, folder)

@@ -33,11 +33,7 @@ def compare(
         request: Any = {"first": launch_request(first, None)}
         if second is not None:
             request["second"] = launch_request(second, None)
-        request |= question.without_empty(
-            model=question.model_part(model),
-            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
-            workload=question.workload_part(seq_len, batch),
-        )
+        request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.compare(request)
     if output.as_json:
         output.document(answer)
@@ -55,6 +51,6 @@ def compare(
 
 
 def _terms(answer: dict[str, Any]) -> list[tuple[str, float]]:
-    """The terms of a step in which two layouts differ, the largest difference first."""
+    """Returns the terms of a step in which two layouts differ, the largest difference first."""
     differing = [(term, more) for term, more in answer["time"].items() if more]
     return sorted(differing, key=lambda term: -abs(term[1]))

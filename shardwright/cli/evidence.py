@@ -29,7 +29,7 @@ def evidence(
 
 
 def _row(run: dict[str, Any]) -> list[str]:
-    """A run as a line of the table, with the interval of its prediction."""
+    """Returns a run as a line of the table, with the interval of its prediction."""
     cluster, measured, predicted = run["cluster"], run["measured"] or {}, run["predicted"] or {}
     seconds = measured.get("step_time_s")
     low, high = predicted.get("step_time_low_s"), predicted.get("step_time_high_s", 0.0)
@@ -44,5 +44,5 @@ def _row(run: dict[str, Any]) -> list[str]:
 
 
 def _name(part: Any) -> str:
-    """The name of a part of a question, which is the part or stands in it."""
+    """Returns the name of a part of a question, which is the part or stands in it."""
     return str(part.get("name", part.get("id", ""))) if isinstance(part, dict) else str(part)

@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
 
 
 def of_verdict(verdict: str, *, strict: bool = False) -> ExitCode:
-    """The exit code of a check. A verdict that this client does not know cannot be told."""
+    """Returns the exit code of a check. A verdict that this client does not know cannot be told."""
     codes = {
         "go": ExitCode.OK,
         "go_with_warnings": ExitCode.WARNINGS if strict else ExitCode.OK,

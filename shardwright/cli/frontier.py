@@ -33,13 +33,8 @@ def frontier(
     """Say over a grid of clusters and models where a pipeline is worth its trouble."""
     output = Output(as_json=json)
     with asking(output, "searching every point", local=local) as client:
-        request: Any = question.without_empty(
-            model=question.model_part(model),
-            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
-            workload=question.workload_part(seq_len, batch),
-            stack=stack,
-            grid=dict(map(_axis, vary)),
-        )
+        parts = question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
+        request: Any = {**parts, "stack": stack, "grid": dict(map(_axis, vary))}
         answer: Any = client.draw_frontier(request)
     if output.as_json:
         output.document(answer)
@@ -52,7 +47,7 @@ def frontier(
 
 
 def _axis(text: str) -> tuple[str, list[float]]:
-    """An axis of the grid. Raises ValueError where it is none."""
+    """Returns an axis of the grid. Raises ValueError where it is none."""
     name, _, values = text.partition("=")
     number = int if name in _WHOLE else float
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwright.secrets import mask_secrets
 
-_NAMED = re.compile(
+_FILE_NAME = re.compile(
     r"(?<![\w./~-])[\w./~-]*[\w-]\.(?:ya?ml|json|toml|sh|env|conf|cfg|py)\b", re.ASCII
 )
 """A word that looks like the name of a file of settings or of a script. It is looked for where a
@@ -17,7 +17,7 @@ word begins, since a long one, such as data in base64, would else be read once f
 _MOST_CHARACTERS = 2**16  # of a script: what the service reads of a text
 _MOST_FILES = 16  # of a job: script, settings, DeepSpeed document, model; recipes have a few more
 _MOST_BYTES = _MOST_CHARACTERS  # of one file beside it
-_SENT = (".yaml", ".yml", ".json", ".toml", ".sh", ".env", ".conf", ".cfg")
+_SENT_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".env", ".conf", ".cfg")
 """The endings of files that are sent. What a program of Python does is not read of its text."""
 
 
@@ -26,7 +26,8 @@ class UnreadableFile(Exception):
 
 
 def read_text(name: str) -> str:
-    """The text of a file, or of standard input where the name is "-". Raises UnreadableFile."""
+    """Returns the text of a file, or of standard input where the name is "-". Raises
+    UnreadableFile."""
     if name == "-":
         return sys.stdin.read()
     try:
@@ -41,8 +42,8 @@ def file_words(name: str) -> str:
 
 
 def script_of(name: str) -> str:
-    """The text of a job's script, with its secrets masked. Raises UnreadableFile where there is no
-    script in the file."""
+    """Returns the text of a job's script, with its secrets masked. Raises UnreadableFile where
+    there is no script in the file."""
     text = read_text(name)
     place = file_words(name)
     if "\0" in text:
@@ -58,7 +59,8 @@ def script_of(name: str) -> str:
 
 
 def files_beside(script: str, folder: Path) -> dict[str, str]:
-    """The files that a script names and that lie beside it, by the names that it has for them.
+    """Returns the files that a script names and that lie beside it, by the names that it has for
+    them.
 
     Files that these name in turn are sent too. Only files below the folder are: a script may name
     whatever it likes.
@@ -66,24 +68,29 @@ def files_beside(script: str, folder: Path) -> dict[str, str]:
     files: dict[str, str] = {}
     texts = [script]
     while texts and len(files) < _MOST_FILES:
-        for name, path in _named_in(texts.pop(), folder):
+        for name, path in _files_named_in(texts.pop(), folder):
             if name not in files and len(files) < _MOST_FILES:
                 files[name] = mask_secrets(path.read_text(encoding="utf-8", errors="replace"))
                 texts.append(files[name])
     return files
 
 
-def _named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The names in a text of files to send, and where they lie."""
+def _files_named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yields the names in a text of files to send, and where they lie."""
     inside = folder.resolve()
-    for name in dict.fromkeys(_NAMED.findall(text)):
+    for name in dict.fromkeys(_FILE_NAME.findall(text)):
         path = _beside(name, inside)
-        if path is not None and path.suffix in _SENT and path.stat().st_size <= _MOST_BYTES:
+        if (
+            path is not None
+            and path.suffix in _SENT_SUFFIXES
+            and path.stat().st_size <= _MOST_BYTES
+        ):
             yield name, path
 
 
 def _beside(name: str, folder: Path) -> Path | None:
-    """The file of a name, by its path or by its last steps; None where none lies in the folder."""
+    """Returns the file of a name, by its path or by its last steps; None where none lies in the
+    folder."""
     steps = Path(name).parts
     for start in range(len(steps)):
         path = folder.joinpath(*steps[start:]).resolve()

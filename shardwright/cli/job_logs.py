@@ -19,11 +19,11 @@ def log_of(name: str) -> str:
     """Returns the log of a file, or of standard input where the name is "-". Raises
     UnreadableFile."""
     if name == "-":
-        text = _sent(sys.stdin.buffer)
+        text = _head_and_tail(sys.stdin.buffer)
     else:
         try:
             with Path(name).open("rb") as file:
-                text = _sent(file)
+                text = _head_and_tail(file)
         except OSError as error:
             raise UnreadableFile(f"{name} cannot be read: {error.strerror}") from None
     if not text:
@@ -31,9 +31,9 @@ def log_of(name: str) -> str:
     return text
 
 
-def _sent(file: BinaryIO) -> str:
-    """The head and the tail of a log. Nodes that crash leave NUL characters in theirs, which a
-    request may not have."""
+def _head_and_tail(file: BinaryIO) -> str:
+    """Returns the head and the tail of a log. Nodes that crash leave NUL characters in theirs,
+    which a request may not have."""
     head = file.read(_HEAD_BYTES)
     if file.seekable():
         size = file.seek(0, os.SEEK_END)

@@ -81,7 +81,7 @@ class Output:
             self.console.print(Text(f"{_INDENT}{line}", style="dim"))
 
     def _wrapped(self, text: str) -> list[str]:
-        """The lines of a text behind the column of marks."""
+        """Returns the lines of a text behind the column of marks."""
         width = max(self.console.width - len(_INDENT), _NARROWEST)
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
@@ -114,7 +114,7 @@ class Output:
 
 
 def interval(middle: float, low: float, high: float, unit: str) -> str:
-    """A number with its 80% interval, such as "2.05 s (1.79 to 2.35)"."""
+    """Returns a number with its 80% interval, such as "2.05 s (1.79 to 2.35)"."""
     return f"{rounded(middle)} {unit} ({rounded(low)} to {rounded(high)})"
 
 
@@ -128,12 +128,12 @@ def probability(share: float) -> str:
 
 
 def rounded(number: float) -> str:
-    """A number to three digits, without an exponent."""
+    """Returns a number to three digits, without an exponent."""
     return f"{number:.3g}" if abs(number) < _FOUR_DIGITS else f"{number:,.0f}"
 
 
 def layout_words(layout: Mapping[str, Any]) -> str:
-    """A layout in its degrees, such as "dp_shard=64 tp=2 micro_batch=1 zero_stage=3"."""
+    """Returns a layout in its degrees, such as "dp_shard=64 tp=2 micro_batch=1 zero_stage=3"."""
     degrees = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
     parts = [f"{name}={layout[name]}" for name in degrees if layout.get(name, 1) not in (1, None)]
     parts += [

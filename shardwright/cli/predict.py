@@ -27,11 +27,8 @@ def predict(
     """Predict a job as it is written, and keep the prediction for a report."""
     output = Output(as_json=json)
     with asking(output, "predicting the job", local=local) as client:
-        request: Any = launch_request(script, None) | question.without_empty(
-            model=question.model_part(model),
-            cluster=question.cluster_part(on, nodes, gpus_per_node, chips),
-            workload=question.workload_part(seq_len, batch),
-        )
+        request: Any = launch_request(script, None)
+        request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.create_prediction(request)
     if output.as_json:
         output.document(answer)

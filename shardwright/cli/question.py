@@ -35,7 +35,7 @@ AsJson = Annotated[
 
 
 def model_part(model: str | None) -> Any:
-    """The model as a request has it: its name, or the document of a config.json."""
+    """Returns the model as a request has it: its name, or the document of a config.json."""
     if model is None or not Path(model).is_file():
         return model
     return json.loads(read_text(model))
@@ -44,8 +44,8 @@ def model_part(model: str | None) -> Any:
 def cluster_part(
     on: str | None, nodes: int | None, gpus_per_node: int | None, chips: int | None
 ) -> dict[str, Any] | None:
-    """The cluster as a request has it; None where no option says it. Raises ValueError where a
-    number of chips has no name of a chip."""
+    """Returns the cluster as a request has it; None where no option says it. Raises ValueError
+    where a number of chips has no name of a chip."""
     if nodes is not None and chips is None:
         chips = nodes * (gpus_per_node or _CHIPS_OF_NODE)
     if on is None:
@@ -56,10 +56,27 @@ def cluster_part(
 
 
 def workload_part(seq_len: int | None, batch: int | None) -> dict[str, Any]:
-    given = {"seq_len": seq_len, "global_batch": batch}
-    return {name: value for name, value in given.items() if value is not None}
+    return without_empty(seq_len=seq_len, global_batch=batch)
+
+
+def question_parts(
+    model: str | None,
+    on: str | None,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    chips: int | None,
+    seq_len: int | None,
+    batch: int | None,
+) -> dict[str, Any]:
+    """Returns the model, the cluster and the workload as a request has them, without those that no
+    option says."""
+    return without_empty(
+        model=model_part(model),
+        cluster=cluster_part(on, nodes, gpus_per_node, chips),
+        workload=workload_part(seq_len, batch),
+    )
 
 
 def without_empty(**parts: Any) -> dict[str, Any]:
-    """The members of a request that are given."""
+    """Returns the members that are neither None nor an empty object."""
     return {name: value for name, value in parts.items() if value not in (None, {})}

@@ -50,13 +50,14 @@ def report(
     needed: the job's environment has it."""
     output = Output(as_json=json)
     with asking(output, "reading the log") as client:
-        named = {
+        ids: dict[str, Any] = {
             "recommendation_id": recommendation,
             "prediction_id": prediction,
             "check_id": check,
         }
         launch = None if job is None else launch_request(job, None)["launch"]
-        ids: dict[str, Any] = named if launch or any(named.values()) else report_members(os.environ)
+        if not launch and not any(ids.values()):
+            ids = report_members(os.environ)
         history = _history(log, mlflow, csv)
         if history is not None and history.parameters and not launch and not any(ids.values()):
             launch = {"arguments": history.launch_text()}
@@ -80,10 +81,14 @@ def report(
             answer = client.create_report(request)
     if output.as_json:
         output.document(answer)
-        return
-    stored = answer.get("report", answer)
-    measured, residual = stored.get("measured") or {}, stored.get("residual")
-    seconds = measured.get("step_time_s")
+    else:
+        _show(output, answer.get("report", answer))
+
+
+def _show(output: Output, stored: dict[str, Any]) -> None:
+    """Print a stored report for people: its id, and the measured beside the predicted step time."""
+    residual = stored.get("residual")
+    seconds = (stored.get("measured") or {}).get("step_time_s")
     sentence = "" if seconds is None else f"a step took {rounded(seconds)} s"
     if residual is not None:
         is_within = "within" if stored["within_interval"] else "outside of"
@@ -94,7 +99,8 @@ def report(
 
 
 def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistory | None:
-    """The history that stands in place of a log. Raises ValueError unless there is one of these."""
+    """Returns the history that stands in place of a log. Raises ValueError unless there is one of
+    these."""
     if sum(source is not None for source in (log, mlflow, csv)) != 1:
         raise ValueError("say what to report: a LOG, --mlflow RUN or --csv FILE")
     if mlflow is not None:
@@ -103,7 +109,7 @@ def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistor
 
 
 def _label(text: str) -> tuple[str, str]:
-    """A label of the report. Raises ValueError where it has no name."""
+    """Returns a label of the report. Raises ValueError where it has no name."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"--label {text}: say a name and a value, as user=ada")

@@ -82,7 +82,8 @@ class RunHistory:
         return _median([*_durations(longest)])
 
     def _peak(self, name: re.Pattern[str]) -> float | None:
-        """The highest value in GiB of a metric with such a name; None where there is none."""
+        """Returns the highest value in GiB of a metric with such a name; None where there is
+        none."""
         values = {
             metric: max(point.value for point in points)
             for metric, points in self.metrics.items()
@@ -123,7 +124,10 @@ def mlflow_history(run_id: str) -> RunHistory:
     try:
         run = client.get_run(run_id)
         metrics = {
-            name: [HistoryPoint(m.step, m.timestamp / 1e3, m.value) for m in history]
+            name: [
+                HistoryPoint(metric.step, metric.timestamp / 1e3, metric.value)
+                for metric in history
+            ]
             for name in run.data.metrics
             if (history := client.get_metric_history(run_id, name))
         }
@@ -136,8 +140,10 @@ def mlflow_history(run_id: str) -> RunHistory:
 
 
 def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
-    """The seconds of a step, on average between two points."""
-    timed = sorted((p for p in points if p.at_s is not None), key=lambda point: point.step)
+    """Yields the seconds of a step, on average between two points."""
+    timed = sorted(
+        (point for point in points if point.at_s is not None), key=lambda point: point.step
+    )
     for first, second in zip(timed, timed[1:], strict=False):
         steps = second.step - first.step
         if steps > 0 and first.at_s is not None and second.at_s is not None:

@@ -51,8 +51,9 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
 
 
 def connected(settings: ClientSettings) -> Client:
-    """A client. httpx takes longer to import than all else, and help and completion need none. Its
-    own command line, which brings in rich, it does without where that cannot be imported."""
+    """Returns a client. httpx takes longer to import than all else, and help and completion need
+    none. Its own command line, which brings in rich, it does without where that cannot be
+    imported."""
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from shardwright.client.client import Client
 
@@ -69,7 +70,7 @@ def _settings(*, local: bool) -> Iterator[ClientSettings]:
 
 
 def _details(problem: Problem) -> list[str]:
-    """The lines below what a problem says first."""
+    """Returns the lines below what a problem says first."""
     if isinstance(problem, Unauthorized):
         return ["give the key in SHARDWRIGHT_KEY, or in the file that SHARDWRIGHT_KEY_FILE names"]
     cures = dict.fromkeys(_CURES[error.field] for error in problem.errors if error.field in _CURES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product, starmap
 from typing import Annotated, Any
 
 import typer
@@ -30,25 +31,25 @@ def sweep(
         request: Any = {
             "models": [question.model_part(name) for name in model],
             "clusters": [_cluster(place) for place in on],
-            "workloads": [question.workload_part(s, b) for s in seq_len for b in batch],
+            "workloads": list(starmap(question.workload_part, product(seq_len, batch))),
             "stacks": stack,
         }
-        made: Any = client.create_sweep(request)
-        with _bar(output, made["total"]) as advance:
-            for event in client.watch_sweep(made["id"]):
+        created: Any = client.create_sweep(request)
+        with _bar(output, created["total"]) as advance:
+            for event in client.watch_sweep(created["id"]):
                 if event.name == "item":
                     advance()
-        items: Any = [*client.list_sweep_items(made["id"])]
+        items: Any = [*client.list_sweep_items(created["id"])]
     if output.as_json:
         output.document(items)
         return
     columns = ["model", "chips", "sequence", "batch", "stack", "layout", "a step takes"]
     output.table(columns, [_row(item) for item in items])
-    output.more(f"sweep {made['id']}")
+    output.more(f"sweep {created['id']}")
 
 
 def _cluster(text: str) -> Any:
-    """A cluster of a sweep. Raises ValueError where its number of chips is none."""
+    """Returns a cluster of a sweep. Raises ValueError where its number of chips is none."""
     name, _, chips = text.partition(":")
     if not chips.isdigit():
         raise ValueError(f"--on {text}: say the chips as well, as {name}:64")

@@ -42,12 +42,12 @@ class AsyncClient(AsyncRoutes):
         step = next(steps)
         try:
             while True:
-                step = steps.send(await self._came_of(step))
+                step = steps.send(await self._outcome_of(step))
         except StopIteration as end:
             answer: Answer = end.value
             return answer
 
-    async def _came_of(
+    async def _outcome_of(
         self, step: httpx.Request | Pause
     ) -> httpx.Response | httpx.TransportError | None:
         if isinstance(step, Pause):
@@ -59,7 +59,7 @@ class AsyncClient(AsyncRoutes):
             return error
 
     async def _pages(self, call: Call[Any]) -> AsyncIterator[Any]:
-        """The items of all pages, each fetched when it is needed."""
+        """Yields the items of all pages, each fetched when it is needed."""
         page = await self._send(call)
         for item in page["items"]:
             yield item
@@ -69,7 +69,7 @@ class AsyncClient(AsyncRoutes):
                 yield item
 
     async def _events(self, call: Call[Any]) -> AsyncIterator[Event]:
-        """The events of a stream until its `end`, taken up again where it was cut off."""
+        """Yields the events of a stream until its `end`, taken up again where it was cut off."""
         reader = EventReader()
         cut_off: httpx.TransportError | None = None
         for _ in range(1 + self.settings.retries):

@@ -28,25 +28,25 @@ class Call(Generic[Answer]):
     accept: str = "application/json"
 
     def given_query(self) -> dict[str, Any]:
-        """The members of the query that are given."""
+        """Returns the members of the query that are given."""
         return _given(self.query)
 
     def given_headers(self) -> dict[str, str]:
-        """The headers that are given."""
+        """Returns the headers that are given."""
         return {name: str(value) for name, value in _given(self.headers).items()}
 
     def next_page(self, cursor: str) -> Call[Answer]:
-        """The call of the page at a cursor."""
+        """Returns the call of the page at a cursor."""
         return replace(self, query={**self.query, "cursor": cursor})
 
     def stream_headers(self, last_id: str | None) -> dict[str, str]:
-        """The headers of a stream, which goes on behind the event of an id."""
+        """Returns the headers of a stream, which goes on behind the event of an id."""
         resumed = {} if last_id is None else {"Last-Event-ID": last_id}
         return {**self.given_headers(), "Accept": self.accept, **resumed}
 
 
 def quoted(value: object) -> str:
-    """A value as a step of a path."""
+    """Returns a value as a step of a path."""
     return quote(str(value), safe="")
 
 

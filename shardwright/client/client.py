@@ -40,12 +40,14 @@ class Client(Routes):
         step = next(steps)
         try:
             while True:
-                step = steps.send(self._came_of(step))
+                step = steps.send(self._outcome_of(step))
         except StopIteration as end:
             answer: Answer = end.value
             return answer
 
-    def _came_of(self, step: httpx.Request | Pause) -> httpx.Response | httpx.TransportError | None:
+    def _outcome_of(
+        self, step: httpx.Request | Pause
+    ) -> httpx.Response | httpx.TransportError | None:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None
@@ -55,7 +57,7 @@ class Client(Routes):
             return error
 
     def _pages(self, call: Call[Any]) -> Iterator[Any]:
-        """The items of all pages, each fetched when it is needed."""
+        """Yields the items of all pages, each fetched when it is needed."""
         page = self._send(call)
         yield from page["items"]
         while page["next"]:
@@ -63,7 +65,7 @@ class Client(Routes):
             yield from page["items"]
 
     def _events(self, call: Call[Any]) -> Iterator[Event]:
-        """The events of a stream until its `end`, taken up again where it was cut off."""
+        """Yields the events of a stream until its `end`, taken up again where it was cut off."""
         reader = EventReader()
         cut_off: httpx.TransportError | None = None
         for _ in range(1 + self.settings.retries):

@@ -134,6 +134,6 @@ _KINDS: Mapping[int, type[Problem]] = {
 
 
 def problem_of(document: Mapping[str, Any], status: int, retry_after_s: float | None) -> Problem:
-    """The exception of a problem document that came with a status."""
+    """Returns the exception of a problem document that came with a status."""
     kind = _KINDS.get(status, Problem)
     return kind({"status": status, **document}, retry_after_s)

@@ -27,7 +27,7 @@ class EventReader:
         """By which a stream that was cut off is taken up again."""
 
     def feed(self, line: str) -> Event | None:
-        """The event that ends with a line; None within one."""
+        """Returns the event that ends with a line; None within one."""
         if not line:
             return self._end()
         name, _, value = line.partition(":")

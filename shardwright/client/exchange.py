@@ -17,13 +17,7 @@ from typing import Any
 import httpx
 
 from shardwright.client.call import Call
-from shardwright.client.errors import (
-    Problem,
-    TimedOut,
-    Unreachable,
-    UnreadableAnswer,
-    problem_of,
-)
+from shardwright.client.errors import Problem, TimedOut, Unreachable, UnreadableAnswer, problem_of
 from shardwright.client.settings import ClientSettings
 
 _AGAIN = (408, 429, 502, 503, 504)  # of the way to the service, or of its load: they pass
@@ -49,17 +43,17 @@ def exchange(
     build: Callable[..., httpx.Request],
     clock: Callable[[], float] = time.monotonic,
 ) -> Steps:
-    """Yields requests and pauses, takes what came of each, and returns the answer.
+    """Yields requests and pauses, is sent the outcome of each, and returns the answer.
 
     `build` makes a request, as `httpx.Client.build_request` does. Raises Problem where the service
-    refuses, and Unreachable, TimedOut or UnreadableAnswer where there is no answer of it.
+    refuses, and Unreachable, TimedOut or UnreadableAnswer where it does not answer.
     """
     deadline = clock() + settings.timeout_s
     headers = {"Accept": call.accept, **call.given_headers()}
     if call.takes_key:
         headers.setdefault("Idempotency-Key", str(uuid.uuid4()))
-    tried = 0
-    said: httpx.Response | None = None
+    attempts = 0
+    last_response: httpx.Response | None = None
     while True:
         left_s = deadline - clock()
         request = build(
@@ -70,14 +64,14 @@ def exchange(
             json=call.body,
             timeout=max(left_s, 0.001),  # httpx takes 0 for no limit at all
         )
-        came = yield request
-        if isinstance(came, httpx.Response) and not _may_pass(came):
-            return _answer(call, came)
-        said = came if isinstance(came, httpx.Response) else said
-        pause_s = _pause_s(came, tried)
-        tried += 1
-        if tried > settings.retries or clock() + pause_s >= deadline:
-            raise _failure(came, said, settings)
+        outcome = yield request
+        if isinstance(outcome, httpx.Response) and not _may_pass(outcome):
+            return _answer(call, outcome)
+        last_response = outcome if isinstance(outcome, httpx.Response) else last_response
+        pause_s = _pause_s(outcome, attempts)
+        attempts += 1
+        if attempts > settings.retries or clock() + pause_s >= deadline:
+            raise _failure(outcome, last_response, settings)
         yield Pause(pause_s)
 
 
@@ -87,32 +81,34 @@ def _may_pass(response: httpx.Response) -> bool:
     return response.status_code in _AGAIN or is_still_running
 
 
-def _pause_s(came: object, tried: int) -> float:
+def _pause_s(outcome: object, attempts: int) -> float:
     """Returns the seconds to wait before the next try: as many as the service says, and otherwise
     more each time. They are drawn at random, so that callers that were refused together do not come
     back together."""
-    said = retry_after_s(came) if isinstance(came, httpx.Response) else None
-    if said is not None:
-        return said
-    longest = min(_FIRST_PAUSE_S * 2**tried, _LONGEST_PAUSE_S)
+    requested_s = retry_after_s(outcome) if isinstance(outcome, httpx.Response) else None
+    if requested_s is not None:
+        return requested_s
+    longest = min(_FIRST_PAUSE_S * 2**attempts, _LONGEST_PAUSE_S)
     return float(longest * random.uniform(0.5, 1))
 
 
 def retry_after_s(response: httpx.Response) -> float | None:
-    """The seconds of Retry-After; None where there is none, or a date."""
+    """Returns the seconds of Retry-After; None where there is none, or a date."""
     try:
         return float(response.headers["Retry-After"])
     except (KeyError, ValueError):
         return None
 
 
-def _failure(came: object, said: httpx.Response | None, settings: ClientSettings) -> Exception:
+def _failure(
+    outcome: object, last_response: httpx.Response | None, settings: ClientSettings
+) -> Exception:
     """Returns the error that the last try ended with. Where the service gave no more answer in
     time, that is what it said before."""
-    if said is not None and isinstance(came, (httpx.Response, httpx.ReadTimeout)):
-        return refusal(said)
-    if isinstance(came, httpx.ConnectTimeout) or not isinstance(came, httpx.TimeoutException):
-        reason = str(came) or type(came).__name__
+    if last_response is not None and isinstance(outcome, (httpx.Response, httpx.ReadTimeout)):
+        return refusal(last_response)
+    if isinstance(outcome, httpx.ConnectTimeout) or not isinstance(outcome, httpx.TimeoutException):
+        reason = str(outcome) or type(outcome).__name__
         return Unreachable(
             f"no Shardwright answers at {settings.url} ({reason}): start one with `shardwright"
             " serve`, or set SHARDWRIGHT_URL to where it is"
@@ -124,7 +120,7 @@ def _failure(came: object, said: httpx.Response | None, settings: ClientSettings
 
 
 def refusal(response: httpx.Response) -> Problem | UnreadableAnswer:
-    """The error of a response that is none with success."""
+    """Returns the error of a response that is none with success."""
     try:
         document = response.json()
     except ValueError:

@@ -9,7 +9,8 @@ from shardwright.version import VERSION
 
 
 def http_options(settings: ClientSettings) -> dict[str, Any]:
-    """The options of an httpx client. Proxies are those of the environment, as httpx has them."""
+    """Returns the options of an httpx client. Proxies are those of the environment, as httpx has
+    them."""
     headers = {"User-Agent": f"shardwright/{VERSION}"}
     if settings.key is not None:
         headers["Authorization"] = f"Bearer {settings.key}"

@@ -28,7 +28,7 @@ class ClientSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """The settings that SHARDWRIGHT_URL, SHARDWRIGHT_KEY or SHARDWRIGHT_KEY_FILE, and
+        """Returns the settings that SHARDWRIGHT_URL, SHARDWRIGHT_KEY or SHARDWRIGHT_KEY_FILE, and
         SHARDWRIGHT_TIMEOUT_S give. Raises ValueError where one of them is wrong."""
         given = os.environ if environment is None else environment
         key = given.get("SHARDWRIGHT_KEY") or None

@@ -19,10 +19,7 @@ _NO_TRAINING = "not-a-training-job"
 
 
 def question(
-    launch: Mapping[str, Any],
-    *,
-    chip: str | None = None,
-    num_chips: int | None = None,
+    launch: Mapping[str, Any], *, chip: str | None = None, num_chips: int | None = None
 ) -> dict[str, Any]:
     """Returns what is asked about a launch. Without a chip, what the launch itself asks its
     scheduler for says which chips there are."""
@@ -51,12 +48,12 @@ def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
     try:
         return Finding.of(within(policy.budget_s, ask), policy.enforce)
     except Problem as problem:
-        return Finding() if _trains_nothing(problem) else _not_checked(problem.detail)
+        return Finding() if _is_not_training(problem) else _not_checked(problem.detail)
     except Exception as error:  # noqa: BLE001 - a job goes on whatever befalls its check
         return _not_checked(str(error) or type(error).__name__)
 
 
-def _trains_nothing(problem: Problem) -> bool:
+def _is_not_training(problem: Problem) -> bool:
     """Returns whether the job is none that the service knows. Most jobs of a cluster are not, and
     are passed over in silence."""
     fields = {error.field for error in problem.errors}

@@ -28,12 +28,12 @@ def run_answer(request: Mapping[str, Any], policy: HookPolicy) -> tuple[dict[str
     if finding.is_refused:
         return {"spec": spec, "error": finding.line(MORE)}, finding
     if policy.patch and finding.verdict is not None:
-        spec = {**spec, "configuration": _changed(configuration, finding, policy)}
+        spec = {**spec, "configuration": _with_message(configuration, finding, policy)}
     return {"spec": spec, "error": None}, finding
 
 
 def _task(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """The run as a task of SkyPilot, which the service reads: commands, nodes and GPUs."""
+    """Returns the run as a task of SkyPilot, which the service reads: commands, nodes and GPUs."""
     resources = configuration.get("resources") or {}
     accelerators = _accelerators(resources.get("gpu") or {})
     return {
@@ -45,7 +45,7 @@ def _task(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _accelerators(gpu: Any) -> str | None:
-    """The GPUs of a node, such as H100:8; None where their kind is open."""
+    """Returns the GPUs of a node, such as H100:8; None where their kind is open."""
     if not isinstance(gpu, Mapping) or not gpu.get("name"):
         return None
     names = gpu["name"]
@@ -63,10 +63,10 @@ def _variables(env: Any) -> dict[str, str]:
     return {name: value for name, is_joined, value in pairs if is_joined}
 
 
-def _changed(
+def _with_message(
     configuration: Mapping[str, Any], finding: Finding, policy: HookPolicy
 ) -> dict[str, Any]:
-    """A configuration that prints what was found before it runs."""
+    """Returns a configuration that prints what was found before it runs."""
     variables = {**finding.variables(policy.service.url), "SHARDWRIGHT_CHECK": finding.line(MORE)}
     env = configuration.get("env") or {}
     if isinstance(env, Mapping):

@@ -51,22 +51,23 @@ class Finding:
         return ":".join(filter(None, ("shardwright", self.verdict, self.run_id)))
 
     def variables(self, url: str) -> dict[str, str]:
-        """The variables by which a run finds the service, and the check that it belongs to."""
+        """Returns the variables by which a run finds the service, and the check that it belongs
+        to."""
         given = {"SHARDWRIGHT_URL": url, VARIABLE: self.run_id}
         return {name: value for name, value in given.items() if value is not None}
 
     def line(self, more: str) -> str:
-        """All sentences in one line, which ends with where to read more."""
+        """Returns all sentences in one line, which ends with where to read more."""
         where = (f"more: {more}",) if self.verdict is not None else ()
         return "shardwright: " + "; ".join((*self.sentences, *where)) if self.sentences else ""
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """The reason of a verdict: the first rule or warning, where there is one."""
+    """Returns the reason of a verdict: the first rule or warning, where there is one."""
     broken: Sequence[Mapping[str, Any]] = answer.get("broken_rules") or ()
-    of_flags = [rule for rule in broken if rule.get("setting")]
+    with_setting = [rule for rule in broken if rule.get("setting")]
     if broken:
-        rule = (of_flags or broken)[0]
+        rule = (with_setting or broken)[0]
         flag = f"{rule['setting']} {rule['value']}: " if rule.get("setting") else ""
         return f"{flag}{rule['rule']}"
     if answer["verdict"] == "go_with_warnings" and answer.get("warnings"):

@@ -41,7 +41,7 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
             return
         try:
             policy = HookPolicy.read()
-            finding = self._found(task, executor, policy)
+            finding = self._check_task(task, executor, policy)
         except (OSError, ValueError) as error:
             sys.stderr.write(f"shardwright: not checked, goes on unchanged: {error}\n")
             return
@@ -54,7 +54,7 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
             variables = finding.variables(policy.service.url)
             executor.env_vars = {**variables, **executor.env_vars}
 
-    def _found(self, task: Script, executor: Executor, policy: HookPolicy) -> Finding:
+    def _check_task(self, task: Script, executor: Executor, policy: HookPolicy) -> Finding:
         text = task.inline or _command(task)
         partition = getattr(executor, "partition", None)
         launch = {
@@ -72,7 +72,7 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
 
 
 def _command(task: Script) -> str:
-    """The command of a task; the text of its script where that is one of the shell."""
+    """Returns the command of a task; the text of its script where that is one of the shell."""
     if task.entrypoint in ("bash", "sh") and Path(task.path).is_file():
         return Path(task.path).read_text(encoding="utf-8", errors="replace")
     module = ["-m"] if task.m else []

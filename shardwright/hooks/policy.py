@@ -46,21 +46,21 @@ class HookPolicy:
         """Returns the settings of the file, and of the environment where the file is silent. Raises
         OSError where a file that is named cannot be read, and ValueError for what is wrong in
         it."""
-        given = os.environ if environment is None else environment
-        path = Path(given.get("SHARDWRIGHT_HOOKS") or POLICY_FILE)
-        is_named = "SHARDWRIGHT_HOOKS" in given
+        variables = os.environ if environment is None else environment
+        path = Path(variables.get("SHARDWRIGHT_HOOKS") or POLICY_FILE)
+        is_named = "SHARDWRIGHT_HOOKS" in variables
         text = path.read_text(encoding="utf-8") if is_named or path.exists() else ""
         try:
-            return cls._of(tomllib.loads(text), given)
+            return cls._from_document(tomllib.loads(text), variables)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
-    def _of(cls, document: Mapping[str, Any], environment: Mapping[str, str]) -> Self:
+    def _from_document(cls, document: Mapping[str, Any], environment: Mapping[str, str]) -> Self:
         unknown = sorted(document.keys() - _NAMES)
         if unknown:
-            known = ", ".join(sorted(_NAMES))
-            raise ValueError(f"{unknown[0]} is no setting; there are {known}")
+            names = ", ".join(sorted(_NAMES))
+            raise ValueError(f"{unknown[0]} is no setting; there are {names}")
         enforce = frozenset(document.get("enforce", ()))
         if not enforce <= _ENFORCEABLE:
             raise ValueError(f"enforce may name {' and '.join(sorted(_ENFORCEABLE))} only")
@@ -80,10 +80,10 @@ class HookPolicy:
 
 def _service(document: Mapping[str, Any], environment: Mapping[str, str]) -> ClientSettings:
     """Returns the address and the key that the file gives, else those of the environment."""
-    given = dict(environment)
+    variables = dict(environment)
     if "url" in document:
-        given["SHARDWRIGHT_URL"] = str(document["url"])
+        variables["SHARDWRIGHT_URL"] = str(document["url"])
     if "key_file" in document:
-        given.pop("SHARDWRIGHT_KEY", None)  # that of the user, which goes before a file
-        given["SHARDWRIGHT_KEY_FILE"] = str(document["key_file"])
-    return ClientSettings.from_environment(given)
+        variables.pop("SHARDWRIGHT_KEY", None)  # that of the user, which goes before a file
+        variables["SHARDWRIGHT_KEY_FILE"] = str(document["key_file"])
+    return ClientSettings.from_environment(variables)

@@ -29,13 +29,13 @@ def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
     finding = find(policy, question(launch))
     task = request["task"]
     if policy.patch and finding.verdict is not None:
-        task = _changed(task, finding, policy)
+        task = _with_message(task, finding, policy)
     answer = {"task": task, "skypilot_config": request["skypilot_config"]}
     return json.dumps(answer), finding
 
 
-def _changed(task: str, finding: Finding, policy: HookPolicy) -> str:
-    """A task that prints what was found before it runs."""
+def _with_message(task: str, finding: Finding, policy: HookPolicy) -> str:
+    """Returns a task that prints what was found before it runs."""
     document = yaml.safe_load(task)
     if not isinstance(document, Mapping) or "run" not in document:
         return task

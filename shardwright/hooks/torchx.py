@@ -55,7 +55,7 @@ def torchrun(
     variables = dict(env or {})
     if policy is not None:
         program = ["-m", m] if m else [script or ""]
-        finding = _found(policy, [*program, *script_args], j, h, variables)
+        finding = _check_launch(policy, [*program, *script_args], j, h, variables)
         line = finding.line("shardwright check")
         if line:
             sys.stderr.write(f"{line}\n")
@@ -63,7 +63,7 @@ def torchrun(
             raise ValueError(line)
         if policy.patch and finding.verdict is not None:
             variables = {**finding.variables(policy.service.url), **variables}
-    given = {"image": image} if image else {}
+    image_option = {"image": image} if image else {}
     return dist.torchrun(
         *script_args,
         script=script,
@@ -77,12 +77,12 @@ def torchrun(
         env=variables,
         mounts=mounts,
         max_retries=max_retries,
-        **given,
+        **image_option,
     )
 
 
 def _policy() -> HookPolicy | None:
-    """The administrator's policy; None where it cannot be read, so that the job goes on."""
+    """Returns the administrator's policy; None where it cannot be read, so that the job goes on."""
     try:
         return HookPolicy.read()
     except (OSError, ValueError) as error:
@@ -90,10 +90,11 @@ def _policy() -> HookPolicy | None:
         return None
 
 
-def _found(
+def _check_launch(
     policy: HookPolicy, words: Sequence[str], j: str, h: str | None, env: Mapping[str, str]
 ) -> Finding:
-    """Returns what a check finds of torchrun with these words on so many nodes."""
+    """Returns what a check finds of torchrun with these words. `j` says on how many nodes, and with
+    how many processes on each; `h` names the resource of a node."""
     nodes, _, per_node = j.rpartition(":")[2].rpartition("x")
     sizes = [f"--nnodes={nodes or 1}", f"--nproc-per-node={per_node}"]
     words = [str(word) for word in mask_items(words)]

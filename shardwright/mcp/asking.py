@@ -44,5 +44,5 @@ def _settings(context: Context) -> ClientSettings:
 
 
 def given(**parts: Any) -> dict[str, Any]:
-    """The members of a request that are given."""
+    """Returns the members of a request that are given."""
     return {name: value for name, value in parts.items() if value not in (None, {}, "")}

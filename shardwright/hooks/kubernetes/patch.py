@@ -17,13 +17,13 @@ def patch_of(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> li
     as they are."""
     if finding.mark is None:
         return []
-    operations = [*_annotated(job, finding.mark)]
+    operations = [*_annotation_operations(job, finding.mark)]
     for path, container in _containers(job):
-        operations += _with_variables(path, container, finding.variables(policy.service.url))
+        operations += _variable_operations(path, container, finding.variables(policy.service.url))
     return operations
 
 
-def _annotated(job: Mapping[str, Any], mark: str) -> Iterator[dict[str, Any]]:
+def _annotation_operations(job: Mapping[str, Any], mark: str) -> Iterator[dict[str, Any]]:
     verdict = mark.partition(":")[2]
     if not (job.get("metadata") or {}).get("annotations"):
         yield _add("/metadata/annotations", {ANNOTATION: verdict})
@@ -32,7 +32,7 @@ def _annotated(job: Mapping[str, Any], mark: str) -> Iterator[dict[str, Any]]:
 
 
 def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The parts of a job that have variables, with where they stand."""
+    """Yields the parts of a job that have variables, with where they stand."""
     spec = job.get("spec") or {}
     if job["kind"] == "TrainJob":
         if spec.get("trainer"):
@@ -40,26 +40,28 @@ def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
     elif job["kind"] == "JobSet":
         for index, job in enumerate(spec.get("replicatedJobs") or ()):
             path = f"/spec/replicatedJobs/{index}/template/spec/template"
-            yield from _of_pod(path, job["template"]["spec"]["template"])
+            yield from _pod_containers(path, job["template"]["spec"]["template"])
     elif job["kind"] == "PyTorchJob":
         for role, replica in (spec.get("pytorchReplicaSpecs") or {}).items():
             path = f"/spec/pytorchReplicaSpecs/{_step(role)}/template"
-            yield from _of_pod(path, replica["template"])
+            yield from _pod_containers(path, replica["template"])
     elif job["kind"] == "Job":
-        yield from _of_pod("/spec/template", spec["template"])
+        yield from _pod_containers("/spec/template", spec["template"])
 
 
-def _of_pod(path: str, template: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _pod_containers(
+    path: str, template: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for index, container in enumerate(template["spec"].get("containers") or ()):
         yield f"{path}/spec/containers/{index}", container
 
 
-def _with_variables(
+def _variable_operations(
     path: str, container: Mapping[str, Any], variables: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    there = {variable.get("name") for variable in container.get("env") or ()}
+    existing = {variable.get("name") for variable in container.get("env") or ()}
     added = [
-        {"name": name, "value": value} for name, value in variables.items() if name not in there
+        {"name": name, "value": value} for name, value in variables.items() if name not in existing
     ]
     if not container.get("env"):
         yield _add(f"{path}/env", added)
@@ -72,5 +74,5 @@ def _add(path: str, value: Any) -> dict[str, Any]:
 
 
 def _step(name: str) -> str:
-    """A name as a step of a JSON pointer (RFC 6901)."""
+    """Returns a name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")

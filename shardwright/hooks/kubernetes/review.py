@@ -40,8 +40,8 @@ def _response(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> d
         }
     response: dict[str, Any] = {}
     if finding.sentences:
-        said = [*finding.sentences, f"more: {more}"] if finding.verdict else finding.sentences
-        response["warnings"] = [_short(f"shardwright: {sentence}") for sentence in said]
+        sentences = [*finding.sentences, f"more: {more}"] if finding.verdict else finding.sentences
+        response["warnings"] = [_short(f"shardwright: {sentence}") for sentence in sentences]
     patch = patch_of(job, finding, policy) if policy.patch else []
     if patch:
         encoded = base64.b64encode(json.dumps(patch).encode()).decode()
@@ -54,7 +54,7 @@ def _short(warning: str) -> str:
 
 
 def _places(job: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[str]:
-    """The names by which a site may know the chips of a job: labels of nodes, its queue, its
+    """Yields the names by which a site may know the chips of a job: labels of nodes, its queue, its
     runtime and its namespace."""
     yield from _node_labels(job.get("spec"))
     labels = (job.get("metadata") or {}).get("labels") or {}
@@ -63,7 +63,7 @@ def _places(job: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[str]
 
 
 def _node_labels(part: Any) -> Iterator[str]:
-    """The labels of nodes that any pod of a job asks for."""
+    """Yields the labels of nodes that any pod of a job asks for."""
     if isinstance(part, list):
         for item in part:
             yield from _node_labels(item)

@@ -29,8 +29,8 @@ def main() -> None:
         else:
             sys.stderr.write(f"{__doc__}\n")
     except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on
-        what = "not reported" if command == "report" else "not checked, goes on unchanged"
-        sys.stderr.write(f"shardwright: {what}: {error}\n")
+        consequence = "not reported" if command == "report" else "not checked, goes on unchanged"
+        sys.stderr.write(f"shardwright: {consequence}: {error}\n")
 
 
 def _check_options(options: str) -> None:

@@ -16,11 +16,7 @@ from shardwright.hooks.slurm.outcomes import outcome_of
 from shardwright.run_id import VARIABLE, report_members
 
 _MARK = re.compile(r"\bshardwright:\w+:(?P<id>[\w-]+)", re.ASCII)
-_LABELS = {
-    "job": "SLURM_JOB_ID",
-    "user": "SLURM_JOB_USER",
-    "partition": "SLURM_JOB_PARTITION",
-}
+_LABELS = {"job": "SLURM_JOB_ID", "user": "SLURM_JOB_USER", "partition": "SLURM_JOB_PARTITION"}
 """The labels of a report, by which reports are listed, and where they come from."""
 _STATE = re.compile(r"\bJobState=(\w+)")
 _LOG = re.compile(r"\bStdOut=(.*?)(?= \w+=|$)", re.MULTILINE)
@@ -38,12 +34,12 @@ def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
     mark = _MARK.search(environment.get("SLURM_JOB_COMMENT", ""))
     if mark is None:
         raise NothingToReport("no check stands in its comment")
-    shown = _shown(environment["SLURM_JOB_ID"])
-    path = _LOG.search(shown)
+    job_line = _scontrol_line(environment["SLURM_JOB_ID"])
+    path = _LOG.search(job_line)
     log = Path(path[1] if path else "")
     if not log.is_file():
         raise NothingToReport(f"its log {log} is not to be seen from here")
-    state = _STATE.search(shown)
+    state = _STATE.search(job_line)
     body = {
         "log": log_of(str(log)),
         "source": environment.get("SLURM_CLUSTER_NAME"),
@@ -62,20 +58,20 @@ def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
 def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
     """Sends a report. Where the log shows another end than the state of the job, such as out of
     memory, the log is right."""
-    given = {name: value for name, value in body.items() if value is not None}
+    report = {name: value for name, value in body.items() if value is not None}
     path = "/v1/reports/logs"
     headers = {"Idempotency-Key": key}
     try:
-        return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
+        return post(policy.service, path, report, timeout_s=_TIMEOUT_S, headers=headers)
     except Invalid as problem:
         if all(error.field != "outcome" for error in problem.errors):
             raise
-    del given["outcome"]
+    del report["outcome"]
     headers = {"Idempotency-Key": f"{key}-log"}
-    return post(policy.service, path, given, timeout_s=_TIMEOUT_S, headers=headers)
+    return post(policy.service, path, report, timeout_s=_TIMEOUT_S, headers=headers)
 
 
-def _shown(job_id: str) -> str:
+def _scontrol_line(job_id: str) -> str:
     """Returns the line that slurmctld has for a job."""
     return subprocess.run(
         ["scontrol", "show", "job", "-o", job_id],

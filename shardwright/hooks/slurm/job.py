@@ -18,7 +18,7 @@ _GPUS = re.compile(
     r"(?:gres[:/])?(?:gpu[:=/])?(?:(?P<type>[A-Za-z][\w.-]*)[:=])?(?P<count>\d+)", re.ASCII
 )
 """The words of --gpus-per-node and --gres: 8, h100:8, gpu:8 and gpu:h100:8."""
-_OF_A_NODE = ("gpus-per-node", "gres", "tres-per-node")
+_NODE_OPTIONS = ("gpus-per-node", "gres", "tres-per-node")
 _HEADER = re.compile(r"^#SBATCH[ \t]+([^#\n]*)", re.MULTILINE)
 _USED = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(
@@ -47,11 +47,13 @@ class BatchJob:
     def of_command(cls, words: Sequence[str]) -> Self:
         """Returns the job of a command line of sbatch, whose options go before those of the
         script."""
-        options, argv = _parsed(words)
+        options, argv = _options_and_words(words)
         job = cls(options, argv)
-        written = _HEADER.findall(job.script() or "")
-        of_script, _ = _parsed([word for line in written for word in shlex.split(line)])
-        return cls({**of_script, **options}, argv)
+        header_lines = _HEADER.findall(job.script() or "")
+        script_options, _ = _options_and_words(
+            [word for line in header_lines for word in shlex.split(line)]
+        )
+        return cls({**script_options, **options}, argv)
 
     def script(self) -> str | None:
         """Returns the text of the script; None where it comes through a pipe, which can be read
@@ -76,10 +78,10 @@ class BatchJob:
         return question(launch, chip=self._chip(policy), num_chips=self._num_chips())
 
     def _chip(self, policy: HookPolicy) -> str | None:
-        """The chip that the site has for the names that the job asks for, else the type of GPU in
-        its options."""
-        of_options = [self._gpus(name) for name in (*_OF_A_NODE, "gpus")]
-        types = [gpus["type"] for gpus in of_options if gpus and gpus["type"]]
+        """Returns the chip that the site has for the names that the job asks for, else the type of
+        GPU in its options."""
+        gpu_options = [self._gpus(name) for name in (*_NODE_OPTIONS, "gpus")]
+        types = [gpus["type"] for gpus in gpu_options if gpus and gpus["type"]]
         places = (self.options.get("partition"), self.options.get("constraint"))
         return policy.chip_of([*types, *places]) or next(iter(types), None)
 
@@ -89,15 +91,15 @@ class BatchJob:
         if in_all:
             return int(in_all["count"])
         nodes = self.options.get("nodes", "")
-        per_node = next(filter(None, map(self._gpus, _OF_A_NODE)), None)
+        per_node = next(filter(None, map(self._gpus, _NODE_OPTIONS)), None)
         return int(nodes) * int(per_node["count"]) if per_node and nodes.isdecimal() else None
 
     def _gpus(self, option: str) -> re.Match[str] | None:
         return _GPUS.fullmatch(self.options.get(option, ""))
 
 
-def _parsed(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """The options of a command line by their long names, and the words behind them."""
+def _options_and_words(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """Returns the options of a command line by their long names, and the words behind them."""
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
@@ -109,7 +111,7 @@ def _parsed(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
 
 
 def _option(word: str, rest: Iterator[str]) -> tuple[str, str]:
-    """The long name and the value of an option, which may be the next word."""
+    """Returns the long name and the value of an option, which may be the next word."""
     if word.startswith("--"):
         name, is_joined, value = word[2:].partition("=")
         takes_next = not is_joined and not _SWITCHES.fullmatch(name)
@@ -120,7 +122,7 @@ def _option(word: str, rest: Iterator[str]) -> tuple[str, str]:
 
 
 def _used_variables(text: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the caller that a script uses and does not set, but for secrets."""
+    """Returns the variables of the caller that a script uses and does not set, but for secrets."""
     names = set(_USED.findall(text)) - set(_ASSIGNED.findall(text))
     return {
         name: mask_secrets(environment[name])

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 import service
 from models.advice import recommendation
 from service import api_keys
-from service.ask import checks, predictions, recommendations
+from service.ask import checks, predictions, recommendation_search, recommendations
 from service.store import Store, database
 from service.store.tables import AnswerTextRow, RecommendationRow
 from tests.service.asking import LAUNCHED, LAYOUT, ON_BOTH, PREDICTION, QUESTION, changed
@@ -260,7 +260,7 @@ def test_what_was_found_when_time_ran_out_is_nobody_elses_answer(
         should_continue()
         return found
 
-    monkeypatch.setattr(recommendations, "recommend", slowly)
+    monkeypatch.setattr(recommendation_search, "recommend", slowly)
     asked = {**ASKED, "time_limit_s": 0.05}
     first, second = (client.post("/v1/recommendations", json=asked) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
@@ -337,7 +337,7 @@ class Searches:
         self.failures = failures
         self.began = threading.Event()
         self.may_end = threading.Event()
-        monkeypatch.setattr(recommendations, "recommend", self)
+        monkeypatch.setattr(recommendation_search, "recommend", self)
 
     def __call__(self, *args: Any, **options: Any) -> recommendation.Recommendation:
         self.count += 1

@@ -107,7 +107,7 @@ def test_published_runs_are_a_table_too_of_all_that_a_query_selects(shared_clien
 
 
 def test_a_table_has_every_item_of_a_list_of_many_pages(client, monkeypatch) -> None:
-    monkeypatch.setattr("service.routes.tables._MOST_ITEMS", 2)
+    monkeypatch.setattr("service.routes.list_tables._MOST_ITEMS", 2)
     for chips in (8, 16, 32, 64, 128):
         question = {**PREDICTION, "cluster": {"preset": "h100", "num_chips": chips}}
         question["layout"] = {"dp_shard": chips, "zero_stage": 3}

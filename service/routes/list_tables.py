@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 
-from service.routes.pages import page_response
+from service.routes.list_pages import page_response
 from service.schemas.list_query import ListForm, ListQuery
 from service.schemas.profile import Policy
 from service.web import responses
@@ -56,8 +56,7 @@ _OF_POINT = (
     "chips_per_domain",
 )  # fmt: skip
 FRONTIER = Table(
-    "frontier",
-    {**{axis: f"at.{axis}" for axis in _AXES}, **{name: name for name in _OF_POINT}},
+    "frontier", {**{axis: f"at.{axis}" for axis in _AXES}, **{name: name for name in _OF_POINT}}
 )
 BENCHMARKS = Table(
     "benchmarks",

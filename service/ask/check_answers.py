@@ -1,0 +1,348 @@
+"""Answers a check: its verdict, the rules that the job breaks, and what to change first, in the
+framework's own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.advice.layout_check import BrokenRule, LayoutCheck, nearest_cures
+from models.advice.layout_warnings import LayoutWarning
+from models.advice.single_changes import SingleChange
+from models.layouts.rule_sources import rule_source
+from models.layouts.rules import broken_rules
+from models.spec.constraints import SAFE_FIT_PROBABILITY
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from service.ask.oom_history import least_failed_gib, oom_warnings
+from service.field_violations import echoed_value, truncate
+from service.formats.launch.formats import LaunchFormat
+from service.formats.launch.job import OwnName
+from service.formats.launch.knob_settings import KNOB_SETTINGS, alternatives_in_settings
+from service.formats.settings.reservation import Reservation
+from service.formats.settings.stop import Stop
+from service.resolve.answer_basis import grounds
+from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.launch_changes import LaunchChanges
+from service.resolve.launch_settings import written_settings
+from service.resolve.resolution import ResolvedQuestion
+from service.schemas.check import (
+    BestAnswer,
+    BrokenRuleAnswer,
+    ChangeAnswer,
+    CheckAnswer,
+    CheckedPrediction,
+    FitAnswer,
+    SettingChange,
+    WarningAnswer,
+    summary_of,
+    verdict_of,
+)
+from service.schemas.launch_form import LaunchRead
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
+from service.schemas.question import PinnedQuestion
+from service.schemas.reservation import ReservationAnswer
+from service.schemas.switches import SwitchAnswer
+
+_MOST_RULES = 8  # people fix the first few, and then check again
+_MOST_CHARACTERS = 100  # of a setting or its value
+_MOST_RULE_CHARACTERS = 400  # a few lines of a terminal
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCheck:
+    """A job to be checked, in the values that the models compute with."""
+
+    question: PinnedQuestion
+    resolved: ResolvedQuestion
+    profile: Profile
+    place: str
+    """The field of the request that has the layout."""
+    given_layout: LayoutFields
+    completed: LayoutFields
+    """The given layout, with the defaults of the stack for what it leaves open."""
+    format: LaunchFormat | None
+    """The format in whose words changes are said; None where the stack has none."""
+    read: LaunchRead | None
+    stops: tuple[Stop, ...] = ()
+    """Faults at which the framework stops, beyond the rules that its layout breaks."""
+    reservations: tuple[Reservation, ...] = ()
+    """Settings of a launch on which no verdict rests."""
+    overruled: tuple[str, ...] = ()
+    """Sentences about values of a launch in whose place those of the request were taken."""
+    own_names: Mapping[str, OwnName] = field(default_factory=dict)
+    """The names that the tool of a launch has for settings."""
+    changes: LaunchChanges | None = None
+    """Single changes of a launch, in its own words."""
+    min_fit_probability: float = SAFE_FIT_PROBABILITY
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The framework's names for the knobs of a layout."""
+        return {} if self.format is None else KNOB_SETTINGS[self.format.name]
+
+    def named(self, setting: str) -> str:
+        """Returns the name of a setting in the tool, or the release, that was read."""
+        if setting in self.own_names:
+            return self.own_names[setting].name
+        if self.format is None or self.read is None:
+            return setting
+        return self.format.name_in(setting, self.read.version)
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that is checked; None where the framework stops at settings that it follows
+        from."""
+        return None if self.shown_layout is None else self.shown_layout.build()
+
+    @property
+    def shown_layout(self) -> LayoutFields | None:
+        return None if any(stop.hides_layout for stop in self.stops) else self.completed
+
+
+def check_answer(
+    job: ResolvedCheck, check: LayoutCheck, failed: list[OutOfMemoryRun]
+) -> CheckAnswer:
+    cluster = job.resolved.problem.cluster
+    prediction = check.prediction
+    shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
+    warnings = [*check.warnings, *_added_warnings(job, check, shown, failed)]
+    basis = grounds(
+        job.question, job.resolved, job.profile, None if check.broken_rules else job.layout
+    )
+    if job.layout is not None:
+        basis["assumptions"] += layout_assumptions(
+            job.place, job.given_layout, job.completed, job.resolved.problem
+        )
+    basis["switches"] = [_switch_in_release(job, switch) for switch in basis["switches"]]
+    broken = _refusals(job, check)
+    is_understood = not job.reservations
+    if shown is not None:
+        basis["assumptions"] += empty_chunk_assumptions(job.place, shown)
+    return CheckAnswer(
+        **basis,
+        verdict=verdict_of(
+            check,
+            is_refused=bool(broken),
+            reservations=job.reservations,
+            has_warnings=bool(warnings),
+        ),
+        summary=summary_of(check, broken, job.reservations),
+        legal=not broken,
+        broken_rules=broken[:_MOST_RULES],
+        broken_rule_count=len(broken),
+        layout=job.shown_layout,
+        prediction=prediction and CheckedPrediction.of(prediction),
+        fits=prediction
+        and FitAnswer.of(
+            check,
+            prediction,
+            [_change_answer(job, change) for change in check.fitting if is_understood],
+        ),
+        best=check.best and BestAnswer.of(check, check.best, cluster),
+        first_change=_first_change(job, check),
+        warnings=[WarningAnswer.of(warning) for warning in warnings],
+        launch_read=job.read,
+        reservations=ReservationAnswer.first_of(job.reservations),
+    )
+
+
+def _refusals(job: ResolvedCheck, check: LayoutCheck) -> list[BrokenRuleAnswer]:
+    """Returns the settings at which the framework stops. Where any number of settings is not known,
+    such as those of a file that was not sent, only a name that it does not have is sure to be
+    refused. No limit of the search is among the broken rules: `for_layouts` lifts those that a
+    layout is beyond."""
+    is_open = any(reservation.is_open for reservation in job.reservations)
+    broken = [] if is_open else [_broken_rule(job, rule) for rule in check.broken_rules]
+    stops = [stop for stop in job.stops if stop.is_of_name or not is_open]
+    return [*broken, *(_stop_answer(job, stop) for stop in stops)]
+
+
+def _first_change(job: ResolvedCheck, check: LayoutCheck) -> ChangeAnswer | None:
+    """Returns the change to make first. Names that the framework does not have come before all
+    else, and for a job that was not understood there is none."""
+    if job.changes is not None and any(stop.is_of_name for stop in job.stops):
+        return _spelling_change(job, job.changes)
+    if job.reservations or check.first_change is None:
+        return None
+    return _change_answer(job, check.first_change)
+
+
+def _spelling_change(job: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer | None:
+    """Returns the change that respells the settings whose names the framework does not have, and
+    leaves out those for which it has no similar name, with the prediction for that launch; None
+    where there is no prediction."""
+    stops = [stop for stop in job.stops if stop.is_of_name][:_MOST_RULES]
+    outcome = changes.outcome({stop.meant: stop.value for stop in stops if stop.meant})
+    if outcome is None:
+        return None
+    settings = list[SettingChange]()
+    words = list[str]()
+    for stop in stops:
+        name, value = truncate(stop.setting, _MOST_CHARACTERS), echoed_value(stop.value)
+        settings.append(SettingChange(name=name, before=value, after=None))
+        if stop.meant:
+            settings.append(SettingChange(name=stop.cure, before=None, after=value))
+        words.append(f"write {stop.cure} for {name}" if stop.meant else f"leave out {name}")
+    return ChangeAnswer(
+        words=truncate(", ".join(words), _MOST_RULE_CHARACTERS),
+        knob="spelling",
+        before=[setting.name for setting in settings if setting.after is None],
+        after=[setting.name for setting in settings if setting.before is None],
+        settings=settings,
+        step_time_s=outcome.step_time_s,
+        gain_s=None,
+        gain=None,
+        fit_probability=outcome.fit_probability,
+    )
+
+
+def expressible_in_format(job: ResolvedCheck) -> Callable[[Problem, Layout], bool] | None:
+    """Returns a test of whether a layout can be written in the launch format of the request; None
+    where the request is no launch, or its own layout cannot be written in the format."""
+
+    def is_expressible(problem: Problem, layout: Layout) -> bool:
+        return bool(written_settings(job.format, problem, layout))
+
+    problem, own = job.resolved.problem, job.layout
+    if job.read is None:
+        return None
+    if own is not None and not broken_rules(problem, own) and not is_expressible(problem, own):
+        return None
+    return is_expressible
+
+
+def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
+    """Returns a broken rule with the field of the request that is to blame, by the framework's name
+    for it where the request is a launch."""
+    stack = job.resolved.problem.stack
+    setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
+    if broken.is_of_batch and job.read is None:
+        return BrokenRuleAnswer.of_batch(broken, job.question, stack, setting)
+    step = broken.knob if job.read is None else setting or broken.knob
+    value = job.question.workload.global_batch if broken.is_of_batch else None
+    return BrokenRuleAnswer(
+        name=broken.rule.name,
+        kind=broken.rule.kind,
+        field=job.place if step is None else f"{job.place}.{step}",
+        setting=setting,
+        value=value if broken.knob is None else getattr(job.completed, broken.knob),
+        rule=broken.message,
+        source=rule_source(broken.rule, stack),
+        cure=broken.cure if job.read is None else _cure_in_settings(job.read.format, broken),
+    )
+
+
+def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
+    """Returns the cures of a broken rule as settings of the framework, joined by "or"; a pointer to
+    the best layout where it has settings for none of them."""
+    words_by_cure = {
+        cure: alternatives_in_settings(format_, cure.name, cure.values) for cure in broken.cures
+    }
+    expressible = [cure for cure, words in words_by_cure.items() if words is not None]
+    cures = [f"{words_by_cure[cure]}{cure.note}" for cure in nearest_cures(expressible)]
+    return ", or ".join(cures) or "no other value of one setting: take those of the best layout"
+
+
+def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
+    """Returns a fault at which the framework stops in the form of a broken rule."""
+    setting = truncate(stop.setting, _MOST_CHARACTERS)
+    return BrokenRuleAnswer(
+        name="framework_stops",
+        field=f"{job.place}.{setting}",
+        setting=setting,
+        value=echoed_value(stop.value),
+        rule=truncate(stop.rule, _MOST_RULE_CHARACTERS),
+        source=stop.source,
+        cure=truncate(stop.cure or stop.rule, _MOST_RULE_CHARACTERS),
+    )
+
+
+def _change_answer(job: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
+    """Returns a change with the framework's settings before and after it. Its words name each
+    setting as the tool that was read names it."""
+    before, after = _settings_of_change(job, change)
+    settings = list[SettingChange]()
+    words = change.words
+    for name in {**before, **after}:
+        own = job.own_names.get(name, OwnName(job.named(name)))
+        old, new = own.value(before.get(name)), own.value(after.get(name))
+        if before.get(name) != after.get(name):
+            settings.append(SettingChange(name=own.name, before=old, after=new))
+        words = words.replace(f"{name}={after.get(name)}", f"{own.name}={new}")
+        words = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", own.name, words)
+    return ChangeAnswer.of(change, words, settings, job.min_fit_probability)
+
+
+def _switch_in_release(job: ResolvedCheck, switch: SwitchAnswer) -> SwitchAnswer:
+    """Returns a switch by its name in the release that was read."""
+    return switch.model_copy(update={"name": job.named(switch.name)})
+
+
+def _settings_of_change(
+    job: ResolvedCheck, change: SingleChange
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Returns the settings that a change writes otherwise, before and after it. Those of a launch
+    are as they were typed. An illegal layout cannot be written, so only the settings that are
+    values of its knobs are returned for it."""
+    if job.changes is not None:
+        changed = job.changes.settings(change)
+        return {name: job.changes.typed(name) for name in changed}, changed
+    after = written_settings(job.format, change.problem, change.layout)
+    layout = job.layout
+    if layout is None or not after:
+        return {}, {}
+    if change.given is not None:
+        problem = job.resolved.problem
+        before = written_settings(job.format, problem, layout)
+        return before, after if before else {}
+    fields = [name for name in (*change.fields, *change.follows) if hasattr(layout, name)]
+    names = {job.settings[field]: field for field in fields if field in job.settings}
+    own = {
+        name: getattr(layout, field)
+        for name, field in names.items()
+        if after.get(name) == getattr(change.layout, field)
+    }
+    return own, {name: after.get(name) for name in names}
+
+
+def _added_warnings(
+    job: ResolvedCheck,
+    check: LayoutCheck,
+    shown: PredictedLayout | None,
+    failed: list[OutOfMemoryRun],
+) -> list[LayoutWarning]:
+    """Returns the warnings of the store, of the reading of the launch and of the search, which are
+    added to those of the models."""
+    warnings = list[LayoutWarning]()
+    if job.read is not None and job.read.unread:
+        unread = job.read.unread
+        first = [truncate(name, _MOST_CHARACTERS) for name in unread[:5]]
+        names = ", ".join(first) + (", …" if len(unread) > 5 else "")
+        warnings.append(
+            LayoutWarning(
+                code="unread_settings",
+                numbers={"count": job.read.unread_count},
+                message=f"settings that are not understood and could matter: {names}",
+            )
+        )
+    for message in job.read.warnings if job.read is not None else ():
+        is_overruled = message in job.overruled
+        code = "request_overrules_launch" if is_overruled else "ignored_setting"
+        warnings.append(LayoutWarning(code=code, numbers={}, message=message))
+    if shown is not None:
+        warnings += [
+            LayoutWarning(
+                code="reported_out_of_memory",
+                numbers={"least_failed_gib": least_failed_gib(failed)},
+                message=text,
+            )
+            for text in oom_warnings({job.place: shown}, failed)
+        ]
+    if check.no_best is not None:
+        warnings.append(LayoutWarning(code="no_best", numbers={}, message=check.no_best))
+    return warnings

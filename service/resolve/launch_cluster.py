@@ -1,0 +1,159 @@
+"""The cluster that a launch runs on: that of the request, or the chips that the launch asks its
+scheduler for, in the nodes of its script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from models.errors import Invalid
+from models.layouts.rules import RULES_BY_NAME
+from models.spec.hardware import Chip
+from service.formats.launch.job import LaunchReading
+from service.formats.shell.command import Command
+from service.resolve.launch_errors import LaunchErrors
+from service.resolve.launch_nodes import chips_on_node, machine_of_nodes
+from service.resolve.resolution import Resolver
+from service.schemas.cluster import ClusterFields, ClusterPreset
+
+_DEVICES = RULES_BY_NAME["mesh_fills_cluster"]
+_WITHOUT_SLURM = ("google",)
+"""Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCluster:
+    """Joins the cluster of a request with the chips, devices and nodes of its launch."""
+
+    resolver: Resolver
+    requested: ClusterPreset | ClusterFields | None
+    reading: LaunchReading
+    command: Command | None
+    errors: LaunchErrors
+    overruled: list[str]
+    """Sentences about values of the launch in whose place those of the request are taken; the
+    cluster adds its own."""
+
+    def form(self) -> ClusterPreset | ClusterFields:
+        """Returns the cluster in the nodes of the script. Raises Invalid or Refused where neither
+        says it, or where the launch and the request differ in devices."""
+        return self._in_nodes(self._cluster())
+
+    def _cluster(self) -> ClusterPreset | ClusterFields:
+        form = self.requested or self._scheduled_chips()
+        if form is None:
+            raise Invalid("cluster", None, "is required: a launch does not name its chips")
+        chip, _, size = self.resolver.cluster_parts(form)
+        self._warn_of_other_chip(chip.value)
+        launched_devices = self.reading.num_devices
+        devices = (
+            self._scheduled_devices(chip.value) if launched_devices is None else launched_devices
+        )
+        if size.num_chips is None and size.torus_shape is None:
+            if devices is None:
+                raise self.errors.missing("cluster.num_chips")
+            return form.model_copy(update={"num_chips": devices // chip.value.devices_per_chip})
+        requested_devices = self.resolver.cluster(form).cluster.num_devices
+        if self.is_overruled(requested_devices) or (
+            launched_devices is None and devices not in (None, requested_devices)
+        ):
+            self.overruled.append(
+                f"the launch starts {devices} ranks, and the request has {requested_devices}"
+                " devices: the request is taken, as `sbatch -N` goes before #SBATCH"
+            )
+        elif launched_devices not in (None, requested_devices):
+            rule = (
+                f"runs on {devices} devices where the request has {requested_devices}: leave"
+                " num_chips out"
+            )
+            error = Invalid(f"{self.errors.field}.arguments", f"{devices} devices", rule)
+            self.errors.stop_or_raise(
+                error,
+                self.reading.devices_setting,
+                _DEVICES,
+                f"makes {devices} devices with the settings beside it, and the job has"
+                f" {requested_devices}",
+                cure=f"values that make {requested_devices} devices",
+            )
+        return form
+
+    def is_overruled(self, num_devices: int) -> bool:
+        """Returns whether the request has another number of devices than launchers start. A number
+        that follows from settings of the framework is no fact of a scheduler."""
+        differs = self.reading.num_devices not in (None, num_devices)
+        return differs and self.reading.devices_setting is None
+
+    def _scheduled_devices(self, chip: Chip) -> int | None:
+        """Returns the number of devices that the script asks its scheduler for. It asks for TPUs by
+        chips, and for GPUs by devices."""
+        num_ranks = None if self.command is None else self.command.num_ranks
+        if num_ranks is None or chip.vendor != "google":
+            return num_ranks
+        return num_ranks * chip.devices_per_chip
+
+    def _warn_of_other_chip(self, chip: Chip) -> None:
+        """Note where the script asks for GPUs that are not those of the request."""
+        scheduled = None if self.requested is None else self._scheduled_chips()
+        if scheduled is None or chip.id.startswith(scheduled.preset.lower()):
+            return
+        if self.resolver.cluster_parts(scheduled)[0].value.id != chip.id:
+            self.overruled.append(
+                f"the script asks for GPUs {scheduled.preset}, and the request has {chip.id}: the"
+                " request is taken"
+            )
+
+    def _scheduled_chips(self) -> ClusterPreset | None:
+        """Returns the chips that the script asks its scheduler for, where the catalogue knows their
+        name; else those that a feature of its nodes names, where just one feature is a chip."""
+        if self.command is None:
+            return None
+        if self.command.chip is not None:
+            return self._known_preset(self.command.chip)
+        presets_by_chip = dict[str, ClusterPreset]()
+        for feature in self.command.features:
+            preset = self._known_preset(feature)
+            chip = None if preset is None else self.resolver.cluster_parts(preset)[0].value
+            if preset is not None and chip is not None and chip.vendor not in _WITHOUT_SLURM:
+                presets_by_chip.setdefault(chip.id, preset)
+        return next(iter(presets_by_chip.values())) if len(presets_by_chip) == 1 else None
+
+    def _known_preset(self, name: str) -> ClusterPreset | None:
+        """Returns the cluster of a name; None where the catalogue has none."""
+        try:
+            form = ClusterPreset(preset=name)
+            self.resolver.cluster_parts(form)
+        except (Invalid, ValidationError):
+            return None
+        return form
+
+    def _in_nodes(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
+        """Returns the cluster in nodes as large as those of the script, unless the request itself
+        gives the size of a domain."""
+        if form.chips_per_domain is not None:
+            return form
+        cluster = self.resolver.cluster(form).cluster
+        machine = machine_of_nodes(self.command, cluster)
+        if machine is not None and isinstance(form, ClusterPreset):
+            return form.model_copy(update={"preset": machine})
+        chips = chips_on_node(self.command, cluster)
+        return form if chips is None else form.model_copy(update={"chips_per_domain": chips})
+
+    def assumptions(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
+        requested = self.requested
+        preset = getattr(requested, "preset", None)
+        if requested is None and isinstance(form, ClusterPreset):
+            yield f"cluster.preset is {form.preset}: the chips that the launch asks for"
+        elif isinstance(form, ClusterPreset) and form.preset != preset:
+            domain = self.resolver.cluster(form).cluster.fabric.domain
+            yield (
+                f"cluster.preset is {form.preset}: a node of the script has {domain} of {preset},"
+                " and NVLink joins them in such machines"
+            )
+        if form.chips_per_domain and not (requested and requested.chips_per_domain):
+            domain = self.resolver.cluster(form).cluster.fabric.domain
+            yield (
+                f"cluster.chips_per_domain is {form.chips_per_domain}: what a node of the script"
+                f" has, and scale-up links, which can join {domain} chips, end at the node"
+            )

@@ -1,0 +1,167 @@
+"""Errors about a launch configuration and the request beside it, at the field that is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from models.errors import Invalid
+from models.layouts.rule_sources import rule_source
+from models.layouts.rules import Rule
+from models.spec import catalogue
+from service.errors import Refused
+from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic
+from service.formats.launch.job import LaunchReading
+from service.formats.settings.stop import Stop
+
+Form = TypeVar("Form", bound=BaseModel)
+_MOST_HINTS = 3
+_MOST_PADDING = 1024
+"""Entries that pad a vocabulary to a multiple for each rank of tensor parallelism, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchErrors:
+    """Makes the errors of one launch and its request, and remembers where the framework stops."""
+
+    reading: LaunchReading
+    field: str
+    """The field of the request that has the launch."""
+    other: str
+    """Words for the source of the parts that the launch does not say."""
+    stops: list[Stop] | None
+    """Faults at which the framework stops, to which more are added; None where it must stop at
+    nothing."""
+
+    def stop_or_raise(
+        self,
+        error: Invalid,
+        setting: str | None,
+        broken: Rule,
+        rule: str,
+        cure: str,
+        *,
+        hides_layout: bool = False,
+    ) -> None:
+        """Remember that the framework stops at a setting, as at a layout that breaks a rule. Raises
+        the error where stops are not allowed, or no setting is to blame."""
+        if setting is None or self.stops is None:
+            raise error
+        self.stops.append(
+            Stop(
+                setting=setting,
+                value=error.value,
+                rule=rule,
+                source=rule_source(broken, catalogue.stack(str(self.reading.stack["name"]))),
+                cure=cure,
+                hides_layout=hides_layout,
+            )
+        )
+
+    def of_launch(self, name: str, value: object, rule: str) -> Invalid:
+        return Invalid(f"{self.field}.arguments", f"{name} = {value}", rule)
+
+    def require_same(
+        self, part: str, launched: Mapping[str, object], requested: Mapping[str, object]
+    ) -> None:
+        """Refuse values of the launch that are not those of the request, where both have them."""
+        faults = [
+            self._contradiction(f"{part}.{name}", value, requested[name])
+            for name, value in launched.items()
+            if value is not None
+            and name in requested
+            and not self._is_same(name, value, requested[name])
+        ]
+        if faults:
+            raise Refused(faults)
+
+    def _is_same(self, name: str, launched: Any, requested: Any) -> bool:
+        """Returns whether two values are equal. A vocabulary also equals itself padded, since
+        Megatron makes it a multiple of the tensor-parallel ranks."""
+        if name != "vocab_size" or not isinstance(requested, int):
+            return bool(launched == requested)
+        padding = _MOST_PADDING * max(self.reading.layout.get("tp", 1), 1)
+        return bool(requested <= launched < requested + padding)
+
+    def _contradiction(self, name: str, launched: object, requested: object) -> Invalid:
+        rule = f"contradicts {name} = {requested} of {self.other}"
+        if name in self.reading.counting_notes:
+            rule += f" ({self.reading.counting_notes[name]})"
+        default_origins = self.reading.default_origins
+        origin = default_origins.get(name) or default_origins.get(
+            "num_micro_batches" if self.counts_batch(name) else name
+        )
+        if origin is None:
+            return self.of_launch(name, launched, f"{rule}: leave it to the launch")
+        cure = f"write it in the launch, or leave it out of {self.other}{self._hint()}"
+        return self.of_launch(name, launched, f"{rule}, and nobody wrote it ({origin}): {cure}")
+
+    def counts_batch(self, name: str) -> bool:
+        """Returns whether a value is a global batch that follows from the number of
+        micro-batches."""
+        return name == "workload.global_batch" and "global_batch" not in self.reading.workload
+
+    def missing(self, name: str) -> Invalid:
+        """Returns the error for a field that neither the launch nor the request says. It shows
+        where to write it."""
+        part, *steps = name.split(".")
+        if name in self.reading.unresolved_parts:
+            return Invalid(name, None, f"is required: {self.reading.unresolved_parts[name]}")
+        beside = "…"
+        for step in reversed(steps):
+            beside = f'{{"{step}": {beside}}}'
+        rule = f'is required: the launch does not say it; write it there, or "{part}": {beside}'
+        return Invalid(name, None, f"{rule} beside it{self._hint()}")
+
+    def _hint(self) -> str:
+        """Returns words on parts of the launch that are not understood and may have said a field,
+        the misspelt ones first."""
+        reading = self.reading
+        unread = [reservation.text for reservation in reading.reservations]
+        problems = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
+        near = [problem for problem in problems if "did you mean" in problem] or unread
+        listed = "; ".join(
+            truncate(problem, MAX_VALUE_CHARACTERS) for problem in near[:_MOST_HINTS]
+        )
+        return f". Not understood in the launch: {listed}" if listed else ""
+
+    def validated(
+        self,
+        part: str,
+        form: type[Form],
+        request_fields: Mapping[str, Any],
+        launch_fields: Mapping[str, Any],
+    ) -> Form:
+        """Returns the fields of the request and of the launch in one form. Raises Refused for what
+        is missing in both, and for what is wrong in either."""
+        fields = _merged(launch_fields, request_fields)
+        try:
+            return form.model_validate(fields)
+        except ValidationError as error:
+            faults = [
+                self._validation_error(part, form, request_fields, item) for item in error.errors()
+            ]
+            raise Refused(faults) from None
+
+    def _validation_error(
+        self, part: str, form: type[BaseModel], request_fields: Mapping[str, Any], item: Any
+    ) -> Invalid:
+        violation = violation_of_pydantic(item, form, item["loc"], root=[part], in_body=True)
+        if item["type"].startswith("missing"):
+            return self.missing(violation.field)
+        if item["loc"] and item["loc"][0] in request_fields:
+            return Invalid(violation.field, violation.value, violation.rule)
+        return self.of_launch(violation.field, violation.value, violation.rule)
+
+
+def _merged(launch_fields: Mapping[str, Any], request_fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges the members of both, and nested objects likewise. The request goes before the
+    launch."""
+    merged = {**launch_fields, **request_fields}
+    for name, value in request_fields.items():
+        if isinstance(value, Mapping) and isinstance(launch_fields.get(name), Mapping):
+            merged[name] = _merged(launch_fields[name], value)
+    return merged

@@ -1,0 +1,312 @@
+"""Joins the parts of a question that a launch configuration says with those that the request says
+beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from models.errors import Invalid
+from models.layouts.rules import RULES_BY_NAME
+from models.spec import catalogue
+from models.spec.architecture import Architecture
+from models.spec.catalogue import as_tuples
+from models.spec.stack import Stack
+from models.spec.switches import changed, releases
+from service.errors import Refused
+from service.formats.launch.formats import TOOLS
+from service.formats.launch.job import LaunchReading
+from service.resolve.launch_assumptions import batch_values, unwritten_values
+from service.resolve.launch_cluster import LaunchCluster
+from service.resolve.launch_errors import LaunchErrors
+from service.resolve.model_values import model_values
+from service.resolve.resolution import ModelForm, Resolver
+from service.schemas.architecture import HuggingFaceConfig, ShapeFields, is_config
+from service.schemas.cluster import ClusterFields, ClusterPreset
+from service.schemas.launch_form import LaunchForm
+from service.schemas.launch_request import QuestionParts
+from service.schemas.layer_list import LayerListFields, is_layer_list
+from service.schemas.layout import LayoutFields
+from service.schemas.question import PinnedQuestion
+from service.schemas.stack import StackFields
+from service.schemas.workload import WorkloadFields
+
+Part = TypeVar("Part")
+_BATCH = RULES_BY_NAME["batch_divides"]
+_OF_TRAINER = ("fsdp", "deepspeed")
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Joins a launch and its request, part by part."""
+
+    resolver: Resolver
+    parts: QuestionParts
+    launch: LaunchForm
+    reading: LaunchReading
+    cluster: LaunchCluster
+    errors: LaunchErrors
+
+    def joined(self) -> tuple[PinnedQuestion, LayoutFields, list[str]]:
+        """Returns the plain question, the layout, and sentences on what was assumed. Raises Refused
+        with all errors of all parts, or Invalid where there is only one."""
+        faults = list[Invalid]()
+        cluster = _collected(self.cluster.form, faults)
+        sized = None if cluster is None else _collected(lambda: self._sized_layout(cluster), faults)
+        layout_fields, assumed = sized or (dict(self.reading.layout), list[str]())
+        # A batch counted in micro-batches needs the data-parallel degree, which is not known then.
+        is_batch_open = sized is None and self.reading.num_micro_batches is not None
+        members = {
+            "model": _collected(self._model, faults),
+            "cluster": cluster,
+            "workload": (
+                None if is_batch_open else _collected(lambda: self._workload(layout_fields), faults)
+            ),
+            "stack": _collected(self._stack, faults),
+            "profile": self.parts.profile,
+        }
+        if len(faults) == 1:
+            raise faults[0]
+        if faults:
+            raise Refused(faults)
+        question = PinnedQuestion.model_validate(members)
+        global_batch = question.workload.global_batch
+        layout_fields |= self._micro_batch(layout_fields, global_batch)
+        if any(stop.hides_layout for stop in self.errors.stops or ()):
+            return question, LayoutFields(), []
+        layout = self.errors.validated("layout", LayoutFields, {}, layout_fields)
+        ranks = _data_parallel(layout_fields)
+        assumed += self.cluster.assumptions(question.cluster)
+        assumed += unwritten_values(self.reading, self._request_fields())
+        assumed += batch_values(self.reading, layout.micro_batch, global_batch, ranks)
+        return question, layout, assumed
+
+    def _request_fields(self) -> dict[str, Mapping[str, Any]]:
+        """Returns the fields that the request has of its own, by part."""
+        model = self.parts.model
+        return {"model": model if isinstance(model, dict) else {}, "workload": self.parts.workload}
+
+    @contextmanager
+    def blaming_launch(self) -> Iterator[None]:
+        """Turns an error, raised in the block, about a part that only the launch says into one of
+        the launch."""
+        try:
+            yield
+        except Invalid as fault:
+            part = fault.field.partition(".")[0]
+            launch_part = getattr(self.reading, part, None)
+            if launch_part is not None and not getattr(self.parts, part, None):
+                raise self.errors.of_launch(fault.field, fault.value, fault.rule) from None
+            raise
+
+    def _model(self) -> ModelForm:
+        request_model = self.parts.model
+        launch_fields = self.reading.model or {}
+        if is_config(launch_fields):
+            if request_model is None:
+                return HuggingFaceConfig(dict(launch_fields))
+            launch_fields = {}  # what the request itself says goes before a file beside it
+        name = launch_fields["name"] if launch_fields.keys() == {"name"} else None
+        if request_model is None:
+            if name is None and not launch_fields.keys() & {"num_layers", "hidden_size"}:
+                raise self.errors.missing("model")
+            return self._model_form({}, launch_fields) if name is None else str(name)
+        launch_values = (
+            _flat_fields(launch_fields) if name is None else self._comparable_values(name)
+        )
+        if isinstance(request_model, dict):
+            if "model.vocab_size" in self.reading.default_origins:
+                launch_values = {**launch_values, "vocab_size": None}
+            self.errors.require_same("model", launch_values, _flat_fields(request_model))
+            return self._model_form(request_model, launch_fields if name is None else {})
+        self.errors.require_same("model", launch_values, self._comparable_values(request_model))
+        return request_model
+
+    def _model_form(
+        self, request_fields: Mapping[str, Any], launch_fields: Mapping[str, Any]
+    ) -> ShapeFields | LayerListFields:
+        """Returns the fields of both in the form that they belong to: a list of layers or a
+        shape."""
+        if is_layer_list({**launch_fields, **request_fields}):
+            return self.errors.validated("model", LayerListFields, request_fields, launch_fields)
+        return self.errors.validated("model", ShapeFields, request_fields, launch_fields)
+
+    def _comparable_values(self, form: ModelForm) -> dict[str, object]:
+        """Returns the values of a model that a launch may have as well."""
+        model = self._architecture(form)
+        counts = {"vocab_size": model.vocab_size, "mtp_layers": model.mtp_layers}
+        return {**model_values(model), **counts}
+
+    def _architecture(self, form: ModelForm) -> Architecture:
+        return self.resolver.architecture(form).value
+
+    def _workload(self, layout: Mapping[str, Any]) -> WorkloadFields:
+        request_fields = self.parts.workload
+        launch_fields = dict(self.reading.workload)
+        steps = self.reading.num_micro_batches
+        if "global_batch" not in launch_fields and steps and "micro_batch" in layout:
+            launch_fields["global_batch"] = layout["micro_batch"] * steps * _data_parallel(layout)
+        # A batch that the request has in tokens is compared with that of the launch in sequences.
+        in_tokens = request_fields.get("global_batch_tokens") is not None
+        batch = {"global_batch"} if in_tokens else set[str]()
+        defaults = {name: value for name, value in launch_fields.items() if name not in batch}
+        workload = self.errors.validated("workload", WorkloadFields, request_fields, defaults)
+        firm = {
+            name: value
+            for name, value in launch_fields.items()
+            if not self._yields_to_request(name)
+        }
+        self.errors.require_same(
+            "workload", firm, workload.model_dump(include={*request_fields} | batch)
+        )
+        return workload
+
+    def _yields_to_request(self, name: str) -> bool:
+        """Returns whether a value of the workload is a default that a file which was not sent may
+        set otherwise, so that the request's value holds."""
+        field = f"workload.{name}"
+        origins = [field]
+        if self.errors.counts_batch(field):
+            origins += ["num_micro_batches", "layout.micro_batch"]
+        return self.reading.is_open and any(
+            origin in self.reading.default_origins for origin in origins
+        )
+
+    def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:
+        """Returns the micro-batch, where only the batch and its number of micro-batches are
+        said."""
+        steps = self.reading.num_micro_batches
+        if "micro_batch" in layout or steps is None:
+            return {}
+        ranks = _data_parallel(layout)
+        micro_batch, remainder = divmod(global_batch, steps * ranks)
+        if remainder or not micro_batch:
+            rule = (
+                f"has {steps} micro-batches on each of {ranks} data-parallel ranks, of which the"
+                f" global batch of {global_batch} must be a multiple"
+            )
+            error = Invalid(f"{self.errors.field}.arguments", steps, rule)
+            self.errors.stop_or_raise(
+                error,
+                self.reading.micro_batches_setting,
+                _BATCH,
+                rule,
+                cure=f"a global batch of {max(micro_batch, 1) * steps * ranks}",
+                hides_layout=True,
+            )
+        return {"micro_batch": max(micro_batch, 1)}
+
+    def _stack(self) -> str | StackFields:
+        """Returns the stack of the request, or else of the format, with the switches of the launch
+        that are not what the stack has anyway."""
+        launch_fields = dict(self.reading.stack)
+        launch_stack = catalogue.stack(launch_fields.pop("name"))
+        form = self.parts.stack
+        base = launch_stack if form is None else self._stack_of(form, launch_stack.calibrated_as)
+        request_changes = form.changes() if isinstance(form, StackFields) else {}
+        age = {
+            name: request_changes[name]
+            for name in ("version", "age_years")
+            if name in request_changes
+        }
+        is_dated = self.launch.version is not None and self.reading.version in releases(base.id)
+        if is_dated and not age:
+            age = {"version": self.reading.version}
+        default_stack = StackFields.model_validate({"name": base.id, **age}).build(base)
+        # What a switch brings with it where somebody asks for it, a launch says or does not have.
+        switches = _differing_fields(launch_fields, default_stack)
+        switch_values = {name: as_tuples(value) for name, value in switches.items()}
+        switches |= _differing_fields(launch_fields, changed(default_stack, switch_values))
+        if not (age or switches or request_changes):
+            return base.id
+        return self.errors.validated(
+            "stack", StackFields, {"name": base.id, **request_changes}, age | switches
+        )
+
+    def _sized_layout(
+        self, cluster: ClusterPreset | ClusterFields
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Returns the layout of the launch, with the data-parallel degree that its devices leave
+        open filled in, and sentences on what was assumed."""
+        layout_fields = dict(self.reading.layout)
+        num_devices = self.resolver.cluster(cluster).cluster.num_devices
+        if self.cluster.is_overruled(num_devices):
+            layout_fields.pop(
+                "dp_shard" if layout_fields.get("zero_stage") else "dp_replicate", None
+            )
+        knob = _open_degree(layout_fields)
+        if knob is None:
+            return layout_fields, []
+        layout_fields[knob] = self._remaining_devices(layout_fields, num_devices)
+        if layout_fields[knob] == 1:
+            return layout_fields, []
+        return layout_fields, [
+            f"layout.{knob} is {layout_fields[knob]}: what {num_devices} devices leave"
+        ]
+
+    @staticmethod
+    def _remaining_devices(layout_fields: Mapping[str, Any], num_devices: int) -> int:
+        """Returns the degree that the other degrees leave of the devices. Where it does not divide
+        evenly, a rule of layouts refuses the layout (models.layouts.rules)."""
+        axes = ("pp", "cp", "tp", "dp_replicate", "dp_shard")
+        used = math.prod(layout_fields.get(axis, 1) for axis in axes)
+        return max(num_devices // max(used, 1), 1)
+
+    def _stack_of(self, form: str | StackFields, framework: str) -> Stack:
+        """Returns the stack that the request names. Raises Invalid where it is of another
+        framework."""
+        name = form if isinstance(form, str) else form.name
+        base = self.resolver.stack(name).value
+        if name.lower() in TOOLS and framework in _OF_TRAINER:
+            return catalogue.stack(framework)  # which its file tells
+        if base.calibrated_as != framework:
+            field = "stack" if isinstance(form, str) else "stack.name"
+            rule = f"does not run {self.reading.framework}, of which the launch is: leave it out"
+            raise Invalid(field, base.id, rule)
+        return base
+
+
+def _collected(join: Callable[[], Part], faults: list[Invalid]) -> Part | None:
+    """Returns the result of joining a part. Where it cannot be joined, returns None and adds the
+    reasons to `faults`."""
+    try:
+        return join()
+    except Invalid as fault:
+        faults.append(fault)
+    except Refused as refused:
+        faults += refused.errors
+    return None
+
+
+def _differing_fields(launch_fields: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
+    """Returns the fields of a launch that differ from those of the stack."""
+    return {
+        name: value
+        for name, value in launch_fields.items()
+        if as_tuples(value) != getattr(stack, name)
+    }
+
+
+def _data_parallel(layout: Mapping[str, Any]) -> int:
+    return int(layout.get("dp_shard", 1) * layout.get("dp_replicate", 1))
+
+
+def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a shape with the nested ones of its attention and experts beside them.
+    A whole shape that names no experts has 0 of them."""
+    dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
+    nested = [model.get(name) or {} for name in ("mla", "moe")]
+    own = {name: value for name, value in model.items() if name not in ("mla", "moe")}
+    return {**dense, **own, **nested[0], **nested[1]}
+
+
+def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:
+    """Returns the name of the data-parallel degree that a launch leaves to the number of devices,
+    if any."""
+    if "dp_shard" in launch_fields:
+        return None if "dp_replicate" in launch_fields else "dp_replicate"
+    is_replicated = launch_fields.get("zero_stage") == 0 and "dp_replicate" not in launch_fields
+    return "dp_replicate" if is_replicated else "dp_shard"
