@@ -18,8 +18,10 @@ from models.advice.single_changes import SingleChange, single_changes, whole_cha
 from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
+from models.layouts.mesh_rules import BATCH_FIELD, nearest_batches
 from models.layouts.neighbours import KNOBS
-from models.layouts.rules import BATCH_FIELD, Rule, broken_rules, nearest_batches
+from models.layouts.rule import Rule
+from models.layouts.rules import broken_rules
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
 from models.search.enumeration import search

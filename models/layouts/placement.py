@@ -160,8 +160,8 @@ def _table(
 
 @compiled
 def _fill_table(
-    order: DeviceOrder, distance: Array, degree: Array, filled: Array, g: Groups, whole: Array
+    order: DeviceOrder, distance: Array, degree: Array, filled: Array, groups: Groups, whole: Array
 ) -> None:
     for i in range(len(degree)):
-        set_group(order, filled[i], distance[i], degree[i], g, i)
+        set_group(order, filled[i], distance[i], degree[i], groups, i)
         whole[i] = is_whole(order.domains[filled[i]], distance[i], degree[i])

@@ -29,7 +29,8 @@ from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
 from models.layouts.factors import divisors, factorisations, ordered_factorisations
 from models.layouts.placement import groups_of_meshes
-from models.layouts.rules import RULES_BY_NAME, equal_data_parallel, fits_torus
+from models.layouts.placement_rules import equal_data_parallel, fits_torus
+from models.layouts.rules import RULES_BY_NAME
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
 from models.spec.layout import (

@@ -30,7 +30,7 @@ from models.cost.time_terms import TIME
 from models.errors import Invalid, TooLarge
 from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.factors import divisors
-from models.layouts.rules import equal_data_parallel
+from models.layouts.placement_rules import equal_data_parallel
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
@@ -196,18 +196,20 @@ class SearchTables:
     def _drop_schedules(self) -> Array:
         """Drop the schedules that no trunk may have. Return which of the others each chain may
         have, (chains, schedules)."""
-        x = self.trunks
-        used = np.asarray(x.legal.any(axis=0))
-        meshes = np.bincount(x.chains, self.splits, len(x.pp)).astype(np.int64) * len(self.experts)
+        trunks = self.trunks
+        used = np.asarray(trunks.legal.any(axis=0))
+        meshes = np.bincount(trunks.chains, self.splits, len(trunks.pp)).astype(np.int64) * len(
+            self.experts
+        )
         policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
-        dropped = first_refusals(x.breaks[:, ~used], meshes)
+        dropped = first_refusals(trunks.breaks[:, ~used], meshes)
         self.rejected += Counter(
             {name: count * policies_per_schedule for name, count in dropped.items()}
         )
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
         # Columns that are taken by index come in Fortran order, or in C order where there is a
         # single row. Every function that reads them would be compiled for both.
-        return np.ascontiguousarray(x.legal[:, used])
+        return np.ascontiguousarray(trunks.legal[:, used])
 
     def _drop_offload(self) -> None:
         """Drop offload of the optimizer where no host can hold it. It stays where all policies
@@ -514,11 +516,11 @@ class SearchTables:
         free = self.question._replace(layers=layers)
         return self.bound(rows, chain, free)[0]
 
-    def bound(self, rows: Array, chain: Array, q: ProblemRecords) -> tuple[Array, Array]:
+    def bound(self, rows: Array, chain: Array, question: ProblemRecords) -> tuple[Array, Array]:
         """Return the least step time and memory of rows of these chains, whatever is not decided
         yet, each (n,)."""
         seconds, memory = np.empty((2, len(rows)))
-        bound_rows(self.compiled._replace(question=q), rows, chain, seconds, memory)
+        bound_rows(self.compiled._replace(question=question), rows, chain, seconds, memory)
         return seconds, memory
 
     def predict(self, layouts: Layouts) -> Predictions:

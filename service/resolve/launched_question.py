@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.errors import Invalid
+from models.layouts.rule import Rule
 from models.layouts.rule_sources import rule_source
-from models.layouts.rules import RULES_BY_NAME, Rule
+from models.layouts.rules import RULES_BY_NAME
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
