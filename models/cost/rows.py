@@ -128,8 +128,9 @@ def high_bits(mixed: int) -> int:
 
 
 class StageTables(NamedTuple):
-    """Holds the different stages of u partitions, at most s each (models.cost.stage_partition).
-    Values beyond the number of stages, or of stretch ends, that a partition has mean nothing."""
+    """Holds the different stages of u partitions, at most s each
+    (models.cost.pipeline.stage_partition). Values beyond the number of stages, or of stretch ends,
+    that a partition has mean nothing."""
 
     different: Array
     """The number of stages of a partition that differ, (u,)."""

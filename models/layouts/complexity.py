@@ -99,8 +99,7 @@ def points_of_policy(layouts: Layouts) -> Array:
 
 def _points(counts: dict[str, Array]) -> Array:
     return np.sum(
-        [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()],
-        axis=0,
+        [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()], axis=0
     )
 
 

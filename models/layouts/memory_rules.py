@@ -6,10 +6,7 @@ import numpy as np
 
 from models.columns import Array
 from models.layouts.rule import Rule, is_one_of
-from models.spec.layout import (
-    Layout,
-    Layouts,
-)
+from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE, policy_code
 

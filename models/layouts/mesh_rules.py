@@ -8,10 +8,7 @@ from models.columns import Array
 from models.layouts.factors import divisors
 from models.layouts.rule import Rule, holds_for_all
 from models.spec.attention import Attention
-from models.spec.layout import (
-    Layout,
-    Layouts,
-)
+from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.recurrence import Mamba2, Recurrence
 

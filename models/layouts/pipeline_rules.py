@@ -128,7 +128,8 @@ def _layers_divide_into_chunks(problem: Problem, layouts: Layouts) -> Array:
     the layout is `balanced`."""
     chunks = layouts.pp * layouts.virtual_stages
     layers = problem.architecture.num_layers
-    # The embedding and the head may each be a chunk by itself (models.cost.stage_partition).
+    # The embedding and the head may each be a chunk by itself
+    # (models.cost.pipeline.stage_partition).
     ends = 2 * (layouts.schedule == INTERLEAVED)
     return np.where(layouts.balanced, chunks <= layers + ends, layers % chunks == 0)
 

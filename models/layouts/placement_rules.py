@@ -7,13 +7,7 @@ import numpy as np
 from models.columns import Array
 from models.layouts.placement import LayoutGroups, groups
 from models.layouts.rule import Rule, holds_for_all
-from models.spec.layout import (
-    Layout,
-    Layouts,
-    active_axes,
-    offered_orders,
-    pipeline_outermost,
-)
+from models.spec.layout import Layout, Layouts, active_axes, offered_orders, pipeline_outermost
 from models.spec.problem import Problem
 
 

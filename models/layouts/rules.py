@@ -23,10 +23,7 @@ from models.layouts.pipeline_rules import PIPELINE_RULES
 from models.layouts.placement_rules import PLACEMENT_RULES
 from models.layouts.rule import Rule
 from models.layouts.sharding_rules import SHARDING_RULES
-from models.spec.layout import (
-    Layout,
-    Layouts,
-)
+from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 
 RULES: tuple[Rule, ...] = (

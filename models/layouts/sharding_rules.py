@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from models.columns import Array
 from models.layouts.rule import Rule, holds_for_all, is_one_of
-from models.spec.layout import (
-    Layout,
-    Layouts,
-)
+from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 
 

@@ -182,10 +182,7 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
         yield (
             f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
         )
-    scopes = {
-        _EVERYWHERE: "any run",
-        _generation_scope(problem): f"any run on {generation}",
-    }
+    scopes = {_EVERYWHERE: "any run", _generation_scope(problem): f"any run on {generation}"}
     ranges = _ranges_on_generation(profile, _generation_scope(problem))
     for name, value in quantities(problem, layout).items():
         low, high = ranges.get(name, _ANY)

@@ -13,7 +13,7 @@ import numpy as np
 from models.columns import Array
 from models.cost.facts import coefficient_records
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.cost.pipeline import micro_batch_group
+from models.cost.pipeline.bubble import micro_batch_group
 from models.cost.predictions import (
     MEMORY_TERMS,
     TIME_TERMS,

@@ -86,7 +86,8 @@ def is_among(links: Array, last: int) -> bool:
 @inlined
 def closes_rings(order: DeviceOrder, row: Row, groups: Groups) -> bool:
     """Say whether every axis covers whole lines of a torus or divides one
-    (models.layouts.placement_rules.fits_torus). Its degrees and distances are written into the groups."""
+    (models.layouts.placement_rules.fits_torus). Its degrees and distances are written into the
+    groups."""
     set_axes(row, groups.degree, groups.distance)
     domains = order.domains[row.filling]
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP):

@@ -310,9 +310,11 @@ _DTYPES: dict[str, type] = {
 """The types of the columns that do not hold integers."""
 
 
-def active_axes(x: Layouts) -> Array:
+def active_axes(layouts: Layouts) -> Array:
     """Return the axes that have more than one rank, as bits in the order of AXES, of shape (n,)."""
-    return np.asarray(sum((getattr(x, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES)))
+    return np.asarray(
+        sum((getattr(layouts, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES))
+    )
 
 
 @cache

@@ -11,12 +11,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.encoder import Encoder
-from models.spec.flops import (
-    encoder_flops,
-    head_forward_flops,
-    layer_forward_flops,
-    model_flops,
-)
+from models.spec.flops import encoder_flops, head_forward_flops, layer_forward_flops, model_flops
 from models.spec.hardware import Chip, Cluster
 from models.spec.identity import cached_by_identity
 from models.spec.moments import mean_moment_bytes

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from models.advice.layout_check import BrokenRule, LayoutCheck, check_layout, nearest_cures
+from models.advice.layout_check import LayoutCheck, check_layout
 from models.advice.layout_warnings import LayoutWarning
+from models.advice.rule_cures import BrokenRule, nearest_cures
 from models.advice.single_changes import SingleChange
 from models.layouts.rule_sources import rule_source
 from models.layouts.rules import broken_rules
@@ -143,7 +144,7 @@ class Checks:
             should_continue=deadline,
             oom_gib=least_failed_gib(failed),
             accepts=_expressible(asked),
-            said=None if asked.changes is None else asked.changes.said,
+            express=None if asked.changes is None else asked.changes.said,
         )
         answer = _explain(asked, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))

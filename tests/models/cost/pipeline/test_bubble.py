@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.columns import Array
-from models.cost.makespan import zero_bubble_v
-from models.cost.pipeline import (
+from models.cost.pipeline.bubble import (
     ends_together,
     holds_equal_micro_batches,
     in_flight,
@@ -21,7 +20,8 @@ from models.cost.pipeline import (
     moves_weight_gradients,
     passes_alike,
 )
-from models.cost.schedules import run
+from models.cost.pipeline.makespan import zero_bubble_v
+from models.cost.pipeline.schedules import run
 from models.spec.layout import SCHEDULES, Layout
 from tests.long import examples
 from tests.models.cost.pipelines import Pipeline, Seconds, model
