@@ -250,7 +250,8 @@ def _switch(name: str) -> Knob:
     """Return the knob of a field that is on or off."""
 
     def toggle(problem: Problem, layout: Layout) -> Iterator[Layout]:
-        yield replace(layout, **{name: not getattr(layout, name)})
+        other: dict[str, Any] = {name: not getattr(layout, name)}
+        yield replace(layout, **other)
 
     return Knob((name,), toggle)
 
