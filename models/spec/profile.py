@@ -185,7 +185,7 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 """The kinds of scopes that each coefficient may differ between, besides "all"."""
 
 
-def _of_known(cls: type[Value], data: Mapping[str, Any]) -> Value:
+def _from_known_fields(cls: type[Value], data: Mapping[str, Any]) -> Value:
     """Return an instance of a dataclass, made of those members of `data` that are its fields."""
     known = {field.name for field in fields(cast(Any, cls))}
     return cls(**{name: value for name, value in data.items() if name in known})
@@ -298,7 +298,7 @@ class TermCoverage:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TermCoverage:
-        return _of_known(cls, {**data, "sources": tuple(data.get("sources", ()))})
+        return _from_known_fields(cls, {**data, "sources": tuple(data.get("sources", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,15 +390,15 @@ class Profile:
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Return the neighbourhood of step time of the narrowest scope that has one. `scopes` come
         widest first. Where none has one, the neighbourhood is the residual spread."""
-        return self._narrowest(self.neighbourhoods, scopes).seen_from(self.between_sources)
+        return self._of_narrowest_scope(self.neighbourhoods, scopes).seen_from(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Return the neighbourhood of peak memory of the narrowest scope that has one, or the
         residual spread where none has one."""
-        narrowest = self._narrowest(self.memory_neighbourhoods, scopes)
+        narrowest = self._of_narrowest_scope(self.memory_neighbourhoods, scopes)
         return narrowest.seen_from(self.memory_between_sources)
 
-    def _narrowest(
+    def _of_narrowest_scope(
         self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]
     ) -> Neighbourhood:
         known = {one.scope: one for one in neighbourhoods}
@@ -432,14 +432,16 @@ class Profile:
         """Return the coefficients of a problem with these scopes. `offsets` are added to single
         terms, for draws."""
         if offsets:
-            return self._moved_by(scopes, offsets)
+            return self._coefficients_with_offsets(scopes, offsets)
         return self._mean_coefficients(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
     def _mean_coefficients(self, scopes: frozenset[str]) -> Coefficients:
-        return self._moved_by(scopes, {})
+        return self._coefficients_with_offsets(scopes, {})
 
-    def _moved_by(self, scopes: Collection[str], offsets: Mapping[TermKey, Array]) -> Coefficients:
+    def _coefficients_with_offsets(
+        self, scopes: Collection[str], offsets: Mapping[TermKey, Array]
+    ) -> Coefficients:
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
@@ -477,7 +479,7 @@ class Profile:
         when the profile was written get the terms of the shipped priors. Coefficients, scopes and
         fields that a later release has added are ignored. Raise Invalid where a coefficient has no
         term."""
-        terms = tuple(_of_known(Term, term) for term in data["terms"] if _is_known(term))
+        terms = tuple(_from_known_fields(Term, term) for term in data["terms"] if _is_known(term))
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _prior_terms() if term.coefficient in missing)
         if unknown := missing - {term.coefficient for term in terms}:
@@ -494,14 +496,15 @@ class Profile:
             between_sources=data.get("between_sources", 0.0),
             memory_between_sources=data.get("memory_between_sources", 0.0),
             neighbourhoods=tuple(
-                _of_known(Neighbourhood, one) for one in data.get("neighbourhoods", ())
+                _from_known_fields(Neighbourhood, one) for one in data.get("neighbourhoods", ())
             ),
             memory_neighbourhoods=tuple(
-                _of_known(Neighbourhood, one) for one in data.get("memory_neighbourhoods", ())
+                _from_known_fields(Neighbourhood, one)
+                for one in data.get("memory_neighbourhoods", ())
             ),
             seen=tuple(TermCoverage.from_json(one) for one in data.get("seen", ())),
-            spans=tuple(_of_known(QuantityRange, one) for one in data.get("spans", ())),
-            newest=tuple(_of_known(NewestSoftware, one) for one in data.get("newest", ())),
+            spans=tuple(_from_known_fields(QuantityRange, one) for one in data.get("spans", ())),
+            newest=tuple(_from_known_fields(NewestSoftware, one) for one in data.get("newest", ())),
             terms=terms,
         )
 
