@@ -26,10 +26,9 @@ RING, CONTEXT_ALLGATHER, ULYSSES = range(len(CONTEXT))
 DISPATCHERS = ("alltoall", "deduplicated", "allgather")
 ALLTOALL, DEDUPLICATED, ALLGATHER = range(len(DISPATCHERS))
 ALL_PIECES = (*PIECES, LAST)
-CACHED_QUESTIONS = 64
-"""The number of results that each cache here keeps. A service asks about many layouts of the same
-few problems, so the records of a problem are kept and shared. The number bounds memory: an older
-result is dropped and worked out again when it is asked for."""
+_CACHED_COEFFICIENTS = 64
+"""The number of coefficients whose records are kept. The number bounds memory: an older result is
+dropped and worked out again when it is asked for."""
 (
     NORM,
     DENSE_ACT,
@@ -373,7 +372,7 @@ COEFFICIENTS = np.dtype([(field.name, "f8") for field in fields(Coefficients)])
 _COEFFICIENT_VALUES = attrgetter(*(field.name for field in fields(Coefficients)))
 
 
-@cached_by_identity(CACHED_QUESTIONS)
+@cached_by_identity(_CACHED_COEFFICIENTS)
 def coefficient_records(coefficients: Coefficients) -> Array:
     """Return coefficients as records, (1,), or (n,) where some are arrays of n draws. The array is
     shared through a cache: nobody may write to it."""

@@ -9,7 +9,6 @@ import numpy as np
 from models.columns import Array
 from models.cost.facts import (
     ALL_PIECES,
-    CACHED_QUESTIONS,
     CONTEXT,
     DISPATCHERS,
     DimFacts,
@@ -35,6 +34,10 @@ from models.spec.recompute import NONE, Recomputed
 from models.spec.stack import Stack
 from models.spec.trained import trains_embedding, trains_head
 
+_CACHED_QUESTIONS = 64
+"""The number of results that each cache here keeps. A service asks about many layouts of the same
+few problems, so the records of a problem are kept and shared. The number bounds memory: an older
+result is dropped and worked out again when it is asked for."""
 KEY_BLOCK = {"splash": 512}
 """The number of keys that an attention kernel takes at a time (sa_block_kv of MaxText). Kernels
 that are not named here take 128, as flash kernels do."""
@@ -73,7 +76,7 @@ def question(problem: Problem, recompute: Array) -> ProblemRecords:
     return _question(problem, tuple(policy_numbers(recompute).tolist()))
 
 
-@cached_by_identity(CACHED_QUESTIONS)
+@cached_by_identity(_CACHED_QUESTIONS)
 def _question(problem: Problem, policies: tuple[int, ...]) -> ProblemRecords:
     policy_records = _policy_records(problem.stack, problem.architecture.kinds, policies)
     return ProblemRecords(
@@ -87,7 +90,7 @@ def _question(problem: Problem, policies: tuple[int, ...]) -> ProblemRecords:
     )
 
 
-@cached_by_identity(CACHED_QUESTIONS)
+@cached_by_identity(_CACHED_QUESTIONS)
 def _fact_records(problem: Problem) -> Array:
     return records(Facts, [_facts(problem)])
 
@@ -102,7 +105,7 @@ def _layer_records(problem: Problem) -> Array:
 # batches. Each cache below is therefore keyed by no more of a problem than its records depend on.
 
 
-@cached_by_identity(CACHED_QUESTIONS)
+@cached_by_identity(_CACHED_QUESTIONS)
 def _records_of_kinds(
     architecture: Architecture, seq_len: float, lora: Lora | None, skips_last: tuple[bool, ...]
 ) -> Array:
@@ -114,13 +117,13 @@ def _records_of_kinds(
     )
 
 
-@cached_by_identity(CACHED_QUESTIONS, objects=2)
+@cached_by_identity(_CACHED_QUESTIONS, objects=2)
 def _policy_records(stack: Stack, kinds: tuple[Layer, ...], policies: tuple[int, ...]) -> Array:
     rows = [_policy(stack.recomputed(number, kind)) for number in policies for kind in kinds]
     return records(PolicyFacts, rows).reshape(len(policies), len(kinds))
 
 
-@cached_by_identity(CACHED_QUESTIONS)
+@cached_by_identity(_CACHED_QUESTIONS)
 def _dim_records(cluster: Cluster) -> Array:
     return records(DimFacts, [_dim(dim) for dim in cluster.dims])
 
