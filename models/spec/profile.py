@@ -185,7 +185,7 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 """The kinds of scopes that each coefficient may differ between, besides "all"."""
 
 
-def _from_known_fields(cls: type[Value], data: Mapping[str, Any]) -> Value:
+def _of_known(cls: type[Value], data: Mapping[str, Any]) -> Value:
     """Return an instance of a dataclass, made of those members of `data` that are its fields."""
     known = {field.name for field in fields(cast(Any, cls))}
     return cls(**{name: value for name, value in data.items() if name in known})
@@ -298,7 +298,7 @@ class TermCoverage:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TermCoverage:
-        return _from_known_fields(cls, {**data, "sources": tuple(data.get("sources", ()))})
+        return _of_known(cls, {**data, "sources": tuple(data.get("sources", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,7 +479,7 @@ class Profile:
         when the profile was written get the terms of the shipped priors. Coefficients, scopes and
         fields that a later release has added are ignored. Raise Invalid where a coefficient has no
         term."""
-        terms = tuple(_from_known_fields(Term, term) for term in data["terms"] if _is_known(term))
+        terms = tuple(_of_known(Term, term) for term in data["terms"] if _is_known(term))
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _prior_terms() if term.coefficient in missing)
         if unknown := missing - {term.coefficient for term in terms}:
@@ -496,15 +496,14 @@ class Profile:
             between_sources=data.get("between_sources", 0.0),
             memory_between_sources=data.get("memory_between_sources", 0.0),
             neighbourhoods=tuple(
-                _from_known_fields(Neighbourhood, one) for one in data.get("neighbourhoods", ())
+                _of_known(Neighbourhood, one) for one in data.get("neighbourhoods", ())
             ),
             memory_neighbourhoods=tuple(
-                _from_known_fields(Neighbourhood, one)
-                for one in data.get("memory_neighbourhoods", ())
+                _of_known(Neighbourhood, one) for one in data.get("memory_neighbourhoods", ())
             ),
             seen=tuple(TermCoverage.from_json(one) for one in data.get("seen", ())),
-            spans=tuple(_from_known_fields(QuantityRange, one) for one in data.get("spans", ())),
-            newest=tuple(_from_known_fields(NewestSoftware, one) for one in data.get("newest", ())),
+            spans=tuple(_of_known(QuantityRange, one) for one in data.get("spans", ())),
+            newest=tuple(_of_known(NewestSoftware, one) for one in data.get("newest", ())),
             terms=terms,
         )
 
