@@ -96,6 +96,7 @@ def _fact_records(problem: Problem) -> Array:
 
 
 def _layer_records(problem: Problem) -> Array:
+    """Return the facts of every kind of layer of a model, (kinds,)."""
     architecture, workload = problem.architecture, problem.workload
     skips_last = tuple(map(problem.stack.skips_last_product, architecture.kinds))
     return _records_of_kinds(architecture, workload.attended_length, workload.lora, skips_last)
@@ -129,6 +130,7 @@ def _dim_records(cluster: Cluster) -> Array:
 
 
 def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
+    """Return the records of the encoder of images; empty ones for a model without it."""
     encoder = problem.architecture.encoder
     if encoder is None:
         return _no_images(len(policies))._replace(facts=_fact_records(problem))
@@ -292,6 +294,7 @@ def _facts(problem: Problem) -> Facts:
 
 
 def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
+    """Return the facts of each kind of layer of the encoder, which attends over one image."""
     hidden, image = encoder.hidden_size, encoder.patches_per_image
     skips_last = problem.stack.skips_last_product
     kinds = [(kind, encoder.layers.count(kind)) for kind in encoder.kinds]

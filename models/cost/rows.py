@@ -74,6 +74,7 @@ def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
 
 @compiled
 def _fill_rows(c: Any, rows: Array) -> None:
+    """Write records of Row from columns of the same names."""
     for i in range(len(rows)):
         row = rows[i]
         row.pp = c.pp[i]

@@ -35,6 +35,8 @@ def _collective(
     devices: int,
     operation: int,
 ) -> Cost:
+    """Return the cost of a collective over one group of all devices; `operation` is its position in
+    COLLECTIVES."""
     facts = question.facts[0]
     set_group(question.order, 0, 1, devices, groups, TP)
     if operation == 0:
@@ -67,5 +69,6 @@ def _products(
     n: Array,
     seconds: Array,
 ) -> None:
+    """Write the forward seconds of n products of m x k by k x n matrices."""
     for i in range(len(m)):
         seconds[i] = linear(question.facts[0], coefficients, m[i], k[i], n[i]).forward

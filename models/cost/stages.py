@@ -102,6 +102,8 @@ class Workspace(NamedTuple):
 
 
 def workspace_for(layers: Array, policies: Array) -> Workspace:
+    """Return a workspace for layouts of a model with these kinds of layers, under these recompute
+    policies."""
     kinds = len(layers)
     parts = kinds + 2
     counts = np.ones(parts)
@@ -288,6 +290,7 @@ def set_exposed(workspace: Workspace, index: int, exposed: Exposed) -> None:
 
 @compiled
 def repeats_experts(policies: Array, policy: int) -> bool:
+    """Say whether a recompute policy sends tokens to experts once more in some layer."""
     for kind in range(policies.shape[1]):
         if policies[policy, kind].expert > 0:
             return True

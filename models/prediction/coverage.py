@@ -131,6 +131,8 @@ def _evidence_of_terms(
 def _term_evidence(
     term: str, profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> TermEvidence:
+    """Return the evidence behind one term: runs of this chip and stack, else runs of the generation
+    or, but for compute, of the stack; else the data sheet."""
     coverage = profile.coverage_of
     if seen := coverage.get((term, chip_and_stack)):
         return TermEvidence.of("measured", seen)

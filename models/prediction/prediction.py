@@ -299,6 +299,7 @@ def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
 
 @cached_by_identity(_CACHED_SPREADS)
 def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
+    """Return records of coefficients under random draws of the terms without runs, (draws,)."""
     generator = np.random.default_rng(0)
     draws = {
         term.key: term.spread * generator.standard_normal(_DRAWS)

@@ -108,6 +108,8 @@ def timeline(
 
 
 def _micro_batches_shown(layout: Layout, of_micro_batches: int, requested: int | None) -> int:
+    """Return how many micro-batches a timeline draws: as many as were asked for and as it may hold,
+    but no fewer than the schedule needs. Raise Invalid where even these are too many."""
     operations_each = layout.pp * layout.virtual_stages * _KINDS_OF_OPERATION
     affordable = MAX_OPERATIONS // operations_each
     shown = max(min(of_micro_batches, requested or of_micro_batches, affordable), 1)

@@ -150,6 +150,7 @@ class _Search:
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
+        """Search all meshes, or only those `among` them that are given, and return the answer."""
         if among is None:
             self.open_all()
         else:

@@ -271,5 +271,6 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
 
 
 def _cross_with(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
+    """Return every row with every value of a knob."""
     row, value = np.indices((len(rows), len(values))).reshape(2, -1)
     return rows.take(row).with_columns(**{knob: np.array(values)[value]})

@@ -97,6 +97,8 @@ def _fill(
     sums: Array,
     least: LeastPasses,
 ) -> None:
+    """Write what each chain takes and holds at least under its schedules into arrays that are all
+    0. `sums` (2, parts) is scratch."""
     for chain in range(len(chains.pp)):
         pp, m = chains.pp[chain], chains.micro_batches[chain]
         least.kept[chain] = np.inf

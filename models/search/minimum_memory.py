@@ -107,6 +107,8 @@ class MinimumMemory:
         return words
 
     def _search(self, should_continue: ShouldContinue) -> None:
+        """Open cores in order of the least memory that they may need, until no other can need less
+        than what was found, or time is over."""
         tables, no_limits = self.tables, limits_for(Goal(), None)
         trunks = np.arange(len(tables.trunks.rows))
         cores = cross_all(
@@ -164,6 +166,8 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
 
 
 def _deviations(tables: SearchTables, layout: Layout) -> float:
+    """Return the standard deviations that are left between what a layout needs and what there
+    is."""
     predictions = tables.predict(Layouts.of([layout]))
     cluster = tables.problem.cluster
     return float(tables.memory_uncertainty.deviations(predictions, cluster)[0])

@@ -39,6 +39,7 @@ class Frugal(NamedTuple):
 
 
 def no_frugal() -> Frugal:
+    """Return arrays that hold no layout yet."""
     variant, schedule, points = np.zeros((3, 1), dtype=np.int64)
     return Frugal(
         row=np.zeros(1, ROW),

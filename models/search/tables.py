@@ -415,6 +415,7 @@ class SearchTables:
 
     @cached_property
     def policy_tables(self) -> PolicyTables:
+        """The policies of the space as compiled functions read them."""
         variant, s = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
         schedules = np.zeros(len(s), dtype=ROW)
@@ -442,6 +443,7 @@ class SearchTables:
 
     @cached_property
     def compiled(self) -> CompiledTables:
+        """All tables as compiled functions read them, with the arrays in which they work."""
         policies, dims = self.policy_tables, len(self.question.dims)
         policies_shape = len(policies.variants), len(policies.schedules)
         return CompiledTables(

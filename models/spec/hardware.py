@@ -348,6 +348,8 @@ class Cluster:
             )
 
     def _switched_dims(self) -> Iterator[Dim]:
+        """Yield the switched levels from the inside out, each with the devices that it joins
+        together with those inside it."""
         per_chip = self.chip.devices_per_chip
         levels_in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
