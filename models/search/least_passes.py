@@ -242,8 +242,8 @@ def _lower_kept(
     for stage in range(pp):
         kind = tables.kind[partition, stage]
         first = tables.first_alike[partition, kind]
-        flying = in_flight(row.schedule, first, pp, row.virtual_stages, m)
-        _add(flying / pp, tables.amounts[partition, kind], held)
+        micro_batches_in_flight = in_flight(row.schedule, first, pp, row.virtual_stages, m)
+        _add(micro_batches_in_flight / pp, tables.amounts[partition, kind], held)
     for part in range(len(held)):
         kept[part] = min(kept[part], held[part])
 

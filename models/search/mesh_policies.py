@@ -56,11 +56,11 @@ def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) ->
     coefficients = tables.coefficients[0]
     workspace = tables.buffers.workspace
     facts = question.facts[0]
-    flying = tables.passes.kept[chain]
+    held_layers = tables.passes.kept[chain]
     capacity = tables.margin.capacity
     set_variant(tables.policies, row, variant)
     set_kept(facts, question.policies, row, workspace)
-    if least_memory(facts, row, coefficients, workspace, flying) > capacity:
+    if least_memory(facts, row, coefficients, workspace, held_layers) > capacity:
         return np.inf
     # Memory falls with every layer that is recomputed, so that bisection finds the fewest.
     if tables.policies.open_layers[variant]:
@@ -68,7 +68,7 @@ def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) ->
         while low < high:
             row.recompute_layers = (low + high) // 2
             set_kept(facts, question.policies, row, workspace)
-            if least_memory(facts, row, coefficients, workspace, flying) > capacity:
+            if least_memory(facts, row, coefficients, workspace, held_layers) > capacity:
                 low = row.recompute_layers + 1
             else:
                 high = row.recompute_layers

@@ -57,10 +57,14 @@ def least_step(
 
 @inlined
 def least_memory(
-    facts: Facts, row: Row, coefficients: CoefficientRecord, workspace: Workspace, flying: Array
+    facts: Facts,
+    row: Row,
+    coefficients: CoefficientRecord,
+    workspace: Workspace,
+    held_layers: Array,
 ) -> float:
     """Return the least bytes on the fullest stage: those on the mean stage, without logits. It
-    holds the activations of `flying` layers of each kind (models.search.least_passes). In a
+    holds the activations of `held_layers` of each kind (models.search.least_passes). In a
     pipeline at most one layer counts as gathered, or as on its way to the host, since the fullest
     stage need not have more."""
     mesh = workspace.mesh[0]
@@ -74,7 +78,7 @@ def least_memory(
         trained_expert += workspace.counts[index] * workspace.parts[index].trained_expert
     layer, kept_layer = np.inf, np.inf
     for kind in range(facts.kinds):
-        kept += flying[kind] * workspace.mean_kept[kind]
+        kept += held_layers[kind] * workspace.mean_kept[kind]
         layer = min(layer, workspace.parts[kind].dense + workspace.parts[kind].expert)
         kept_layer = min(kept_layer, workspace.mean_kept[kind])
     if pp == 1:
@@ -96,6 +100,6 @@ def least_memory(
     if row.offload_activations:
         kept = min(2 * regime.largest_kept, kept_layer)
     # Activations of the encoder of images are never offloaded.
-    kept += flying[facts.kinds] * workspace.mean_kept[facts.kinds]
+    kept += held_layers[facts.kinds] * workspace.mean_kept[facts.kinds]
     size += (kept + regime.working) * coefficients.activation_memory
     return size * (1 + coefficients.fragmentation) + coefficients.context_gib * GIB
