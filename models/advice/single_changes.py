@@ -10,7 +10,7 @@ from typing import Any
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.errors import Invalid
-from models.layouts.neighbours import KNOBS, neighbours
+from models.layouts.neighbours import KNOBS, Knob, neighbours
 from models.layouts.rules import first_broken
 from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.hardware import GIB
@@ -108,8 +108,20 @@ class SingleChange:
     @property
     def _knobs_in_words(self) -> str:
         """The knobs in which two whole layouts differ, in words."""
-        given = replace(self.layout, **dict(zip(self.fields, self.before, strict=True)))
-        return knob_changes_in_words(given, self.layout)
+        before = dict(zip(self.fields, self.before, strict=True))
+        after = dict(zip(self.fields, self.after, strict=True))
+        changes = [
+            knob_change_in_words(name, self._choice(knob, before), self._choice(knob, after))
+            for name, knob in KNOBS.items()
+            if name not in _PARTS_OF_KNOBS and before.keys() & {*knob.fields}
+        ]
+        return ", ".join(changes)
+
+    def _choice(self, knob: Knob, values: Mapping[str, Any]) -> Any:
+        """Return the choice of a knob where fields have these values, and others those of the
+        layout. The fields may make no layout together: a framework may be told only some."""
+        choice = [values.get(field, getattr(self.layout, field)) for field in knob.fields]
+        return choice[0] if len(choice) == 1 else choice
 
     @property
     def _followers_in_words(self) -> str:
