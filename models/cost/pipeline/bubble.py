@@ -23,8 +23,8 @@ zero_bubble     makespan.zero_bubble, with as many micro-batches in flight on ev
 
 A stage is then idle for that time less its own work, m (F+B). Under the others it is idle for
 
-zero_bubble_v   makespan.zero_bubble_v, of chunks that take the mean of those of the other stages;
-                ScheduleZBVZeroBubble of torch.distributed.pipelining
+zero_bubble_v   makespan.zero_bubble_v, from the mean of its own chunks and of those of the other
+                stages; ScheduleZBVZeroBubble of torch.distributed.pipelining
 dualpipe        max(2F, F+I-F1) + max(I-W, 0), with F, I and W of all the other stages of a half and
                 F1 their mean F; with equal stages and F = I it is (p/2-1)(F+B + B-3W);
                 arXiv 2412.19437 table 2
@@ -39,7 +39,7 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.pipeline import interleaved, makespan
-from models.cost.pipeline.makespan import PASSES
+from models.cost.pipeline.makespan import PASSES, ChunkSeconds
 from models.cost.rows import StageTables
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
 
@@ -199,9 +199,11 @@ def _idle_between_others(
     if schedule == DUALPIPE:
         return _dualpipe(pp, forward / 2, to_input / 2, weight / 2)
     chunks = 2 * (pp - 1)
-    return makespan.zero_bubble_v(
-        pp, micro_batches, forward / chunks, to_input / chunks, weight / chunks
+    others = ChunkSeconds(forward / chunks, to_input / chunks, weight / chunks)
+    own = ChunkSeconds(
+        t.forward[stage] / 2, (t.backward[stage] - t.weight[stage]) / 2, t.weight[stage] / 2
     )
+    return makespan.zero_bubble_v(pp, micro_batches, own, others)
 
 
 @inlined

@@ -244,48 +244,63 @@ def _time_after_forwards(
     return longest
 
 
-@inlined
-def zero_bubble_v(
-    pp: int, micro_batches: int, forward: float, to_input: float, weight: float
-) -> float:
-    """Return the seconds that the longest path through a pipeline of equal chunks in a V takes
-    beyond the work of one stage. The three times are those of one chunk.
+class ChunkSeconds(NamedTuple):
+    """Seconds of the passes of one micro-batch through one chunk of a V."""
 
-    Whatever they are, one of these paths is the longest. The paths were found by walking the
-    longest one through the operations of ScheduleZBVZeroBubble for random times. With as many
-    micro-batches as stages, or fewer, few begin before all have to wait for the first to come back.
-    With twice as many, or more, stages alternate once they are `full`, and further micro-batches
-    change nothing.
+    forward: float
+    to_input: float
+    weight: float
+
+
+@inlined
+def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkSeconds) -> float:
+    """Return the seconds that the longest path through a pipeline in a V takes beyond the work of
+    one stage, from the mean of its own chunks and of all others.
+
+    Where all chunks are equal, one of these paths is the longest, whatever the three passes take.
+    They were found by walking the longest path through the operations of ScheduleZBVZeroBubble for
+    random times. With as many micro-batches as stages, or fewer, few begin before all have to wait
+    for the first to come back. With twice as many, or more, stages alternate once they are `full`,
+    and further micro-batches change nothing.
     """
-    f = forward
-    i = to_input
-    w = weight
-    others = pp - 1
+    more = pp - 1
     if micro_batches <= pp:
         n = micro_batches - 1
         return max(
-            2 * (others - n) * f + 2 * others * i,
-            (2 * others - n) * f + (2 * others - n) * i,
-            2 * others * f + 2 * (others - n) * i - 2 * n * w,
-            2 * others * f + (2 * others - 3 * n) * i - n * w,
+            _beyond_own(own, others, 2 * (more - n), 2 * more, 0),
+            _beyond_own(own, others, 2 * more - n, 2 * more - n, 0),
+            _beyond_own(own, others, 2 * more, 2 * (more - n), -2 * n),
+            _beyond_own(own, others, 2 * more, 2 * more - 3 * n, -n),
         )
-    full = min(micro_batches - pp, others)
-    short = others - full
+    full = min(micro_batches - pp, more)
+    short = more - full
     return max(
-        2 * others * i - 2 * full * w,
-        2 * short * i,
-        (others + short) * i - short * w,
-        (short + 1) * i + (full - 1) * w,
-        (short + 1) * f + (full - 1) * w,
-        short * f + short * i,
-        (others + full - 1) * f + (1 - full) * i,
-        (others + full - 1) * f + (short + 1) * i - 2 * full * w,
-        (others + full - 1) * f + (short - full + 1) * i - short * w,
-        (others + full) * f - full * i - w,
-        (others + full) * f + short * i - (2 * full + 1) * w,
-        (others + full) * f + (short - full) * i - full * w,
-        (others + full) * f + (short - full) * i - (short + 1) * w,
-        2 * others * f - (2 * others + 1) * w,
-        2 * others * f - others * i - min(others, 2 * short + 1) * w,
-        2 * others * f - full * i - min(2 * others - full, 3 * short + 1) * w,
+        _beyond_own(own, others, 0, 2 * more, -2 * full),
+        _beyond_own(own, others, 0, 2 * short, 0),
+        _beyond_own(own, others, 0, more + short, -short),
+        _beyond_own(own, others, 0, short + 1, full - 1),
+        _beyond_own(own, others, short + 1, 0, full - 1),
+        _beyond_own(own, others, short, short, 0),
+        _beyond_own(own, others, more + full - 1, 1 - full, 0),
+        _beyond_own(own, others, more + full - 1, short + 1, -2 * full),
+        _beyond_own(own, others, more + full - 1, short - full + 1, -short),
+        _beyond_own(own, others, more + full, -full, -1),
+        _beyond_own(own, others, more + full, short, -(2 * full + 1)),
+        _beyond_own(own, others, more + full, short - full, -full),
+        _beyond_own(own, others, more + full, short - full, -(short + 1)),
+        _beyond_own(own, others, 2 * more, 0, -(2 * more + 1)),
+        _beyond_own(own, others, 2 * more, -more, -min(more, 2 * short + 1)),
+        _beyond_own(own, others, 2 * more, -full, -min(2 * more - full, 3 * short + 1)),
     )
+
+
+@inlined
+def _beyond_own(
+    own: ChunkSeconds, others: ChunkSeconds, forwards: int, to_inputs: int, weights: int
+) -> float:
+    """Return the seconds of a path beyond the work of its stage, given how many passes through a
+    chunk it has more of each kind; fewer where the number is negative. It has more on other stages,
+    and misses passes of its own. So no pass that takes longer makes the pipeline shorter."""
+    seconds = forwards * (others.forward if forwards > 0 else own.forward)
+    seconds += to_inputs * (others.to_input if to_inputs > 0 else own.to_input)
+    return seconds + weights * (others.weight if weights > 0 else own.weight)
