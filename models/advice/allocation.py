@@ -198,6 +198,8 @@ def _faster_groups(best: FastestAnswer) -> FasterGroups:
 
 
 def _check_nodes(nodes: Sequence[Node]) -> None:
+    """Raise Invalid where two nodes have one name, or the nodes of a domain hang from different
+    leaves."""
     names: set[str] = set()
     leaf_of_domain: dict[str, str] = {}
     for index, node in enumerate(nodes):
@@ -216,6 +218,7 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
 
 
 def _check_against_cluster(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    """Raise Invalid where the nodes do not go with the fabric, or have too few chips."""
     if cluster.fabric.torus is not None:
         raise Invalid(
             "allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole"
@@ -232,6 +235,7 @@ def _check_against_cluster(cluster: Cluster, nodes: Sequence[Node]) -> None:
 
 
 def _check_domain(cluster: Cluster, name: str, members: Sequence[Node]) -> None:
+    """Raise Invalid where the nodes of a domain have more chips than the fabric joins."""
     size = cluster.fabric.domain
     chips = sum(node.chips for node in members)
     if size is None or chips <= size:
@@ -271,7 +275,7 @@ def _spaces_to_try(
     """Return the spaces of arrangements that have a legal layout: the most promising of each octave
     of sizes, the most promising of all octaves first."""
     found: list[tuple[float, Space]] = []
-    for promise, space in _legal_of_octaves(problem, constraints, nodes):
+    for promise, space in _most_promising_of_octaves(problem, constraints, nodes):
         found.append((promise, space))
         if not should_continue():
             break
@@ -279,12 +283,12 @@ def _spaces_to_try(
     return [space for _, space in found]
 
 
-def _legal_of_octaves(
+def _most_promising_of_octaves(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
 ) -> Iterator[tuple[float, Space]]:
     """Yield the first _MAX_PER_OCTAVE arrangements of every octave that have a legal layout, each
     with its promise."""
-    for octave in _by_octave(_arrangements(problem, constraints, nodes)):
+    for octave in _group_by_octave(_arrangements_to_try(problem, constraints, nodes)):
         legal = (
             (arrangement.promise, space)
             for arrangement in octave
@@ -293,7 +297,7 @@ def _legal_of_octaves(
         yield from islice(legal, _MAX_PER_OCTAVE)
 
 
-def _arrangements(
+def _arrangements_to_try(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
 ) -> list[_Arrangement]:
     """Return the arrangements worth a try. For each size of a group, these are the numbers of
@@ -341,7 +345,7 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
     return most_chips
 
 
-def _by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arrangement]]:
+def _group_by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arrangement]]:
     """Yield the arrangements whose sizes are within a factor of two of each other, largest sizes
     first. Within them, the most promising come first."""
     octaves = defaultdict[int, list[_Arrangement]](list)
@@ -397,12 +401,7 @@ def _place_ranks(
 
 
 def _hosts_in_domain(
-    domain: str,
-    nodes: Sequence[Node],
-    groups: int,
-    size: int,
-    first_chip: int,
-    cluster: Cluster,
+    domain: str, nodes: Sequence[Node], groups: int, size: int, first_chip: int, cluster: Cluster
 ) -> list[Host]:
     """Fill so many groups of a domain, node by node. Return a host for every part of a node that
     lies in one group. Chips are numbered over the cluster; `first_chip` is the first of the

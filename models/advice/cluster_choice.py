@@ -93,12 +93,7 @@ def _most_promising_first(problems: Mapping[str, Problem], objective: Objective)
         problem = problems[name]
         chips = problem.cluster.num_chips
         at_peak = choice_with_figures(
-            name,
-            problem,
-            objective,
-            problem.step_time_at_peak_s,
-            chips_used=chips,
-            num_chips=chips,
+            name, problem, objective, problem.step_time_at_peak_s, chips_used=chips, num_chips=chips
         )
         return rank(at_peak, objective)
 

@@ -17,7 +17,7 @@ from models.layouts.space import Space
 from models.prediction.prediction import Prediction, host_memory_note
 from models.prediction.term_words import MEMORY_WORDS, TIME_WORDS
 from models.search.enumeration import search
-from models.search.infeasibility import blame, in_the_way
+from models.search.infeasibility import constraints_in_the_way, rule_to_blame
 from models.search.result import Goal, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
@@ -115,10 +115,10 @@ def _layout_of_side(
             lambda tighter: search(Space(problem, tighter), profile, Goal(), should_continue),
         )
     except NoLegalLayout as none:
-        contradicted = in_the_way(Space(problem, side))
+        contradicted = constraints_in_the_way(Space(problem, side))
         if contradicted:
             raise contradicted.prefixed(name) from none
-        raise Infeasible(*blame(problem)) from none
+        raise Infeasible(*rule_to_blame(problem)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact
 
 

@@ -29,11 +29,11 @@ from models.layouts.space import Space
 from models.prediction.term_words import rounded
 from models.search.enumeration import search, search_on
 from models.search.infeasibility import (
-    blame,
+    constraints_in_the_way,
     contradiction,
-    in_the_way,
     none_legal,
     none_uses_all,
+    rule_to_blame,
 )
 from models.search.result import Goal, NothingFaster, SearchAnswer, ShouldContinue
 from models.search.tables import NoLegalLayout
@@ -60,11 +60,7 @@ class FewerChips:
     @property
     def reason(self) -> Reason:
         """The message, with its figures."""
-        figures = {
-            "num_chips": self.num_chips,
-            "rule": self.rule,
-            "all_chips_s": self.all_chips_s,
-        }
+        figures = {"num_chips": self.num_chips, "rule": self.rule, "all_chips_s": self.all_chips_s}
         return Reason("fewer_chips", self.message, figures)
 
     @classmethod
@@ -167,12 +163,12 @@ def _search_fewer(
     """
     problem = space.problem
     factorizations = factorizations_by_devices(problem, space.constraints)
-    if error := in_the_way(space):
+    if error := constraints_in_the_way(space):
         fewer = next(promising_spaces(space, factorizations), None)
         if fewer is None:
             raise error
         raise error.with_detail(f"{fewer.problem.cluster.num_chips} of the chips have one")
-    rule, message = blame(problem)
+    rule, message = rule_to_blame(problem)
     tried = spaces_to_try(space, factorizations, _MAX_TRIED)
     best, failure, tried_all = fastest_space(
         most_promising_first(tried, factorizations), profile, goal, should_continue

@@ -145,13 +145,16 @@ class _Numbers:
 
     @classmethod
     def of(cls, cluster: Cluster, multiple_of: int | None) -> _Numbers:
+        """Return the numbers to try: multiples of `multiple_of` where it is given, or of a domain
+        that is larger than a machine, or else of the largest power of two that divides a domain."""
         if multiple_of is not None:
             return cls(domain=1, unit=multiple_of, uses_fewer=True)
         # A slice of a torus may be any number, and so may a part of one domain that joins all.
         domain = cluster.fabric.domain or 1
         if domain > _LARGEST_MACHINE_CHIPS:
             return cls(domain=domain, unit=domain, uses_fewer=True)
-        return cls(domain=domain, unit=domain & -domain, uses_fewer=False)
+        largest_power_of_two = domain & -domain
+        return cls(domain=domain, unit=largest_power_of_two, uses_fewer=False)
 
     @property
     def parts(self) -> list[int]:

@@ -83,6 +83,8 @@ def _with_gap_spread(problem: Problem, profile: Profile, point: Point) -> Point:
 def _check_grid(
     problem: Problem, constraints: Constraints, grid: Mapping[str, Sequence[float]]
 ) -> None:
+    """Raise Invalid where a grid has an unknown axis, or the constraints leave no verdict to
+    change."""
     for name in grid:
         if name not in AXES:
             raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
@@ -141,6 +143,8 @@ def crossings(
 def _crossings_along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> Iterator[Crossing]:
+    """Yield the places between neighbours on one axis where the verdict changes. The place is
+    interpolated between the two gaps; half-way where a side has no layout."""
     for at, row in rows_along(axis, points, grid):
         for a, b in pairwise(row):
             if not (a.exact and b.exact) or a.gap is None or b.gap is None:

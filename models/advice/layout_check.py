@@ -4,31 +4,26 @@ first."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from statistics import NormalDist
-from typing import Any
-
-import numpy as np
 
 from models.advice.layout_warnings import LayoutWarning, layout_warnings
+from models.advice.rule_cures import BrokenRule, alternatives, broken_rules_of, format_value
 from models.advice.safe_fit import solve_avoiding_oom
 from models.advice.single_changes import SingleChange, single_changes, whole_change
 from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible, TooLarge
-from models.layouts.factors import divisors
-from models.layouts.neighbours import KNOBS
-from models.layouts.rules import BATCH_FIELD, Rule, broken_rules, nearest_batches
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
 from models.search.enumeration import search
-from models.search.infeasibility import blame, in_the_way
+from models.search.infeasibility import constraints_in_the_way, rule_to_blame
 from models.search.result import Goal, SearchAnswer, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import GIB
-from models.spec.layout import DEGREES, Layout, Layouts
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Profile
 
@@ -38,59 +33,9 @@ _LOW_MFU_GAIN = 0.2  # more steps an hour of the best layout, from which on MFU 
 _MANY = Goal(tolerance=1.0, top=32, both_sides=True)
 """The goal of the second search, where the fastest layout is not accepted: it finds others up to
 twice as slow."""
-BATCH = "global_batch"
 _MOST_CURES = 3  # shown with an answer: more are not read
 _MOST_TRIED = 12  # changes that are tried until the framework has words for one
 _SLOW = 0.25  # more steps an hour of the best layout, from which on a single change counts as slow
-_MOST_VALUES = 4  # in the cure of a broken rule: more are not read
-
-
-@dataclass(frozen=True, slots=True)
-class Cure:
-    """Values of a knob, or of the global batch, that obey a rule."""
-
-    name: str
-    values: tuple[Any, ...]
-    note: str = ""
-
-    @property
-    def is_of_batch(self) -> bool:
-        return self.name == BATCH
-
-    @property
-    def words(self) -> str:
-        """The cure as a sentence names it, such as "tp = 1, 2 or 4"."""
-        return f"{self.name} = {alternatives(self.values)}{self.note}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenRule:
-    """A rule that a layout breaks. `knob` is the field of the layout to blame. It is None where no
-    single field is, or where the global batch is to blame (`is_of_batch`). Each of `cures` is
-    enough; the first is the nearest."""
-
-    rule: Rule
-    knob: str | None
-    is_of_batch: bool
-    message: str
-    cures: tuple[Cure, ...]
-
-    @property
-    def cure(self) -> str:
-        """The values that obey the rule, in words."""
-        return cure_in_words([cure.words for cure in nearest_cures(self.cures)])
-
-
-def nearest_cures(cures: Sequence[Cure]) -> list[Cure]:
-    """Return the first cure of a knob, and the cure of the batch, in their order."""
-    of_knob = next((cure for cure in cures if not cure.is_of_batch), None)
-    return [cure for cure in cures if cure.is_of_batch or cure is of_knob]
-
-
-def cure_in_words(said: Sequence[str]) -> str:
-    return (
-        ", or ".join(said) or "no other value of one knob obeys it: take those of the best layout"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +75,7 @@ class LayoutCheck:
     def fits(self) -> bool:
         """True where the layout is predicted to fit beside the memory that is left free."""
         found = self.prediction
-        return found is not None and found.fits and _leaves(found, self.reserve_gib)
+        return found is not None and found.fits and _leaves_free(found, self.reserve_gib)
 
     @property
     def gain(self) -> float | None:
@@ -160,43 +105,47 @@ def check_layout(
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: float = math.inf,
     accepts: Callable[[Problem, Layout], bool] | None = None,
-    said: Callable[[SingleChange], SingleChange | None] | None = None,
+    express: Callable[[SingleChange], SingleChange | None] | None = None,
 ) -> LayoutCheck:
     """Return the check of a layout whose knobs are all settled (models.layouts.defaults), legal or
     not. None stands for a layout that cannot be told; its check has the best layout alone.
 
     `constraints` are those of the layouts that it is compared with. These layouts also need less
     memory than `oom_gib`, with which a run like these ran out. Only layouts that `accepts` takes
-    are named. `said` returns a change as the framework can be told it, with the prediction of just
-    that, and None where the framework has no words for it.
+    are named. `express` returns a change as the framework can be told it, with the prediction of
+    just that, and None where the framework has no words for it.
     """
-    criteria = _Criteria(problem, constraints or Constraints(), oom_gib, accepts, said)
-    broken = _all_broken(problem, layout)
+    criteria = _Criteria(problem, constraints or Constraints(), oom_gib, accepts, express)
+    broken = broken_rules_of(problem, layout)
     legal = [] if layout is None else single_changes(problem, profile, layout)
     changes = [
-        change for change in legal if criteria.takes(change.layout, change.outcome.needed_gib)
+        change for change in legal if criteria.allows(change.layout, change.outcome.needed_gib)
     ]
     sure = [change for change in changes if criteria.is_sure(change.outcome.fit_probability)]
     sure.sort(key=lambda change: change.outcome.step_time_s)
-    found = _fastest(problem, profile, criteria, should_continue)
-    rivals = [*_first_of(sure, problem, criteria), *found.layouts]
-    prediction, best = _predicted(problem, profile, criteria, None if broken else layout, rivals)
+    found = _find_fastest(problem, profile, criteria, should_continue)
+    rivals = [*_first_accepted_layout(sure, problem, criteria), *found.layouts]
+    prediction, best = _predict_with_best(
+        problem, profile, criteria, None if broken else layout, rivals
+    )
     fits_surely = (
         prediction is not None
         and criteria.is_sure(prediction.fit_probability)
-        and _leaves(prediction, criteria.constraints.memory_reserve_gib)
+        and _leaves_free(prediction, criteria.constraints.memory_reserve_gib)
     )
+    first = None
     if fits_surely:
-        first = _cheapest(filter(_gains, sure), criteria, _gains)
-    elif broken and (repair := _repair(broken, sure, criteria)):
-        first = repair
+        first = _fastest_change(filter(_gains_enough, sure), criteria, _gains_enough)
     else:
-        first = _cheapest(sure, criteria)
-        if layout is not None and best is not None and _is_slow(first, best):
-            first = (
-                _said_surely(whole_change(problem, profile, layout, best.layout), criteria) or first
-            )
-        first = first or criteria.first_said(_surer(changes, prediction))
+        if broken:
+            first = _least_repair(broken, sure, criteria)
+        if first is None:
+            first = _fastest_change(sure, criteria)
+            if layout is not None and best is not None and _is_slow(first, best):
+                to_best = whole_change(problem, profile, layout, best.layout)
+                first = _expressed_if_sure(to_best, criteria) or first
+            likelier = _likelier_to_fit(changes, prediction)
+            first = first or criteria.first_expressible(likelier)
     must_fit = prediction is not None and not fits_surely
     return LayoutCheck(
         broken_rules=broken,
@@ -205,14 +154,14 @@ def check_layout(
         best_is_exact=found.is_exact,
         no_best=found.reason if best is None else None,
         first_change=first,
-        fitting=tuple(_of_different_knobs(first, sure, criteria)) if must_fit else (),
+        fitting=tuple(_first_of_each_knob(first, sure, criteria)) if must_fit else (),
         single_changes=tuple(legal),
-        warnings=tuple(_warnings(problem, profile, criteria, prediction, best)),
+        warnings=tuple(_all_warnings(problem, profile, criteria, prediction, best)),
         reserve_gib=criteria.constraints.memory_reserve_gib,
     )
 
 
-def _leaves(prediction: Prediction, reserve_gib: float) -> bool:
+def _leaves_free(prediction: Prediction, reserve_gib: float) -> bool:
     """Say whether a layout leaves so much memory free. It does where nothing has to be left
     free."""
     return not reserve_gib or prediction.needed_gib + reserve_gib <= prediction.usable_gib
@@ -227,21 +176,22 @@ class _Criteria:
     constraints: Constraints
     oom_gib: float
     accepts: Callable[[Problem, Layout], bool] | None
-    said: Callable[[SingleChange], SingleChange | None] | None
+    express: Callable[[SingleChange], SingleChange | None] | None
 
     def accepts_change(self, change: SingleChange) -> bool:
         return self.accepts is None or self.accepts(change.problem, change.layout)
 
-    def as_said(self, change: SingleChange) -> SingleChange | None:
+    def expressed(self, change: SingleChange) -> SingleChange | None:
         """Return a change as the framework can be told it; None where it cannot."""
         if not self.accepts_change(change):
             return None
-        return change if self.said is None else self.said(change)
+        return change if self.express is None else self.express(change)
 
-    def first_said(self, changes: Iterable[SingleChange]) -> SingleChange | None:
-        return next(filter(None, map(self.as_said, islice(changes, _MOST_TRIED))), None)
+    def first_expressible(self, changes: Iterable[SingleChange]) -> SingleChange | None:
+        """Return the first change that the framework can be told, as it can be told it."""
+        return next(filter(None, map(self.expressed, islice(changes, _MOST_TRIED))), None)
 
-    def takes(self, layout: Layout, needed_gib: float) -> bool:
+    def allows(self, layout: Layout, needed_gib: float) -> bool:
         """Say whether a layout has only values that the constraints allow, leaves the memory free
         that they ask for, and needs less memory than ran out before."""
         return (
@@ -271,7 +221,7 @@ class _Criteria:
         return fit_probability >= self.constraints.min_fit_probability
 
 
-def _predicted(
+def _predict_with_best(
     problem: Problem,
     profile: Profile,
     criteria: _Criteria,
@@ -289,14 +239,14 @@ def _predicted(
     if (
         prediction is not None
         and criteria.is_sure(prediction.fit_probability)
-        and criteria.takes(prediction.layout, prediction.needed_gib)
+        and criteria.allows(prediction.layout, prediction.needed_gib)
     ):
         eligible = predictions
     best = min(eligible, key=lambda one: one.step_time_s, default=None)
     return prediction, best
 
 
-def _first_of(
+def _first_accepted_layout(
     changes: Iterable[SingleChange], problem: Problem, criteria: _Criteria
 ) -> list[Layout]:
     """Return the layout of the first change of the layout itself, as a list; empty where there is
@@ -306,128 +256,12 @@ def _first_of(
     return [] if first is None else [first.layout]
 
 
-# -- rules
-# --------------------------------------------------------------------------------------------------
-
-
-def _all_broken(problem: Problem, layout: Layout | None) -> tuple[BrokenRule, ...]:
-    rules = () if layout is None else broken_rules(problem, layout)
-    return tuple(_broken(problem, layout, rule) for rule in rules if layout is not None)
-
-
-def _broken(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
-    field = rule.blamed_field(problem, layout)
-    is_of_batch = field == BATCH_FIELD
-    knob = rule.blamed_knob(problem, layout)
-    of_batch = [] if knob == "micro_batch" else _cures_of_batch(problem, layout, rule)
-    of_knobs = [*_cures_of_knobs(problem, layout, rule, knob)]
-    return BrokenRule(
-        rule=rule,
-        knob=knob,
-        is_of_batch=is_of_batch,
-        message=rule.message(problem, layout),
-        cures=tuple([*of_batch, *of_knobs] if is_of_batch else [*of_knobs, *of_batch]),
-    )
-
-
-def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
-    """Return the cure of the nearest global batches that the micro-batches divide and that obey a
-    rule, on a mesh that fills the cluster. The list is empty where there is none."""
-    batch = problem.workload.global_batch
-    if layout.num_devices != problem.cluster.num_devices:
-        return []  # the number of data-parallel ranks is open
-    near = {
-        nearest for rounds in (1, layout.pp) for nearest in nearest_batches(batch, layout, rounds)
-    }
-
-    def obeys(other: int) -> bool:
-        workload = replace(problem.workload, global_batch=other)
-        return bool(np.all(rule.test(replace(problem, workload=workload), Layouts.of([layout]))))
-
-    obeying = [other for other in sorted(near) if other != batch and obeys(other)]
-    below = [other for other in obeying if other < batch][-1:]
-    values = (*below, *[other for other in obeying if other > batch][:1])
-    return [Cure(BATCH, values)] if values else []
-
-
-def _cures_of_knobs(
-    problem: Problem, layout: Layout, rule: Rule, blamed: str | None
-) -> Iterator[Cure]:
-    """Yield the values that obey a rule: those of the knob that it blames first, then those of
-    others."""
-    for name in sorted(_CURES, key=lambda name: name != blamed):
-        variants = [layout, *_CURES[name](problem, layout, name)]
-        values = _obeying(problem, layout, rule, name, variants)
-        if values:
-            yield Cure(name, values)
-    for name in ("tp", "pp", "cp"):
-        variants = [layout, *KNOBS[name].variants(problem, layout)]
-        values = _obeying(problem, layout, rule, name, variants)
-        if values:
-            yield Cure(name, values, ", with data parallelism over the other devices")
-
-
-def _obeying(
-    problem: Problem, layout: Layout, rule: Rule, name: str, variants: Sequence[Layout]
-) -> tuple[Any, ...]:
-    """Return the first values of a knob, other than the layout's, among the variants that obey a
-    rule."""
-    obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
-    values = dict.fromkeys(
-        getattr(variant, name)
-        for variant, is_obeying in zip(variants, obeys, strict=True)
-        if is_obeying and getattr(variant, name) != getattr(layout, name)
-    )
-    return (*values,)[:_MOST_VALUES]
-
-
-def _degrees(problem: Problem, layout: Layout, name: str) -> list[Layout]:
-    """Return layouts with other values of a degree that divide the devices (or, for a micro-batch,
-    the batch). Those near the given value come first."""
-    whole = problem.cluster.num_devices
-    if name == "micro_batch":
-        whole = problem.workload.global_batch
-    given = getattr(layout, name)
-    near = sorted(divisors(whole), key=lambda value: abs(math.log(value / given)))
-    freed: dict[str, Any] = {"layers_per_chunk": ()} if name == "pp" else {}
-    return [replace(layout, **{**freed, name: value}) for value in near]
-
-
-def _others(problem: Problem, layout: Layout, name: str) -> list[Layout]:
-    return [*KNOBS[name].variants(problem, layout)]
-
-
-_CURES = {
-    **dict.fromkeys((*DEGREES, "micro_batch"), _degrees),
-    **{
-        name: _others
-        for name, knob in KNOBS.items()
-        if knob.fields[0] == name and name not in (*DEGREES, "micro_batch")
-    },
-}
-"""Functions by knob that return layouts which differ from a given one in that knob, with the values
-that may obey a rule."""
-
-
-def alternatives(values: Sequence[Any]) -> str:
-    """Return values of a knob of which each will do, such as "1, 2 or 4"."""
-    in_order = sorted(values) if all(isinstance(value, int) for value in values) else values
-    *others, last = map(_shown, in_order)
-    return f"{', '.join(others)}{' or ' if others else ''}{last}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return " < ".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 # -- what would be better
 # --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Fastest:
     """The fastest layout of a search if it found one, or the reason why it found none."""
 
     layouts: list[Layout]
@@ -435,10 +269,13 @@ class _Found:
     reason: str | None = None
 
 
-def _fastest(
+def _find_fastest(
     problem: Problem, profile: Profile, criteria: _Criteria, should_continue: ShouldContinue
-) -> _Found:
-    def solved(goal: Goal) -> SearchAnswer:
+) -> _Fastest:
+    """Return the fastest layout that the criteria accept. Where they do not accept the fastest of
+    all, a second search finds more to choose from."""
+
+    def search_for(goal: Goal) -> SearchAnswer:
         return solve_avoiding_oom(
             criteria.oom_gib,
             problem,
@@ -447,33 +284,34 @@ def _fastest(
         )
 
     try:
-        answer = solved(Goal())
+        answer = search_for(Goal())
         accepts = criteria.accepts
         if accepts is None or accepts(problem, answer.layouts[0]):
-            return _Found([answer.layouts[0]], is_exact=answer.certificate.exact)
-        ranked = _ranked(solved(_MANY))
+            return _Fastest([answer.layouts[0]], is_exact=answer.certificate.exact)
+        ranked = _fastest_layouts(search_for(_MANY))
     except NoLegalLayout:
-        contradicted = in_the_way(Space(problem, criteria.constraints))
-        reason = contradicted.brief if contradicted else str(Infeasible(*blame(problem)))
-        return _Found([], is_exact=True, reason=reason)
+        contradicted = constraints_in_the_way(Space(problem, criteria.constraints))
+        reason = contradicted.brief if contradicted else str(Infeasible(*rule_to_blame(problem)))
+        return _Fastest([], is_exact=True, reason=reason)
     except TooLarge as error:
-        return _Found([], is_exact=False, reason=str(error))
+        return _Fastest([], is_exact=False, reason=str(error))
     except Infeasible as error:
-        return _Found([], is_exact=error.constraint != "time_limit_s", reason=error.brief)
+        return _Fastest([], is_exact=error.constraint != "time_limit_s", reason=error.brief)
     accepted = next((layout for layout in ranked if accepts(problem, layout)), None)
     if accepted is not None:
-        return _Found([accepted], is_exact=False)
+        return _Fastest([accepted], is_exact=False)
     reason = f"the framework has no words for any of the {len(ranked)} fastest layouts found"
-    return _Found([], is_exact=False, reason=reason)
+    return _Fastest([], is_exact=False, reason=reason)
 
 
-def _ranked(answer: SearchAnswer) -> list[Layout]:
+def _fastest_layouts(answer: SearchAnswer) -> list[Layout]:
     """Return the fastest layouts of an answer, and the fastest without a pipeline."""
     positions = answer.ranked if answer.without is None else [*answer.ranked, answer.without]
     return [answer.layouts[position] for position in dict.fromkeys(positions)]
 
 
-def _gains(change: SingleChange) -> bool:
+def _gains_enough(change: SingleChange) -> bool:
+    """Say whether a change makes the step shorter by so much that it is worth naming."""
     return (change.gain or 0) >= LEAST_GAIN
 
 
@@ -482,13 +320,15 @@ def _is_slow(change: SingleChange | None, best: Prediction) -> bool:
     return change is None or change.outcome.step_time_s > (1 + _SLOW) * best.step_time_s
 
 
-def _said_surely(change: SingleChange, criteria: _Criteria) -> SingleChange | None:
+def _expressed_if_sure(change: SingleChange, criteria: _Criteria) -> SingleChange | None:
     """Return a change as the framework can be told it, if it surely fits so; None otherwise."""
-    said = criteria.as_said(change)
-    return said if said and criteria.is_sure(said.outcome.fit_probability) else None
+    expressed = criteria.expressed(change)
+    if expressed and criteria.is_sure(expressed.outcome.fit_probability):
+        return expressed
+    return None
 
 
-def _cheapest(
+def _fastest_change(
     changes: Iterable[SingleChange],
     criteria: _Criteria,
     is_worth: Callable[[SingleChange], bool] = lambda change: True,
@@ -499,13 +339,13 @@ def _cheapest(
     for change in islice(changes, _MOST_TRIED):
         if found and change.outcome.step_time_s > (1 + LEAST_GAIN) * found[0].outcome.step_time_s:
             break
-        said = _said_surely(change, criteria)
-        if said and is_worth(said):
-            found.append(said)
+        expressed = _expressed_if_sure(change, criteria)
+        if expressed and is_worth(expressed):
+            found.append(expressed)
     return min(found, key=lambda one: one.num_settings, default=None)
 
 
-def _repair(
+def _least_repair(
     broken: Sequence[BrokenRule], changes: Sequence[SingleChange], criteria: _Criteria
 ) -> SingleChange | None:
     """Return the least change that makes a layout legal: the one with the fewest settings, then of
@@ -517,8 +357,8 @@ def _repair(
         return change.knob not in blamed, _distance(change), change.outcome.step_time_s
 
     nearest = islice(sorted(changes, key=how_far), _MOST_TRIED)
-    said = [change for change in map(criteria.as_said, nearest) if change is not None]
-    return min(said, key=lambda change: (change.num_settings, how_far(change)), default=None)
+    expressed = [change for change in map(criteria.expressed, nearest) if change is not None]
+    return min(expressed, key=lambda change: (change.num_settings, how_far(change)), default=None)
 
 
 def _distance(change: SingleChange) -> float:
@@ -533,14 +373,16 @@ def _distance(change: SingleChange) -> float:
     return abs(math.log(change.after / change.before))
 
 
-def _surer(changes: Sequence[SingleChange], prediction: Prediction | None) -> list[SingleChange]:
+def _likelier_to_fit(
+    changes: Sequence[SingleChange], prediction: Prediction | None
+) -> list[SingleChange]:
     """Return the changes with which a layout is likelier to fit, the likeliest first."""
     probability = 0.0 if prediction is None else prediction.fit_probability
     surer = [change for change in changes if change.outcome.fit_probability > probability]
     return sorted(surer, key=lambda change: -change.outcome.fit_probability)
 
 
-def _of_different_knobs(
+def _first_of_each_knob(
     first: SingleChange | None, changes: Iterable[SingleChange], criteria: _Criteria
 ) -> list[SingleChange]:
     """Return the first change of each knob as the framework can be told it, up to _MOST_CURES.
@@ -552,9 +394,9 @@ def _of_different_knobs(
     for change in islice(others, _MOST_TRIED):
         if len(firsts) == _MOST_CURES:
             break
-        said = None if change.knob in firsts else _said_surely(change, criteria)
-        if said:
-            firsts[said.knob] = said
+        expressed = None if change.knob in firsts else _expressed_if_sure(change, criteria)
+        if expressed:
+            firsts[expressed.knob] = expressed
     return list(firsts.values())
 
 
@@ -562,7 +404,7 @@ def _of_different_knobs(
 # --------------------------------------------------------------------------------------------------
 
 
-def _warnings(
+def _all_warnings(
     problem: Problem,
     profile: Profile,
     criteria: _Criteria,
@@ -585,14 +427,16 @@ def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> list[La
     if not ruled_out:
         return []
     allowed = criteria.constraints.allowed
-    said = [
-        f"{knob} {_shown(getattr(prediction.layout, knob))} where constraints.{knob} allows"
+    deviations = [
+        f"{knob} {format_value(getattr(prediction.layout, knob))} where constraints.{knob} allows"
         f" {alternatives(allowed[knob])}"
         for knob in ruled_out
     ]
     return [
         LayoutWarning(
-            code="outside_constraints", numbers={}, message=f"the job has {', and '.join(said)}"
+            code="outside_constraints",
+            numbers={},
+            message=f"the job has {', and '.join(deviations)}",
         )
     ]
 
@@ -600,7 +444,7 @@ def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> list[La
 def _fit_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWarning]:
     """Return a warning where a layout fits by the median of its memory, but less surely than was
     asked."""
-    fits = prediction.fits and _leaves(prediction, criteria.constraints.memory_reserve_gib)
+    fits = prediction.fits and _leaves_free(prediction, criteria.constraints.memory_reserve_gib)
     if not fits or criteria.is_sure(prediction.fit_probability):
         return []
     return [
@@ -622,6 +466,8 @@ def _fit_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWar
 
 
 def _low_mfu_warnings(prediction: Prediction, best: Prediction | None) -> list[LayoutWarning]:
+    """Return a warning where the best layout is so much faster that the chips do much less than
+    they could."""
     if best is None:
         return []
     gain = prediction.step_time_s / best.step_time_s - 1

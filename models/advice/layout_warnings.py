@@ -20,8 +20,8 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.stack import Stack
 
-_MUCH_EXPOSED = 0.1  # of a step: a term that takes more is worth a warning
-_MUCH_BUBBLE = 0.2  # of a step: a larger bubble is worth a warning
+_LEAST_EXPOSED_SHARE = 0.1  # of a step: a term that takes more is worth a warning
+_LEAST_BUBBLE_SHARE = 0.2  # of a step: a larger bubble is worth a warning
 _FREE = 0.01  # of a step: a change that costs less counts as free
 _LEAST_SAVED_GIB = 1.0  # a change that frees less is not worth a warning
 
@@ -36,7 +36,7 @@ class LayoutWarning:
 
 
 @dataclass(frozen=True)
-class _Reviewed:
+class _Review:
     """A legal layout with its prediction."""
 
     problem: Problem
@@ -68,31 +68,32 @@ def layout_warnings(
     problem: Problem, profile: Profile, prediction: Prediction
 ) -> list[LayoutWarning]:
     """Return the warnings about a legal layout, whose prediction was made with this profile."""
-    reviewed = _Reviewed(problem, profile, prediction)
-    return [warning for check in _CHECKS for warning in check(reviewed)]
+    review = _Review(problem, profile, prediction)
+    return [warning for check in _CHECKS for warning in check(review)]
 
 
-def _axes_across_domains(it: _Reviewed) -> Iterator[LayoutWarning]:
+def _axes_across_domains(review: _Review) -> Iterator[LayoutWarning]:
     """Yield a warning for tensor and for expert parallelism where it leaves the scale-up domain."""
-    domain = it.problem.cluster.scale_up_domain
-    for axis, words, term in (("tp", "tensor", "tensor_s"), ("ep", "expert", "expert_s")):
-        if not _crosses(it.problem, it.layout, words):
+    domain = review.problem.cluster.scale_up_domain
+    for axis, parallelism, term in (("tp", "tensor", "tensor_s"), ("ep", "expert", "expert_s")):
+        if not _crosses_domains(review.problem, review.layout, parallelism):
             continue
-        factors = {axis: getattr(it.layout, axis), **_degrees_inside(it.layout, axis)}
+        factors = {axis: getattr(review.layout, axis), **_degrees_inside(review.layout, axis)}
         yield LayoutWarning(
-            code=f"{words}_across_domains",
-            numbers={**factors, "scale_up_domain": domain, "share": it.share(term)},
+            code=f"{parallelism}_across_domains",
+            numbers={**factors, "scale_up_domain": domain, "share": review.share(term)},
             message=(
-                f"{_beyond(factors, domain)}: {words}-parallel traffic crosses the network between"
-                f" domains, and what of it is not hidden takes {it.share(term):.0%} of the step"
-                f"{_change_that_stays_inside(it, axis, words)}"
+                f"{_span_in_words(factors, domain)}: {parallelism}-parallel traffic crosses the"
+                " network between"
+                f" domains, and what of it is not hidden takes {review.share(term):.0%} of the step"
+                f"{_change_that_stays_inside(review, axis, parallelism)}"
             ),
         )
 
 
-def _crosses(problem: Problem, layout: Layout, words: str) -> bool:
+def _crosses_domains(problem: Problem, layout: Layout, parallelism: str) -> bool:
     points = complexity_terms(problem, Layouts.of([layout]))
-    return bool(points[f"{words}_across_domains"][0])
+    return bool(points[f"{parallelism}_across_domains"][0])
 
 
 def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
@@ -104,9 +105,9 @@ def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
     return {name: degree for name, degree in degrees.items() if degree > 1}
 
 
-def _beyond(factors: Mapping[str, int], domain: int) -> str:
-    """Return, in words, how the devices that an axis spans lie across domains: "ep(8) * etp(2) = 16
-    devices reach beyond the scale-up domain of 8 devices"."""
+def _span_in_words(factors: Mapping[str, int], domain: int) -> str:
+    """Return, in words, how the devices that an axis spans lie across domains: "ep(8) *
+    etp(2) = 16 devices reach beyond the scale-up domain of 8 devices"."""
     span = math.prod(factors.values())
     product = " * ".join(f"{name}({degree})" for name, degree in factors.items())
     is_single = len(factors) == 1
@@ -118,23 +119,23 @@ def _beyond(factors: Mapping[str, int], domain: int) -> str:
     return f"{whole} {verb} the scale-up domain (NVLink or the like) of {domain} devices"
 
 
-def _change_that_stays_inside(it: _Reviewed, axis: str, words: str) -> str:
-    """Return, in words, the change of one knob that keeps the axis inside a domain and surely fits.
-    The knobs are tried in this order: the axes inside this one, the placement, its own degree. The
-    result is empty where there is no such change."""
-    variants = neighbours(it.problem, it.layout)
-    for knob in (*_degrees_inside(it.layout, axis), "placement", axis):
+def _change_that_stays_inside(review: _Review, axis: str, parallelism: str) -> str:
+    """Return, in words, the change of one knob that keeps the axis inside a domain and surely
+    fits. The knobs are tried in this order: the axes inside this one, the placement, its own
+    degree. The result is empty where there is no such change."""
+    variants = neighbours(review.problem, review.layout)
+    for knob in (*_degrees_inside(review.layout, axis), "placement", axis):
         inside = [
             layout
             for name, layout in variants
-            if name == knob and not _crosses(it.problem, layout, words)
+            if name == knob and not _crosses_domains(review.problem, layout, parallelism)
         ]
-        found = [*zip(outcomes(it.problem, it.profile, inside), inside, strict=True)]
+        found = [*zip(outcomes(review.problem, review.profile, inside), inside, strict=True)]
         safe = [(outcome.step_time_s, layout) for outcome, layout in found if outcome.is_safe]
         if not safe:
             continue
         step_time_s, layout = min(safe, key=lambda one: one[0])
-        saved_s = it.prediction.step_time_s - step_time_s
+        saved_s = review.prediction.step_time_s - step_time_s
         return (
             f"; {knob} {value_in_words(getattr(layout, knob))} keeps it inside a domain, and a step"
             f" takes {abs(saved_s):.2g} s {'less' if saved_s > 0 else 'longer'}"
@@ -142,9 +143,9 @@ def _change_that_stays_inside(it: _Reviewed, axis: str, words: str) -> str:
     return ""
 
 
-def _few_micro_batches(it: _Reviewed) -> Iterator[LayoutWarning]:
-    micro_batches = it.prediction.num_micro_batches
-    pp = it.layout.pp
+def _few_micro_batches(review: _Review) -> Iterator[LayoutWarning]:
+    micro_batches = review.prediction.num_micro_batches
+    pp = review.layout.pp
     if micro_batches >= pp:
         return
     yield LayoutWarning(
@@ -157,49 +158,49 @@ def _few_micro_batches(it: _Reviewed) -> Iterator[LayoutWarning]:
     )
 
 
-def _exposed_communication(it: _Reviewed) -> Iterator[LayoutWarning]:
-    for term in sorted(COMMUNICATION, key=it.share, reverse=True):
-        if it.share(term) <= _MUCH_EXPOSED:
+def _exposed_communication(review: _Review) -> Iterator[LayoutWarning]:
+    for term in sorted(COMMUNICATION, key=review.share, reverse=True):
+        if review.share(term) <= _LEAST_EXPOSED_SHARE:
             continue
-        seconds = it.prediction.time[term]
+        seconds = review.prediction.time[term]
         yield LayoutWarning(
             code=f"exposed_{term.removesuffix('_s')}",
-            numbers={"seconds": seconds, "share": it.share(term)},
+            numbers={"seconds": seconds, "share": review.share(term)},
             message=(
-                f"{it.share(term):.0%} of the step ({rounded(seconds)} s) is {TIME_TERMS[term]}:"
-                " no compute runs beside it"
+                f"{review.share(term):.0%} of the step ({rounded(seconds)} s) is"
+                f" {TIME_TERMS[term]}: no compute runs beside it"
             ),
         )
 
 
-def _large_bubble(it: _Reviewed) -> Iterator[LayoutWarning]:
-    if it.share("bubble_s") <= _MUCH_BUBBLE:
+def _large_bubble(review: _Review) -> Iterator[LayoutWarning]:
+    if review.share("bubble_s") <= _LEAST_BUBBLE_SHARE:
         return
-    micro_batches = it.prediction.num_micro_batches
+    micro_batches = review.prediction.num_micro_batches
     yield LayoutWarning(
         code="large_bubble",
         numbers={
-            "seconds": it.prediction.time["bubble_s"],
-            "share": it.share("bubble_s"),
+            "seconds": review.prediction.time["bubble_s"],
+            "share": review.share("bubble_s"),
             "micro_batches": micro_batches,
-            "pp": it.layout.pp,
+            "pp": review.layout.pp,
         },
         message=(
-            f"stages are idle for {it.share('bubble_s'):.0%} of the step: {micro_batches}"
-            f" micro-batches fill and drain pp({it.layout.pp}) stages"
+            f"stages are idle for {review.share('bubble_s'):.0%} of the step: {micro_batches}"
+            f" micro-batches fill and drain pp({review.layout.pp}) stages"
         ),
     )
 
 
-def _unneeded_recompute(it: _Reviewed) -> Iterator[LayoutWarning]:
-    if it.layout.recompute == "none":
+def _unneeded_recompute(review: _Review) -> Iterator[LayoutWarning]:
+    if review.layout.recompute == "none":
         return
-    without = it.outcome_of(
-        replace(it.layout, recompute="none", recompute_modules=(), recompute_layers=0)
+    without = review.outcome_of(
+        replace(review.layout, recompute="none", recompute_modules=(), recompute_layers=0)
     )
     if without is None or not without.is_safe:
         return
-    saved_s = it.prediction.step_time_s - without.step_time_s
+    saved_s = review.prediction.step_time_s - without.step_time_s
     if saved_s <= 0:  # activations that are offloaded may take longer than to compute them again
         return
     yield LayoutWarning(
@@ -212,40 +213,42 @@ def _unneeded_recompute(it: _Reviewed) -> Iterator[LayoutWarning]:
     )
 
 
-def _without_sequence_parallelism(it: _Reviewed) -> Iterator[LayoutWarning]:
-    if it.layout.tp == 1 or it.layout.sequence_parallel:
+def _without_sequence_parallelism(review: _Review) -> Iterator[LayoutWarning]:
+    if review.layout.tp == 1 or review.layout.sequence_parallel:
         return
-    with_it = it.outcome_of(replace(it.layout, sequence_parallel=True))
+    with_it = review.outcome_of(replace(review.layout, sequence_parallel=True))
     if with_it is None:
         return
-    saved_gib = it.prediction.needed_gib - with_it.needed_gib
-    saved_s = it.prediction.step_time_s - with_it.step_time_s
+    saved_gib = review.prediction.needed_gib - with_it.needed_gib
+    saved_s = review.prediction.step_time_s - with_it.step_time_s
     yield LayoutWarning(
         code="no_sequence_parallelism",
-        numbers={"tp": it.layout.tp, "saved_s": saved_s, "saved_gib": saved_gib},
+        numbers={"tp": review.layout.tp, "saved_s": saved_s, "saved_gib": saved_gib},
         message=(
-            f"sequence parallelism is off with tp({it.layout.tp}): every tensor-parallel rank"
+            f"sequence parallelism is off with tp({review.layout.tp}): every tensor-parallel rank"
             " keeps and works on the same norms and residuals. With it a device needs"
             f" {saved_gib:.1f} GiB less"
         ),
     )
 
 
-def _replicated_states(it: _Reviewed) -> Iterator[LayoutWarning]:
+def _replicated_states(review: _Review) -> Iterator[LayoutWarning]:
     """Yield a warning where replicas of optimizer states could be shards at no cost."""
-    layout = it.layout
+    layout = review.layout
     if layout.dp_replicate == 1:
         return
-    stages = [stage for stage in it.problem.stack.zero_stages if stage >= max(layout.zero_stage, 1)]
+    stages = [
+        stage for stage in review.problem.stack.zero_stages if stage >= max(layout.zero_stage, 1)
+    ]
     if not stages:
         return
-    sharded = it.outcome_of(
+    sharded = review.outcome_of(
         replace(layout, zero_stage=min(stages), dp_replicate=1, dp_shard=layout.dp)
     )
     if sharded is None:
         return
-    saved_gib = it.prediction.needed_gib - sharded.needed_gib
-    slower = sharded.step_time_s / it.prediction.step_time_s - 1
+    saved_gib = review.prediction.needed_gib - sharded.needed_gib
+    slower = sharded.step_time_s / review.prediction.step_time_s - 1
     if slower > _FREE or saved_gib < _LEAST_SAVED_GIB:
         return
     yield LayoutWarning(
@@ -253,7 +256,7 @@ def _replicated_states(it: _Reviewed) -> Iterator[LayoutWarning]:
         numbers={
             "dp_replicate": layout.dp_replicate,
             "saved_gib": saved_gib,
-            "saved_s": it.prediction.step_time_s - sharded.step_time_s,
+            "saved_s": review.prediction.step_time_s - sharded.step_time_s,
         },
         message=(
             f"optimizer states are kept {layout.dp_replicate} times over: sharding them over all"
@@ -263,20 +266,20 @@ def _replicated_states(it: _Reviewed) -> Iterator[LayoutWarning]:
     )
 
 
-def _looped_experts(it: _Reviewed) -> Iterator[LayoutWarning]:
+def _looped_experts(review: _Review) -> Iterator[LayoutWarning]:
     """Yield a warning where Python goes through experts one by one, and that takes much of the
     step."""
-    stack = it.problem.stack
-    if not it.problem.architecture.is_moe or not stack.calls_expert_modules:
+    stack = review.problem.stack
+    if not review.problem.architecture.is_moe or not stack.calls_expert_modules:
         return
-    saved_s = it.saved_on(replace(stack, experts_at_once=True))
-    share = saved_s / it.prediction.step_time_s
-    if share <= _MUCH_EXPOSED:
+    saved_s = review.saved_on(replace(stack, experts_at_once=True))
+    share = saved_s / review.prediction.step_time_s
+    if share <= _LEAST_EXPOSED_SHARE:
         return
     gathered, cure = "", ""
     numbers = {"saved_s": saved_s, "share": share}
-    if stack.gathers_experts_apart and it.layout.zero_stage == 3:
-        as_leaves_s = it.saved_on(replace(stack, expert_loop="modules"))
+    if stack.gathers_experts_apart and review.layout.zero_stage == 3:
+        as_leaves_s = review.saved_on(replace(stack, expert_loop="modules"))
         numbers["saved_as_leaves_s"] = as_leaves_s
         gathered = ", and ZeRO 3 gathers each of their matrices by itself"
         cure = (
@@ -294,7 +297,7 @@ def _looped_experts(it: _Reviewed) -> Iterator[LayoutWarning]:
     )
 
 
-_CHECKS: tuple[Callable[[_Reviewed], Iterator[LayoutWarning]], ...] = (
+_CHECKS: tuple[Callable[[_Review], Iterator[LayoutWarning]], ...] = (
     _axes_across_domains,
     _few_micro_batches,
     _exposed_communication,

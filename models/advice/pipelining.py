@@ -144,7 +144,7 @@ def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline |
 
 
 def _data_parallel_traffic(
-    problem: Problem, layout: Layout, c: Coefficients, micro_batches: int
+    problem: Problem, layout: Layout, coefficients: Coefficients, micro_batches: int
 ) -> tuple[float, float]:
     """Return (seconds, bytes) of the data-parallel traffic of a step, with nothing hidden."""
     if layout.dp * layout.cp == 1:
@@ -154,7 +154,7 @@ def _data_parallel_traffic(
     reductions = 1 if once else micro_batches
     all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
     bytes_per_parameter = gathers * problem.gather_bytes + reductions * problem.reduce_bytes
-    parts = LayoutParts.of(problem, layout, c)
+    parts = LayoutParts.of(problem, layout, coefficients)
     costs = parts.costs
     reduction = costs["reduce"] if all_reduces_gradients else costs["scatter"]
     seconds = parts.counts @ (gathers * costs["gather"] + reductions * reduction)
@@ -170,7 +170,7 @@ def _parameter_gathers(layout: Layout, micro_batches: int) -> int:
     return 0 if layout.zero_stage == 0 else 1
 
 
-def judge_pipelining(
+def pipelining_verdict(
     without: Candidate | None,
     with_pp: Candidate | None,
     *,
@@ -320,10 +320,7 @@ def _opening(needed: Need, probability: float | None) -> str:
 
 
 def _worth_of_pipeline(
-    gap: float,
-    interval: tuple[float, float],
-    tolerance: float,
-    split: dict[str, float],
+    gap: float, interval: tuple[float, float], tolerance: float, split: dict[str, float]
 ) -> str:
     low, high = interval
     sentence = (

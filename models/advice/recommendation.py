@@ -11,25 +11,17 @@ import numpy as np
 
 from models.advice.candidate import Candidate, candidates
 from models.advice.divisibility import nearest_lifts
-from models.advice.fewer_chips import (
-    FewerChips,
-    fastest_on_fewer,
-    search_all_or_fewer,
-)
+from models.advice.fewer_chips import FewerChips, fastest_on_fewer, search_all_or_fewer
 from models.advice.more_chips import add_enough_chips
 from models.advice.pipelining import (
     Pipelining,
     data_parallel_roofline,
-    judge_pipelining,
     pipelining_reasons,
+    pipelining_verdict,
     undecided_by_divisibility,
 )
 from models.advice.reason import Figure, Reason
-from models.advice.safe_fit import (
-    fastest_bolder_layout,
-    offload_knobs,
-    solve_avoiding_oom,
-)
+from models.advice.safe_fit import fastest_bolder_layout, offload_knobs, solve_avoiding_oom
 from models.columns import Array
 from models.cost.memory_uncertainty import percent
 from models.cost.predictions import Predictions
@@ -285,6 +277,7 @@ class _Shortlist:
 def _shortlist(
     answer: SearchAnswer, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> _Shortlist:
+    """Return the layouts of an answer that are shown, predicted in full."""
     best_of_sides = [row for row in (answer.without, answer.with_pp) if row is not None]
     always_shown = [answer.simplest, *best_of_sides, *answer.ranked]
     near = _rows_near_fastest(answer, tolerance)
@@ -350,7 +343,7 @@ def _pipelining(
     missing = None
     if exact and (without is None or with_pp is None):
         missing = why_none(solved.space, with_pipeline=without is not None)
-    pipelining = judge_pipelining(
+    pipelining = pipelining_verdict(
         without,
         with_pp,
         tolerance=tolerance,
@@ -388,6 +381,7 @@ def _reasons(
     tolerance: float,
     pipelining: Pipelining,
 ) -> Iterator[Reason]:
+    """Yield the reasons of a recommendation, in the order in which they are read."""
     certificate = solved.answer.certificate
     fastest = shortlist.fastest
     prediction = recommended.prediction
@@ -462,6 +456,7 @@ def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
 def _recommended_reason(
     fastest: Candidate, recommended: Candidate, tolerance: float, avoids_pipeline: bool
 ) -> Reason:
+    """Return the reason why this layout is recommended and not the fastest, and what that costs."""
     layout = recommended.prediction.layout
     step_s = rounded(recommended.prediction.step_time_s)
     slower_by = _slower_by(fastest, recommended)

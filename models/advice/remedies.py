@@ -10,15 +10,13 @@ from statistics import NormalDist, fmean
 from typing import Literal
 
 from models.advice.layout_check import LEAST_GAIN
-from models.advice.single_changes import Outcome, SingleChange, knob_change_in_words
-from models.layouts.neighbours import KNOBS
+from models.advice.single_changes import Outcome, SingleChange, knob_changes_in_words
 from models.prediction.prediction import Prediction
 from models.spec.constraints import EVEN_CHANCE, SAFE_FIT_PROBABILITY
 from models.spec.layout import Layout
 from models.spec.profile import Z80
 
 _MOST_REMEDIES = 8  # in an answer: more are not read
-_TOLD_BY_OTHERS = ("recompute_layers",)  # recompute says it too
 _WORTH_THE_RISK = 0.05
 """The gain, beyond that of remedies that fit, from which on a remedy that may not fit is named."""
 
@@ -73,9 +71,9 @@ def remedies(
     run, only changes that gain LEAST_GAIN are named. For one that is too large, only changes that
     need less memory are named.
     """
-    candidates = [_of_change(change, given, shown) for change in changes]
+    candidates = [_remedy_of_change(change, given, shown) for change in changes]
     if best is not None and all(one.layout != best.layout for one in candidates):
-        candidates.append(_of_best(best, given, shown))
+        candidates.append(_remedy_of_best(best, given, shown))
     if given is not None:
         worth = _is_lighter if must_change(given, shown) else _is_faster
         candidates = [one for one in candidates if worth(one, given)]
@@ -133,7 +131,7 @@ def _worth_the_risk(risky: Sequence[Remedy], safe: Sequence[Remedy]) -> list[Rem
     return [one for one in risky if one.step_time_s <= limit_s]
 
 
-def _of_change(change: SingleChange, given: Prediction | None, shown: MemoryShown) -> Remedy:
+def _remedy_of_change(change: SingleChange, given: Prediction | None, shown: MemoryShown) -> Remedy:
     outcome = change.outcome
     return Remedy(
         words=change.words,
@@ -146,7 +144,7 @@ def _of_change(change: SingleChange, given: Prediction | None, shown: MemoryShow
     )
 
 
-def _of_best(best: Prediction, given: Prediction | None, shown: MemoryShown) -> Remedy:
+def _remedy_of_best(best: Prediction, given: Prediction | None, shown: MemoryShown) -> Remedy:
     return Remedy(
         words=f"the best layout of a search: {_differences(given, best)}",
         layout=best.layout,
@@ -174,12 +172,7 @@ def _differences(given: Prediction | None, best: Prediction) -> str:
     legal, as a whole."""
     if given is None:
         return best.layout.summary()
-    changes = [
-        knob_change_in_words(name, knob.value(given.layout), knob.value(best.layout))
-        for name, knob in KNOBS.items()
-        if knob.value(given.layout) != knob.value(best.layout) and name not in _TOLD_BY_OTHERS
-    ]
-    return ", ".join(changes)
+    return knob_changes_in_words(given.layout, best.layout)
 
 
 def fit_probability_after(

@@ -10,7 +10,7 @@ from typing import Any
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.errors import Invalid
-from models.layouts.neighbours import KNOBS, neighbours
+from models.layouts.neighbours import KNOBS, Knob, neighbours
 from models.layouts.rules import first_broken
 from models.spec.constraints import SAFE_FIT_PROBABILITY
 from models.spec.hardware import GIB
@@ -108,21 +108,20 @@ class SingleChange:
     @property
     def _knobs_in_words(self) -> str:
         """The knobs in which two whole layouts differ, in words."""
-        values = dict(zip(self.fields, zip(self.before, self.after, strict=True), strict=True))
-        said = list[str]()
-        for name, knob in KNOBS.items():
-            if name not in _PARTS_OF_KNOBS and values.keys() & {*knob.fields}:
-                pairs = [
-                    values.get(field, (getattr(self.layout, field),) * 2) for field in knob.fields
-                ]
-                before, after = ([pair[side] for pair in pairs] for side in (0, 1))
-                one = len(pairs) == 1
-                said.append(
-                    knob_change_in_words(
-                        name, before[0] if one else before, after[0] if one else after
-                    )
-                )
-        return ", ".join(said)
+        before = dict(zip(self.fields, self.before, strict=True))
+        after = dict(zip(self.fields, self.after, strict=True))
+        changes = [
+            knob_change_in_words(name, self._choice(knob, before), self._choice(knob, after))
+            for name, knob in KNOBS.items()
+            if name not in _PARTS_OF_KNOBS and before.keys() & {*knob.fields}
+        ]
+        return ", ".join(changes)
+
+    def _choice(self, knob: Knob, values: Mapping[str, Any]) -> Any:
+        """Return the choice of a knob where fields have these values, and others those of the
+        layout. The fields may make no layout together: a framework may be told only some."""
+        choice = [values.get(field, getattr(self.layout, field)) for field in knob.fields]
+        return choice[0] if len(choice) == 1 else choice
 
     @property
     def _followers_in_words(self) -> str:
@@ -131,6 +130,16 @@ class SingleChange:
             f"{name} {value_in_words(getattr(self.layout, name))}" for name in self.follows
         ]
         return f", with {' and '.join(followers)}" if followers else ""
+
+
+def knob_changes_in_words(before: Layout, after: Layout) -> str:
+    """Return the knobs of KNOBS in which two layouts differ, as changes in words."""
+    changes = [
+        knob_change_in_words(name, knob.value(before), knob.value(after))
+        for name, knob in KNOBS.items()
+        if name not in _PARTS_OF_KNOBS and knob.value(before) != knob.value(after)
+    ]
+    return ", ".join(changes)
 
 
 def knob_change_in_words(knob: str, before: Any, after: Any) -> str:
@@ -204,19 +213,19 @@ def _switch_changes(
     """Yield the changes of every switch that means something for the layout and leaves what is
     computed as it is."""
     # An illegal layout may split its stages in an impossible way, so nothing is known of it.
-    base = None if given is None else _predicted(problem, profile, [layout])
+    base = None if given is None else _predict(problem, profile, [layout])
     for switch in switches_of(problem.stack):
         if switch.numerics or not applies(switch, problem, layout):
             continue
         before = getattr(problem.stack, switch.field)
         for setting in _other_settings(switch, before):
-            switched = _switched(problem, switch, setting)
+            switched = _with_setting(problem, switch, setting)
             if switched is None or not _is_legal(switched, layout):
                 continue
             if _brings_numerics(switched, layout, setting):
                 continue
             if base is None:
-                predictions = _predicted(switched, profile, [layout])
+                predictions = _predict(switched, profile, [layout])
             else:
                 predictions = base.with_stack(switched, profile.coefficients(switched.scopes))
             (outcome,) = _outcomes_of(predictions, profile)
@@ -250,7 +259,7 @@ def _other_settings(switch: Switch, value: Any) -> list[Setting]:
     return [setting for other, setting in by_value.items() if other != value]
 
 
-def _switched(problem: Problem, switch: Switch, setting: Setting) -> Problem | None:
+def _with_setting(problem: Problem, switch: Switch, setting: Setting) -> Problem | None:
     """Return the problem with this setting of a switch; None where the chips or the workload do not
     go with it."""
     try:
@@ -287,10 +296,10 @@ def _is_legal(problem: Problem, layout: Layout) -> bool:
 def outcomes(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> list[Outcome]:
     """Return the predicted outcome of each layout. The layouts must be legal, since the figures of
     others make no sense."""
-    return _outcomes_of(_predicted(problem, profile, layouts), profile) if layouts else []
+    return _outcomes_of(_predict(problem, profile, layouts), profile) if layouts else []
 
 
-def _predicted(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> Predictions:
+def _predict(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> Predictions:
     return predict(problem, Layouts.of(layouts), profile.coefficients(problem.scopes))
 
 

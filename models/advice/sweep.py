@@ -207,7 +207,7 @@ class FrontierSweep:
         search then has only to rule out that any other layout is fast enough to change it.
         """
         previous = self._previous
-        tables = previous and previous.tables.linked(problem_at(self.problem, at))
+        tables = previous and previous.tables.with_links_of(problem_at(self.problem, at))
         if previous and tables and previous.without is not None and previous.with_pp is not None:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
@@ -313,7 +313,7 @@ class FrontierSweep:
 
     def _tables_at(self, place: Mapping[str, float], answer: SearchAnswer) -> SearchTables:
         """Return the search tables of an answer at a place that differs from it in its links."""
-        tables = answer.tables.linked(problem_at(self.problem, place))
+        tables = answer.tables.with_links_of(problem_at(self.problem, place))
         if tables is None:
             raise ValueError(f"{place} differs in more than how fast links are")
         return tables
@@ -335,7 +335,7 @@ class FrontierSweep:
         from the best layouts of that answer. Otherwise the problem is searched by itself."""
         goal = Goal(both_sides=True)
         previous = self._previous
-        tables = previous and previous.tables.linked(problem)
+        tables = previous and previous.tables.with_links_of(problem)
         if previous and tables:
             cluster = previous.tables.problem.cluster
             if previous.certificate.exact and problem.cluster.has_same_links(cluster):

@@ -80,7 +80,7 @@ def _effect(
     default = switch.default_at(year)
     taken = switch.taken_at(year)
     value = getattr(stack, switch.field)
-    for otherwise in _others(switch, value, default, taken):
+    for otherwise in _other_values(switch, value, default, taken):
         with suppress(Invalid):  # the kernel may not be written for the chip
             then = cost(_with_switch(stack, switch.field, otherwise))
             step_time_s = then.step_time_s - now.step_time_s
@@ -103,7 +103,7 @@ def _with_switch(stack: Stack, field: str, value: Any) -> Stack:
     return changed(stack, {field: value})
 
 
-def _others(switch: Switch, value: Any, default: Dated, taken: Dated) -> Iterator[Any]:
+def _other_values(switch: Switch, value: Any, default: Dated, taken: Dated) -> Iterator[Any]:
     """Return the values that a switch could have instead, the most telling first."""
     settable = [setting.value for setting in switch.settings if not setting.only_read]
     candidates = (default.value, taken.value, *settable)

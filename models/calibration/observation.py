@@ -64,8 +64,8 @@ def with_limited_sources(observations: Sequence[Observation]) -> list[Observatio
     runs. Where there are other sources, none counts for more than the next largest, or
     MIN_SOURCE_LIMIT."""
     sizes = Counter(o.source for o in observations)
-    others = sorted(sizes.values())[:-1]
     limit = MAX_SOURCE_WEIGHT
-    if others:
-        limit = min(MAX_SOURCE_WEIGHT, max(others[-1], MIN_SOURCE_LIMIT))
+    if len(sizes) > 1:
+        second_largest = sorted(sizes.values())[-2]
+        limit = min(MAX_SOURCE_WEIGHT, max(second_largest, MIN_SOURCE_LIMIT))
     return [replace(o, weight=o.weight * min(1.0, limit / sizes[o.source])) for o in observations]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.again import computed_again, kept_bytes
 from models.cost.compute import LayerTime, layer_time, overhead, plain_time
 from models.cost.facts import ALL_PIECES, CoefficientRecord, Images
 from models.cost.kernels import Passes, both, linear
 from models.cost.memory import PartSize, activations, layer_size
+from models.cost.recomputation import kept_bytes, recompute_seconds
 from models.cost.rows import Row
 from models.cost.shard import Shard
 
@@ -41,40 +41,42 @@ def image_tokens(images: Images, shard: Shard) -> float:
 
 @compiled
 def encoder_time(
-    images: Images, shard: Shard, c: CoefficientRecord, again: Array, pieces: Array
+    images: Images, shard: Shard, coefficients: CoefficientRecord, recompute: Array, pieces: Array
 ) -> LayerTime:
     """Return the time of the whole encoder with its projector. Backward ends where nothing is
     trained. Add the seconds that each recompute policy adds to backward to `again` (policies,)."""
-    f, encoder = images.facts[0], images.encoder[0]
-    ends = end_products(images, shard, c)
-    factor = overhead(f, c)
+    facts = images.facts[0]
+    encoder = images.encoder[0]
+    ends = end_products(images, shard, coefficients)
+    factor = overhead(facts, coefficients)
     forward = ends.forward * factor
     backward = (ends.input + ends.weight) * factor
     weight = ends.weight * factor
     for kind in range(len(images.layers)):
         layer = images.layers[kind]
-        seconds = layer_time(f, layer, shard, c, EVERY_PIECE, pieces)
+        seconds = layer_time(facts, layer, shard, coefficients, EVERY_PIECE, pieces)
         forward += layer.trained_layers * seconds.forward
         if not encoder.trained:
             continue
         backward += layer.trained_layers * seconds.backward
         weight += layer.trained_layers * seconds.weight
-        for policy in range(len(again)):
-            repeated = computed_again(images.policies[policy, kind], seconds.forward, pieces)
-            again[policy] += layer.trained_layers * repeated
+        for policy in range(len(recompute)):
+            repeated = recompute_seconds(images.policies[policy, kind], seconds.forward, pieces)
+            recompute[policy] += layer.trained_layers * repeated
     return plain_time(forward, backward, weight, 1.0)
 
 
 @compiled
-def end_products(images: Images, shard: Shard, c: CoefficientRecord) -> Passes:
+def end_products(images: Images, shard: Shard, coefficients: CoefficientRecord) -> Passes:
     """Return the time of the patch embedding, whose input has no gradient, and of the projector,
     which is cut like the encoder."""
-    f, encoder = images.facts[0], images.encoder[0]
-    patch = linear(f, c, shard.tokens, encoder.patch_elements, f.hidden_size)
+    facts = images.facts[0]
+    encoder = images.encoder[0]
+    patch = linear(facts, coefficients, shard.tokens, encoder.patch_elements, facts.hidden_size)
     total = Passes(patch.forward, 0.0, patch.weight if encoder.trained else 0.0)
     for matrix in range(len(images.projector)):
         n_in, n_out = images.projector[matrix]
-        one = linear(f, c, image_tokens(images, shard), n_in, n_out / shard.tp)
+        one = linear(facts, coefficients, image_tokens(images, shard), n_in, n_out / shard.tp)
         total = both(total, one if encoder.projector_trained else Passes(one.forward, 0.0, 0.0))
     return total
 
@@ -83,10 +85,11 @@ def end_products(images: Images, shard: Shard, c: CoefficientRecord) -> Passes:
 def encoder_size(images: Images, shard: Shard) -> PartSize:
     """Return the parameters of the encoder on one device. Those outside layers and outside the
     projector's matrices are whole on every device."""
-    f, encoder = images.facts[0], images.encoder[0]
+    facts = images.facts[0]
+    encoder = images.encoder[0]
     tower, unit = encoder.whole_parameters, 0.0
     for kind in range(len(images.layers)):
-        size = layer_size(f, images.layers[kind], shard)
+        size = layer_size(facts, images.layers[kind], shard)
         tower += images.layers[kind].trained_layers * size.dense
         unit = max(unit, size.unit)
     projector = encoder.projector_vectors
@@ -101,7 +104,8 @@ def encoder_size(images: Images, shard: Shard) -> PartSize:
 def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -> None:
     """Add to `kept` (policies,) the bytes of a micro-batch that stay until backward: the inputs of
     all that is trained."""
-    f, encoder = images.facts[0], images.encoder[0]
+    facts = images.facts[0]
+    encoder = images.encoder[0]
     inputs = 0.0
     if encoder.trained:
         inputs += shard.tokens * encoder.patch_elements
@@ -109,11 +113,11 @@ def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -
         for matrix in range(len(images.projector)):
             inputs += image_tokens(images, shard) * images.projector[matrix, 0]
     for policy in range(len(kept)):
-        kept[policy] += inputs * f.activation_bytes
+        kept[policy] += inputs * facts.activation_bytes
     if not encoder.trained:
         return
     for kind in range(len(images.layers)):
-        stored = activations(f, images.layers[kind], shard, pieces)
+        stored = activations(facts, images.layers[kind], shard, pieces)
         for policy in range(len(kept)):
             one = kept_bytes(images.policies[policy, kind], stored, pieces)
             kept[policy] += images.layers[kind].trained_layers * one

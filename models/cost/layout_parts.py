@@ -38,12 +38,12 @@ class LayoutParts:
     @classmethod
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
         asked = LayoutRows.of(problem, Layouts.of([layout]))
-        q = asked.question
+        question = asked.question
         rows = asked.records
         tables = asked.tables
-        coefficients, buffers = coefficient_records(c), buffers_for(q, tables)
+        coefficients, buffers = coefficient_records(c), buffers_for(question, tables)
         predict_rows(
-            q=q,
+            question=question,
             tables=tables,
             rows=rows,
             coefficients=coefficients,
@@ -51,17 +51,17 @@ class LayoutParts:
             buffers=buffers,
             costs=empty_costs(1),
         )
-        w = buffers.workspace
-        m = int(w.mesh[0]["micro_batches"])
-        beside = (m - 1) * float(w.counts @ w.exposed["free"]) / layout.pp
+        workspace = buffers.workspace
+        m = int(workspace.mesh[0]["micro_batches"])
+        beside = (m - 1) * float(workspace.counts @ workspace.exposed["free"]) / layout.pp
         sends = exposed_sends(
-            q.facts[0], coefficients[0], rows[0], m, float(w.mesh[0]["send"]), beside
+            question.facts[0], coefficients[0], rows[0], m, float(workspace.mesh[0]["send"]), beside
         )
         return cls(
-            counts=w.counts,
-            costs=w.parts,
-            forward_s=w.part_forward,
-            both_s=w.part_both,
-            weights_s=w.weights,
+            counts=workspace.counts,
+            costs=workspace.parts,
+            forward_s=workspace.part_forward,
+            both_s=workspace.part_both,
+            weights_s=workspace.weights,
             send_s=sends / (2 * m * layout.virtual_stages),
         )

@@ -13,15 +13,7 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.collectives import (
-    Cost,
-    Links,
-    all_to_all,
-    dispatch_cost,
-    gather,
-    reduce,
-    send,
-)
+from models.cost.collectives import Cost, Links, all_to_all, dispatch_cost, gather, reduce, send
 from models.cost.facts import ULYSSES, CoefficientRecord, Facts, ProblemRecords
 from models.cost.rows import Row
 from models.layouts.groups import EP, TP, Groups, devices_sharing_experts, set_group
@@ -65,17 +57,17 @@ class LeastLinks(NamedTuple):
 
 @compiled
 def fill_least(
-    q: ProblemRecords,
+    question: ProblemRecords,
     fillings: Array,
     devices: int,
-    c: CoefficientRecord,
-    g: Groups,
+    coefficients: CoefficientRecord,
+    groups: Groups,
     least: LeastLinks,
 ) -> None:
     """Write the least costs on a cluster of `devices` devices."""
-    f = q.facts[0]
-    dims = q.dims
-    order = q.order
+    facts = question.facts[0]
+    dims = question.dims
+    order = question.order
     least.costs[:] = np.inf
     for i in range(len(least.degrees)):
         degree = least.degrees[i]
@@ -84,17 +76,18 @@ def fill_least(
             if stride > 1 and (stride * degree > devices or devices % (stride * degree) != 0):
                 continue
             for filling in fillings:
-                set_group(order, filling, stride, degree, g, TP)
-                lower(least, filling, GATHER, i, j, gather(f, dims, c, g, TP))
-                lower(least, filling, REDUCE, i, j, reduce(f, dims, c, g, TP))
-                lower(least, filling, SEND, i, j, send(dims, c, g, TP))
-                if f.context == ULYSSES:
-                    lower(least, filling, CONTEXT, i, j, all_to_all(f, dims, c, g, TP))
+                set_group(order, filling, stride, degree, groups, TP)
+                lower(least, filling, GATHER, i, j, gather(facts, dims, coefficients, groups, TP))
+                lower(least, filling, REDUCE, i, j, reduce(facts, dims, coefficients, groups, TP))
+                lower(least, filling, SEND, i, j, send(dims, coefficients, groups, TP))
+                if facts.context == ULYSSES:
+                    context = all_to_all(facts, dims, coefficients, groups, TP)
                 else:
-                    lower(least, filling, CONTEXT, i, j, gather(f, dims, c, g, TP))
-                set_group(order, filling, stride, degree, g, EP)
-                for kind in range(f.kinds):
-                    cost = dispatch_cost(f, q.layers[kind], dims, c, g)
+                    context = gather(facts, dims, coefficients, groups, TP)
+                lower(least, filling, CONTEXT, i, j, context)
+                set_group(order, filling, stride, degree, groups, EP)
+                for kind in range(facts.kinds):
+                    cost = dispatch_cost(facts, question.layers[kind], dims, coefficients, groups)
                     lower(least, filling, DISPATCH + kind, i, j, cost)
 
 
@@ -102,6 +95,8 @@ def fill_least(
 def lower(
     least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
 ) -> None:
+    """Lower the least cost of a collective to this cost, for its own filling and distance and for
+    any. `degree` and `stride` are positions among the degrees."""
     for row in (least.filling[filling], least.filling[ANY_FILLING]):
         for column in (stride, len(least.degrees)):
             costs = least.costs[row, collective, degree, column]
@@ -135,11 +130,11 @@ def least_expert_cost(
 
 
 @compiled
-def least_links(f: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links:
+def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links:
     """Return the links of a mesh in the best of all placements, each axis by itself. Collectives
     that depend on how data parallelism is divided cost nothing where that is not decided
     (UNDECIDED)."""
-    for kind in range(f.kinds):
+    for kind in range(facts.kinds):
         cost = least_expert_cost(least, row, DISPATCH + kind, row.etp, row.ep)
         dispatch[kind, 0] = cost.byte_s
         dispatch[kind, 1] = cost.latency_s

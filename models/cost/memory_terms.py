@@ -11,7 +11,7 @@ from models.compilation.compiled import inlined
 from models.cost.facts import CoefficientRecord, Facts
 from models.cost.mesh import Mesh
 from models.cost.overlap import Regime
-from models.cost.pipeline import in_flight
+from models.cost.pipeline.bubble import in_flight
 from models.cost.rows import Row, StageTables
 from models.cost.stages import Stages, Workspace
 from models.cost.time_terms import over_shards

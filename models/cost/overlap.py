@@ -106,13 +106,13 @@ def expose_layer(
     regime: Regime,
     c: CoefficientRecord,
     weight: float,
-    again: float,
+    recompute: float,
     kept: float,
 ) -> Exposed:
     """Return what a layer exposes, less `weight` seconds of weight gradients. Backward repeats
     `again` seconds of forward, and the layer keeps `kept` bytes."""
     backward = part.backward - weight
-    ahead, back = part.forward, backward + again
+    ahead, back = part.forward, backward + recompute
     returns = 1 - part.forward_only
     repeated = regime.share * policy.context
     kernels = Pair(
@@ -208,13 +208,13 @@ def expose_layer(
         # the traffic that hides in it.
         offload += times * sent
         forward *= 1 + times
-    both = compute + again + tensor_all + context + expert + data_all + offload
+    both = compute + recompute + tensor_all + context + expert + data_all + offload
     return Exposed(
         forward=forward,
         both=both,
         free=free,
         compute=compute,
-        recompute=again,
+        recompute=recompute,
         tensor=tensor_all,
         context=context,
         expert=expert,
@@ -243,7 +243,7 @@ def expose_end(
     regime: Regime,
     c: CoefficientRecord,
     weight: float,
-    again: float,
+    recompute: float,
     whole: float,
 ) -> Exposed:
     """Return what the embedding or the head exposes. Nothing hides the tensor-parallel traffic of
@@ -251,7 +251,7 @@ def expose_end(
     traffic again."""
     backward = part.backward - weight
     tensor = Pair(part.tensor, part.tensor_back * (1 + whole))
-    ahead, back = part.forward + tensor.forward, backward + again + tensor.backward
+    ahead, back = part.forward + tensor.forward, backward + recompute + tensor.backward
     data = expose_data(f, part, regime, c, ahead, back)
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
     forward, data_all = ahead + data.forward, data.both
@@ -261,13 +261,13 @@ def expose_end(
         tensor_all += times * tensor.forward
         data_all += times * data.forward
         forward *= 1 + times
-    both = compute + again + tensor_all + data_all
+    both = compute + recompute + tensor_all + data_all
     return Exposed(
         forward=forward,
         both=both,
         free=data.free,
         compute=compute,
-        recompute=again,
+        recompute=recompute,
         tensor=tensor_all,
         context=0.0,
         expert=0.0,

@@ -11,12 +11,13 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.facts import ProblemRecords, coefficient_records, policy_numbers, question
+from models.cost.facts import ProblemRecords, coefficient_records
 from models.cost.fit import NO_SPREAD, Margin, fits
 from models.cost.least_links import NO_LINKS
 from models.cost.memory_terms import MEMORY
+from models.cost.pipeline.stage_partition import splits
+from models.cost.problem_records import policy_numbers, question
 from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
-from models.cost.stage_partition import splits
 from models.cost.stages import buffers_for
 from models.cost.step import Costs, empty_costs, predict_rows
 from models.cost.time_terms import TIME
@@ -177,10 +178,10 @@ class Predictions(StepCosts):
             rows=self.rows.take(rows),
         )
 
-    def with_stack(self, problem: Problem, c: Coefficients) -> Predictions:
+    def with_stack(self, problem: Problem, coefficients: Coefficients) -> Predictions:
         """Return predictions of the same layouts for a problem that differs in its stack, and
         splits layers over stages as this one does."""
-        return predict(problem, self.layouts, c, self.rows.asked_of(problem))
+        return predict(problem, self.layouts, coefficients, self.rows.asked_of(problem))
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
         """Say whether the predicted memory of each layout is within what its device, less the
@@ -222,7 +223,7 @@ class Predictions(StepCosts):
 
 
 def predict(
-    problem: Problem, layouts: Layouts, c: Coefficients, rows: LayoutRows | None = None
+    problem: Problem, layouts: Layouts, coefficients: Coefficients, rows: LayoutRows | None = None
 ) -> Predictions:
     """Return time and memory of every layout. Layouts are taken to be legal (models.layouts.rules):
     numbers of illegal ones mean nothing.
@@ -231,20 +232,20 @@ def predict(
     are those of the layouts, where they are known.
     """
     rows = rows or LayoutRows.of(problem, layouts)
-    costs = step_costs(rows, coefficient_records(c))
-    return Predictions(**vars(costs), problem=problem, layouts=layouts, c=c, rows=rows)
+    costs = step_costs(rows, coefficient_records(coefficients))
+    return Predictions(**vars(costs), problem=problem, layouts=layouts, c=coefficients, rows=rows)
 
 
 def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under one record of coefficients, or one for each
     layout."""
-    q = rows.question
+    question = rows.question
     tables = rows.tables
     records = rows.records
-    buffers, costs = buffers_for(q, tables), empty_costs(len(records))
+    buffers, costs = buffers_for(question, tables), empty_costs(len(records))
     if len(records) == 1 or len(coefficients) > 1:
         predict_rows(
-            q=q,
+            question=question,
             tables=tables,
             rows=records,
             coefficients=coefficients,
@@ -261,7 +262,7 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
         taken, block = np.empty(len(at), dtype=ROW), empty_costs(len(at))
         take_rows(records, at, taken)
         predict_rows(
-            q=q,
+            question=question,
             tables=tables,
             rows=taken,
             coefficients=coefficients,

@@ -74,6 +74,7 @@ def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
 
 @compiled
 def _fill_rows(c: Any, rows: Array) -> None:
+    """Write records of Row from columns of the same names."""
     for i in range(len(rows)):
         row = rows[i]
         row.pp = c.pp[i]
@@ -128,8 +129,9 @@ def high_bits(mixed: int) -> int:
 
 
 class StageTables(NamedTuple):
-    """Holds the different stages of u partitions, at most s each (models.cost.stage_partition).
-    Values beyond the number of stages, or of stretch ends, that a partition has mean nothing."""
+    """Holds the different stages of u partitions, at most s each
+    (models.cost.pipeline.stage_partition). Values beyond the number of stages, or of stretch ends,
+    that a partition has mean nothing."""
 
     different: Array
     """The number of stages of a partition that differ, (u,)."""

@@ -23,8 +23,8 @@ class Shard(NamedTuple):
 
 
 @compiled
-def shard_of(f: Facts, row: Row) -> Shard:
-    tokens = row.micro_batch * f.seq_len / row.cp
+def shard_of(facts: Facts, row: Row) -> Shard:
+    tokens = row.micro_batch * facts.seq_len / row.cp
     local_tokens = tokens / row.tp if row.sequence_parallel else tokens
     return Shard(tokens, local_tokens, float(row.tp), float(row.ep), float(row.etp))
 

@@ -7,8 +7,9 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled
 from models.cost.collectives import Cost, all_to_all, gather, reduce, send
-from models.cost.facts import CoefficientRecord, ProblemRecords, coefficient_records, question
+from models.cost.facts import CoefficientRecord, ProblemRecords, coefficient_records
 from models.cost.kernels import linear
+from models.cost.problem_records import question
 from models.layouts.groups import TP, Groups, groups_for, set_group
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
@@ -18,42 +19,56 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 """The collectives that micro-benchmarks measure. Compiled code knows each by its position here."""
 
 
-def collective_cost(problem: Problem, operation: str, c: Coefficients) -> Cost:
+def collective_cost(problem: Problem, operation: str, coefficients: Coefficients) -> Cost:
     """Return the cost of one of COLLECTIVES over all devices of the problem."""
     q = question(problem, np.array([NONE]))
     devices, code = problem.cluster.num_devices, COLLECTIVES.index(operation)
-    cost = _collective(q, coefficient_records(c)[0], groups_for(q.order), devices, code)
+    cost = _collective(q, coefficient_records(coefficients)[0], groups_for(q.order), devices, code)
     return Cost(*cost)
 
 
 @compiled
 def _collective(
-    q: ProblemRecords, c: CoefficientRecord, g: Groups, devices: int, operation: int
+    question: ProblemRecords,
+    coefficients: CoefficientRecord,
+    groups: Groups,
+    devices: int,
+    operation: int,
 ) -> Cost:
-    f = q.facts[0]
-    set_group(q.order, 0, 1, devices, g, TP)
+    """Return the cost of a collective over one group of all devices; `operation` is its position in
+    COLLECTIVES."""
+    facts = question.facts[0]
+    set_group(question.order, 0, 1, devices, groups, TP)
     if operation == 0:
-        return reduce(f, q.dims, c, g, TP)
+        return reduce(facts, question.dims, coefficients, groups, TP)
     if operation <= 2:
-        return gather(f, q.dims, c, g, TP)
+        return gather(facts, question.dims, coefficients, groups, TP)
     if operation == 3:
-        return all_to_all(f, q.dims, c, g, TP)
-    return send(q.dims, c, g, TP)
+        return all_to_all(facts, question.dims, coefficients, groups, TP)
+    return send(question.dims, coefficients, groups, TP)
 
 
-def gemm_seconds(problem: Problem, m: Array, k: Array, n: Array, c: Coefficients) -> Array:
+def gemm_seconds(
+    problem: Problem, m: Array, k: Array, n: Array, coefficients: Coefficients
+) -> Array:
     """Return the seconds of products of m x k by k x n matrices in the problem's GEMM format. All
     arrays have shape (n,)."""
     q = question(problem, np.array([NONE]))
     m, k, n = (np.array(of, dtype=float) for of in (m, k, n))
     seconds = np.empty(len(m))
-    _products(q, coefficient_records(c)[0], m, k, n, seconds)
+    _products(q, coefficient_records(coefficients)[0], m, k, n, seconds)
     return seconds
 
 
 @compiled
 def _products(
-    q: ProblemRecords, c: CoefficientRecord, m: Array, k: Array, n: Array, seconds: Array
+    question: ProblemRecords,
+    coefficients: CoefficientRecord,
+    m: Array,
+    k: Array,
+    n: Array,
+    seconds: Array,
 ) -> None:
+    """Write the forward seconds of n products of m x k by k x n matrices."""
     for i in range(len(m)):
-        seconds[i] = linear(q.facts[0], c, m[i], k[i], n[i]).forward
+        seconds[i] = linear(question.facts[0], coefficients, m[i], k[i], n[i]).forward

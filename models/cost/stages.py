@@ -17,14 +17,8 @@ from models.cost.facts import (
     record_type,
 )
 from models.cost.mesh import Mesh, Part
-from models.cost.overlap import (
-    Exposed,
-    Regime,
-    expose_end,
-    expose_layer,
-    set_regime,
-)
-from models.cost.pipeline import PathScratch, moves_weight_gradients, scratch_for
+from models.cost.overlap import Exposed, Regime, expose_end, expose_layer, set_regime
+from models.cost.pipeline.bubble import PathScratch, moves_weight_gradients, scratch_for
 from models.cost.rows import ROW, Row, StageTables
 from models.layouts.groups import Groups, groups_for
 from models.spec.layout import DUALPIPE
@@ -96,7 +90,7 @@ class Workspace(NamedTuple):
     mean_kept: Array
     """Bytes that a part keeps, on average over layers that are recomputed and layers that are not,
     (parts,)."""
-    again: Array
+    recompute: Array
     """Seconds that a recompute policy adds to backward, (policies, parts)."""
     kept: Array
     """Bytes that a part keeps under a recompute policy, (policies, parts)."""
@@ -108,6 +102,8 @@ class Workspace(NamedTuple):
 
 
 def workspace_for(layers: Array, policies: Array) -> Workspace:
+    """Return a workspace for layouts of a model with these kinds of layers, under these recompute
+    policies."""
     kinds = len(layers)
     parts = kinds + 2
     counts = np.ones(parts)
@@ -124,7 +120,7 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
         gather_once=np.zeros(parts),
         reduce_once=np.zeros(parts),
         mean_kept=np.zeros(parts),
-        again=np.zeros((len(policies), parts)),
+        recompute=np.zeros((len(policies), parts)),
         kept=np.zeros((len(policies), parts)),
         pieces=np.zeros(LAST_PRODUCT + 1),
         dispatch=np.zeros((kinds, 2)),
@@ -149,12 +145,12 @@ class Buffers(NamedTuple):
     """The layout whose shard is worked out, a record of Row (1,)."""
 
 
-def buffers_for(q: ProblemRecords, tables: StageTables) -> Buffers:
+def buffers_for(question: ProblemRecords, tables: StageTables) -> Buffers:
     return Buffers(
-        workspace=workspace_for(q.layers, q.policies),
+        workspace=workspace_for(question.layers, question.policies),
         stages=stages_for(tables),
         scratch=scratch_for(tables),
-        groups=groups_for(q.order),
+        groups=groups_for(question.order),
         row=np.zeros(1, ROW),
         shard=np.zeros(1, ROW),
     )
@@ -170,100 +166,114 @@ def reset(buffers: Buffers) -> None:
 
 @compiled
 def expose_parts(
-    f: Facts, layers: Array, policies: Array, row: Row, c: CoefficientRecord, w: Workspace
+    facts: Facts,
+    layers: Array,
+    policies: Array,
+    row: Row,
+    coefficients: CoefficientRecord,
+    workspace: Workspace,
 ) -> None:
     """Write what every part exposes, and what weight gradients add to it where the schedule moves
     them."""
-    set_kept(f, policies, row, w)
-    mesh, regime = w.mesh[0], w.regime[0]
+    set_kept(facts, policies, row, workspace)
     moves_weights = moves_weight_gradients(row.schedule)
-    for kind in range(f.kinds):
-        layer = layers[kind]
-        part = w.parts[kind]
-        policy = policies[row.policy, kind]
-        again, kept = w.again[row.policy, kind] * regime.share, w.mean_kept[kind]
-        exposed = expose_layer(
-            f=f,
-            layer=layer,
-            part=part,
-            policy=policy,
-            row=row,
-            mesh=mesh,
-            regime=regime,
-            c=c,
-            weight=0.0,
-            again=again,
-            kept=kept,
+    for index in range(facts.kinds + 2):
+        exposed = expose_part(
+            facts, layers, policies, row, coefficients, workspace, index, weight=0.0
         )
-        set_exposed(w, kind, exposed)
-        w.weights[kind] = 0.0
+        set_exposed(workspace, index, exposed)
+        workspace.weights[index] = 0.0
         if moves_weights:
-            without = expose_layer(
-                f=f,
-                layer=layer,
-                part=part,
-                policy=policy,
-                row=row,
-                mesh=mesh,
-                regime=regime,
-                c=c,
-                weight=part.weight,
-                again=again,
-                kept=kept,
+            weight = workspace.parts[index].weight
+            without = expose_part(
+                facts, layers, policies, row, coefficients, workspace, index, weight=weight
             )
-            w.weights[kind] = exposed.both - without.both
-    whole = regime.share if policies[row.policy, f.last_kind].whole else 0.0
-    for end in range(f.kinds, f.kinds + 2):
-        part, again = w.parts[end], w.again[row.policy, end] * regime.share
-        exposed = expose_end(
-            f=f, part=part, regime=regime, c=c, weight=0.0, again=again, whole=whole
-        )
-        set_exposed(w, end, exposed)
-        w.weights[end] = 0.0
-        if moves_weights:
-            without = expose_end(
-                f=f, part=part, regime=regime, c=c, weight=part.weight, again=again, whole=whole
-            )
-            w.weights[end] = exposed.both - without.both
-    set_once(f, row, w)
+            workspace.weights[index] = exposed.both - without.both
+    set_once(facts, row, workspace)
 
 
 @inlined
-def set_kept(f: Facts, policies: Array, row: Row, w: Workspace) -> None:
+def expose_part(
+    facts: Facts,
+    layers: Array,
+    policies: Array,
+    row: Row,
+    coefficients: CoefficientRecord,
+    workspace: Workspace,
+    index: int,
+    weight: float,
+) -> Exposed:
+    """Return what a part exposes, less `weight` seconds of weight gradients. Parts are the kinds of
+    layers, then the embedding and the head."""
+    part = workspace.parts[index]
+    regime = workspace.regime[0]
+    recompute = workspace.recompute[row.policy, index] * regime.share
+    if index >= facts.kinds:
+        whole = regime.share if policies[row.policy, facts.last_kind].whole else 0.0
+        return expose_end(
+            f=facts,
+            part=part,
+            regime=regime,
+            c=coefficients,
+            weight=weight,
+            recompute=recompute,
+            whole=whole,
+        )
+    return expose_layer(
+        f=facts,
+        layer=layers[index],
+        part=part,
+        policy=policies[row.policy, index],
+        row=row,
+        mesh=workspace.mesh[0],
+        regime=regime,
+        c=coefficients,
+        weight=weight,
+        recompute=recompute,
+        kept=workspace.mean_kept[index],
+    )
+
+
+@inlined
+def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> None:
     """Write how the parts of a layout run, and the activations that they keep: the bytes of every
     part; those of the largest layer, two of which are on their way to the host or back; and those
     that a layer has only while it is computed again."""
-    regime = w.regime[0]
-    set_regime(f, row, w.mesh[0].micro_batches, repeats_experts(policies, row.policy), regime)
+    regime = workspace.regime[0]
+    set_regime(
+        facts, row, workspace.mesh[0].micro_batches, repeats_experts(policies, row.policy), regime
+    )
     largest = working = 0.0
-    for part in range(f.kinds + 2):
-        whole, kept = w.kept[0, part], w.kept[row.policy, part]
-        w.mean_kept[part] = regime.share * kept + (1 - regime.share) * whole
-        if part < f.kinds:
-            largest = max(largest, w.mean_kept[part])
+    for part in range(facts.kinds + 2):
+        whole, kept = workspace.kept[0, part], workspace.kept[row.policy, part]
+        workspace.mean_kept[part] = regime.share * kept + (1 - regime.share) * whole
+        if part < facts.kinds:
+            largest = max(largest, workspace.mean_kept[part])
             working = max(working, whole - kept)
-        elif f.encoder_layers > 0:  # The encoder computes one of its layers again at a time.
-            working = max(working, (whole - kept) / f.encoder_layers)
+        elif facts.encoder_layers > 0:  # The encoder computes one of its layers again at a time.
+            working = max(working, (whole - kept) / facts.encoder_layers)
     regime.largest_kept = largest
-    regime.working = working + (w.mesh[0].whole_keys if f.context == CONTEXT_ALLGATHER else 0.0)
+    regime.working = working + (
+        workspace.mesh[0].whole_keys if facts.context == CONTEXT_ALLGATHER else 0.0
+    )
 
 
 @inlined
-def set_once(f: Facts, row: Row, w: Workspace) -> None:
+def set_once(facts: Facts, row: Row, workspace: Workspace) -> None:
     """Write the data-parallel traffic of every part that comes once a step, nothing hidden."""
-    once = w.regime[0].once
+    once = workspace.regime[0].once
     gathers = 1 <= row.zero_stage <= 2 or (once and row.zero_stage == 3)
-    whole = row.zero_stage <= (1 if f.whole_gradients else 0)
-    for index in range(f.kinds + 2):
-        part = w.parts[index]
-        w.gather_once[index] = part.gather if gathers else 0.0
+    whole = row.zero_stage <= (1 if facts.whole_gradients else 0)
+    for index in range(facts.kinds + 2):
+        part = workspace.parts[index]
+        workspace.gather_once[index] = part.gather if gathers else 0.0
         reduced = part.reduce if whole else part.scatter
-        w.reduce_once[index] = reduced if once else 0.0
+        workspace.reduce_once[index] = reduced if once else 0.0
 
 
 @inlined
-def set_exposed(w: Workspace, index: int, exposed: Exposed) -> None:
-    record = w.exposed[index]
+def set_exposed(workspace: Workspace, index: int, exposed: Exposed) -> None:
+    record = workspace.exposed[index]
     record.forward = exposed.forward
     record.both = exposed.both
     record.free = exposed.free
@@ -274,12 +284,13 @@ def set_exposed(w: Workspace, index: int, exposed: Exposed) -> None:
     record.expert = exposed.expert
     record.data = exposed.data
     record.offload = exposed.offload
-    w.part_forward[index] = exposed.forward
-    w.part_both[index] = exposed.both
+    workspace.part_forward[index] = exposed.forward
+    workspace.part_both[index] = exposed.both
 
 
 @compiled
 def repeats_experts(policies: Array, policy: int) -> bool:
+    """Say whether a recompute policy sends tokens to experts once more in some layer."""
     for kind in range(policies.shape[1]):
         if policies[policy, kind].expert > 0:
             return True
@@ -288,73 +299,83 @@ def repeats_experts(policies: Array, policy: int) -> bool:
 
 @inlined
 def fill_stages(
-    f: Facts, layers: Array, row: Row, tables: StageTables, w: Workspace, s: Stages
+    facts: Facts, layers: Array, row: Row, tables: StageTables, workspace: Workspace, stages: Stages
 ) -> None:
-    """Write the sums over the parts that each stage has. DualPipe holds the parameters of two
-    stages. A tied embedding is on the stage of the head too, without the encoder of images."""
-    embedding, head = f.kinds, f.kinds + 1
+    """Write the sums over the parts of each stage that differs. DualPipe holds the parameters of
+    two stages. A tied embedding is on the stage of the head too, without the encoder of images."""
+    embedding, head = facts.kinds, facts.kinds + 1
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
     for stage in range(tables.different[row.partition]):
         forward = both = weight = free = dense = expert = gather = reduce = 0.0
         trained_dense = trained_expert = 0.0
-        for index in range(f.kinds + 2):
+        for index in range(facts.kinds + 2):
             amount = tables.amounts[row.partition, stage, index]
-            part, held = w.parts[index], amount * held_times
+            part, held = workspace.parts[index], amount * held_times
             tied = 0.0
-            if f.tied_embedding and index == embedding:
+            if facts.tied_embedding and index == embedding:
                 tied = max(tables.amounts[row.partition, stage, head] * held_times - held, 0.0)
             all_held = held + tied * (1 - part.encoder_share)
             trained_held = held + tied * (1 - part.trained_encoder_share)
-            forward += amount * w.exposed[index].forward
-            both += amount * w.exposed[index].both
-            free += amount * w.exposed[index].free
-            weight += amount * w.weights[index]
+            forward += amount * workspace.exposed[index].forward
+            both += amount * workspace.exposed[index].both
+            free += amount * workspace.exposed[index].free
+            weight += amount * workspace.weights[index]
             dense += all_held * part.dense
             expert += held * part.expert
             trained_dense += trained_held * part.trained_dense
             trained_expert += held * part.trained_expert
-            gather += all_held * w.gather_once[index]
-            reduce += trained_held * w.reduce_once[index]
-        s.forward[stage] = forward
-        s.backward[stage] = both - forward
-        s.weight[stage] = weight
-        s.free[stage] = free
-        s.dense[stage] = dense
-        s.expert[stage] = expert
-        s.trained_dense[stage] = trained_dense
-        s.trained_expert[stage] = trained_expert
-        s.gather[stage] = gather
-        s.reduce[stage] = reduce
+            gather += all_held * workspace.gather_once[index]
+            reduce += trained_held * workspace.reduce_once[index]
+        stages.forward[stage] = forward
+        stages.backward[stage] = both - forward
+        stages.weight[stage] = weight
+        stages.free[stage] = free
+        stages.dense[stage] = dense
+        stages.expert[stage] = expert
+        stages.trained_dense[stage] = trained_dense
+        stages.trained_expert[stage] = trained_expert
+        stages.gather[stage] = gather
+        stages.reduce[stage] = reduce
         fill_layers(
-            f=f,
+            facts=facts,
             layers=layers,
             amounts=tables.amounts[row.partition, stage],
             held_times=held_times,
-            w=w,
-            s=s,
+            workspace=workspace,
+            stages=stages,
             stage=stage,
         )
 
 
 @inlined
 def fill_layers(
-    f: Facts, layers: Array, amounts: Array, held_times: float, w: Workspace, s: Stages, stage: int
+    facts: Facts,
+    layers: Array,
+    amounts: Array,
+    held_times: float,
+    workspace: Workspace,
+    stages: Stages,
+    stage: int,
 ) -> None:
     """Write the sums that are over layers only."""
     kept = parameters = 0.0
-    for kind in range(f.kinds):
-        kept += amounts[kind] * w.mean_kept[kind]
-        parameters += amounts[kind] * held_times * (w.parts[kind].dense + w.parts[kind].expert)
-    s.kept[stage] = kept
-    s.kept_of_images[stage] = amounts[f.kinds] * w.mean_kept[f.kinds]
-    s.of_layers[stage] = parameters
-    if f.muon:
+    for kind in range(facts.kinds):
+        kept += amounts[kind] * workspace.mean_kept[kind]
+        parameters += (
+            amounts[kind]
+            * held_times
+            * (workspace.parts[kind].dense + workspace.parts[kind].expert)
+        )
+    stages.kept[stage] = kept
+    stages.kept_of_images[stage] = amounts[facts.kinds] * workspace.mean_kept[facts.kinds]
+    stages.of_layers[stage] = parameters
+    if facts.muon:
         dense = expert = 0.0
-        for kind in range(f.kinds):
+        for kind in range(facts.kinds):
             held = amounts[kind] * held_times
-            part = w.parts[kind]
+            part = workspace.parts[kind]
             layer = layers[kind]
             dense += held * part.trained_dense * layer.muon_dense_flops
             expert += held * part.trained_expert * layer.muon_expert_flops
-        s.dense_flops[stage] = dense
-        s.expert_flops[stage] = expert
+        stages.dense_flops[stage] = dense
+        stages.expert_flops[stage] = expert

@@ -13,94 +13,101 @@ from models.cost.encoder import encoder_shard
 from models.cost.facts import CoefficientRecord, ProblemRecords
 from models.cost.least_links import LeastLinks, least_links
 from models.cost.memory_terms import MEMORY, write_memory_terms
-from models.cost.mesh import set_shard, set_traffic
+from models.cost.mesh import set_shard
 from models.cost.overlap import overlaps
-from models.cost.pipeline import moves_weight_gradients
+from models.cost.pipeline.bubble import moves_weight_gradients
 from models.cost.rows import Row, StageTables
 from models.cost.shard import same_shard, shard_of
 from models.cost.stages import Buffers, expose_parts, fill_stages, reset
 from models.cost.time_terms import TIME, write_time_terms
+from models.cost.traffic import set_traffic
 
 
 @compiled
 def set_mesh(
-    q: ProblemRecords,
+    question: ProblemRecords,
     row: Row,
-    c: CoefficientRecord,
-    piece_bits: int,
+    coefficients: CoefficientRecord,
     least: LeastLinks,
     buffers: Buffers,
 ) -> None:
     """Work out what a layout's mesh decides, and its shard unless that is known. Where the layout
     is not placed, the least links stand for those of its placement."""
-    f, w = q.facts[0], buffers.workspace
-    shard = shard_of(f, row)
+    facts = question.facts[0]
+    workspace = buffers.workspace
+    shard = shard_of(facts, row)
     if not same_shard(row, buffers.shard[0]):
-        of_images = encoder_shard(q.images, row)
+        of_images = encoder_shard(question.images, row)
         set_shard(
-            q=q,
+            question=question,
             shard=shard,
             of_images=of_images,
-            c=c,
-            piece_bits=piece_bits,
-            parts=w.parts,
-            again=w.again,
-            kept=w.kept,
-            pieces=w.pieces,
+            coefficients=coefficients,
+            parts=workspace.parts,
+            recompute=workspace.recompute,
+            kept=workspace.kept,
+            pieces=workspace.pieces,
         )
         buffers.shard[0] = row
     if row.placement < 0:
-        links = least_links(f, row, least, w.dispatch)
+        links = least_links(facts, row, least, workspace.dispatch)
     else:
         links = links_of(
-            f=f,
-            layers=q.layers,
-            dims=q.dims,
-            order=q.order,
+            f=facts,
+            layers=question.layers,
+            dims=question.dims,
+            order=question.order,
             row=row,
-            c=c,
+            c=coefficients,
             g=buffers.groups,
-            dispatch=w.dispatch,
+            dispatch=workspace.dispatch,
         )
     set_traffic(
-        q=q,
+        question=question,
         row=row,
         shard=shard,
-        c=c,
+        coefficients=coefficients,
         links=links,
-        dispatch=w.dispatch,
-        parts=w.parts,
-        mesh=w.mesh[0],
+        dispatch=workspace.dispatch,
+        parts=workspace.parts,
+        mesh=workspace.mesh[0],
     )
-    w.mesh[0].undecided = row.placement < 0
+    workspace.mesh[0].undecided = row.placement < 0
     buffers.row[0].policy = -1  # Nothing is exposed on this mesh yet.
 
 
 @inlined
 def set_step(
-    q: ProblemRecords,
+    question: ProblemRecords,
     row: Row,
-    c: CoefficientRecord,
+    coefficients: CoefficientRecord,
     tables: StageTables,
     buffers: Buffers,
     time: Array,
 ) -> float:
     """Write the seconds of a step by term. Return the seconds of data-parallel traffic that it
     exposes once a step."""
-    f = q.facts[0]
-    w = buffers.workspace
+    facts = question.facts[0]
+    workspace = buffers.workspace
     s = buffers.stages
-    fill_stages(f, q.layers, row, tables, w, s)
+    fill_stages(facts, question.layers, row, tables, workspace, s)
     return write_time_terms(
-        f=f, row=row, c=c, tables=tables, w=w, s=s, scratch=buffers.scratch, time=time
+        f=facts,
+        row=row,
+        c=coefficients,
+        tables=tables,
+        w=workspace,
+        s=s,
+        scratch=buffers.scratch,
+        time=time,
     )
 
 
 @inlined
 def set_memory(
-    q: ProblemRecords,
+    question: ProblemRecords,
     row: Row,
-    c: CoefficientRecord,
+    coefficients: CoefficientRecord,
     tables: StageTables,
     buffers: Buffers,
     memory: Array,
@@ -108,9 +115,9 @@ def set_memory(
     """Write bytes by term on the fullest stage. Return its number, and the bytes on the host.
     `set_step` must have written the stages."""
     return write_memory_terms(
-        f=q.facts[0],
+        f=question.facts[0],
         row=row,
-        c=c,
+        c=coefficients,
         tables=tables,
         w=buffers.workspace,
         s=buffers.stages,
@@ -145,7 +152,7 @@ def empty_costs(n: int) -> Costs:
 
 @compiled
 def predict_rows(
-    q: ProblemRecords,
+    question: ProblemRecords,
     tables: StageTables,
     rows: Array,
     coefficients: Array,
@@ -155,21 +162,26 @@ def predict_rows(
 ) -> None:
     """Write the costs of n layouts, under one set of coefficients or one for each. A layout that
     has its shard, mesh or regime in common with the one before it reuses them."""
-    piece_bits, drawn = repeated_pieces(q.policies), len(coefficients) > 1
+    drawn = len(coefficients) > 1
     reset(buffers)
     before = buffers.shard[0]
     for i in range(len(rows)):
-        row, c = rows[i], coefficients[i if drawn else 0]
+        row = rows[i]
+        c = coefficients[i if drawn else 0]
         if drawn:
             reset(buffers)
         new_mesh = buffers.shard[0].micro_batch == 0
         new_mesh = new_mesh or not (same_shard(row, before) and same_mesh(row, before))
         if new_mesh:
-            set_mesh(q, row, c, piece_bits, least, buffers)
+            set_mesh(question, row, c, least, buffers)
         if new_mesh or not same_regime(row, before):
-            expose_parts(q.facts[0], q.layers, q.policies, row, c, buffers.workspace)
-        costs.once[i] = set_step(q, row, c, tables, buffers, costs.time[i])
-        costs.fullest[i], costs.host[i] = set_memory(q, row, c, tables, buffers, costs.memory[i])
+            expose_parts(
+                question.facts[0], question.layers, question.policies, row, c, buffers.workspace
+            )
+        costs.once[i] = set_step(question, row, c, tables, buffers, costs.time[i])
+        costs.fullest[i], costs.host[i] = set_memory(
+            question, row, c, tables, buffers, costs.memory[i]
+        )
         before = row
 
 
@@ -198,13 +210,3 @@ def same_regime(one: Row, other: Row) -> bool:
         and overlaps(one) == overlaps(other)
         and moves_weight_gradients(one.schedule) == moves_weight_gradients(other.schedule)
     )
-
-
-@compiled
-def repeated_pieces(policies: Array) -> int:
-    """Return the pieces that some policy repeats, a bit each."""
-    piece_bits = 0
-    for policy in range(len(policies)):
-        for kind in range(policies.shape[1]):
-            piece_bits |= policies[policy, kind].pieces
-    return piece_bits

@@ -13,7 +13,7 @@ from models.compilation.compiled import inlined
 from models.cost.facts import CoefficientRecord, Facts
 from models.cost.mesh import Mesh
 from models.cost.overlap import hide_once, overlaps, waiting_for_slow_node
-from models.cost.pipeline import (
+from models.cost.pipeline.bubble import (
     FORWARD,
     PathScratch,
     StageTimes,

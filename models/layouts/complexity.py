@@ -99,8 +99,7 @@ def points_of_policy(layouts: Layouts) -> Array:
 
 def _points(counts: dict[str, Array]) -> Array:
     return np.sum(
-        [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()],
-        axis=0,
+        [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()], axis=0
     )
 
 
@@ -108,38 +107,40 @@ def _points(counts: dict[str, Array]) -> Array:
 # of a pipeline.
 
 
-def _degree_counts(x: Layouts) -> dict[str, Array]:
+def _degree_counts(layouts: Layouts) -> dict[str, Array]:
     return {
-        "pipeline": x.pp > 1,
-        "pipeline_depth": np.maximum(np.ceil(np.log2(x.pp)) - 1, 0),
-        "expert_tensor": x.etp > 1,
-        "expert": x.ep > 1,
-        "tensor": x.tp > 1,
-        "context": x.cp > 1,
-        "hybrid_sharding": (x.dp_replicate > 1) & (x.dp_shard > 1),
+        "pipeline": layouts.pp > 1,
+        "pipeline_depth": np.maximum(np.ceil(np.log2(layouts.pp)) - 1, 0),
+        "expert_tensor": layouts.etp > 1,
+        "expert": layouts.ep > 1,
+        "tensor": layouts.tp > 1,
+        "context": layouts.cp > 1,
+        "hybrid_sharding": (layouts.dp_replicate > 1) & (layouts.dp_shard > 1),
     }
 
 
-def _placement_counts(problem: Problem, x: Layouts, placed: LayoutGroups) -> dict[str, Array]:
+def _placement_counts(problem: Problem, layouts: Layouts, placed: LayoutGroups) -> dict[str, Array]:
     def crosses(axis: SharedRows[AxisGroups]) -> Array:
         return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
     return {
-        "expert_across_domains": (x.ep > 1) & crosses(placed.ep),
-        "tensor_across_domains": (x.tp > 1) & crosses(placed.tp),
-        "placement": x.placement != DEFAULT_PLACEMENT,
-        "torus_block": x.torus_block > 1,
+        "expert_across_domains": (layouts.ep > 1) & crosses(placed.ep),
+        "tensor_across_domains": (layouts.tp > 1) & crosses(placed.tp),
+        "placement": layouts.placement != DEFAULT_PLACEMENT,
+        "torus_block": layouts.torus_block > 1,
     }
 
 
-def _policy_counts(x: Layouts) -> dict[str, Array]:
+def _policy_counts(layouts: Layouts) -> dict[str, Array]:
     return {
-        "pipeline_schedule": (x.pp > 1) & (x.schedule != ONE_F_ONE_B) & (x.schedule != AFAB),
-        "pipeline_partition": (x.pp > 1) & x.balanced,
-        "offload_optimizer": x.offload_optimizer,
-        "offload_activations": x.offload_activations,
-        "full_recompute": x.recompute == FULL,
-        "selective_recompute": (x.recompute != NONE) & (x.recompute != FULL),
-        "kept_gathered": (x.zero_stage == 3) & ~x.reshard,
-        "sharded": x.zero_stage > 0,
+        "pipeline_schedule": (layouts.pp > 1)
+        & (layouts.schedule != ONE_F_ONE_B)
+        & (layouts.schedule != AFAB),
+        "pipeline_partition": (layouts.pp > 1) & layouts.balanced,
+        "offload_optimizer": layouts.offload_optimizer,
+        "offload_activations": layouts.offload_activations,
+        "full_recompute": layouts.recompute == FULL,
+        "selective_recompute": (layouts.recompute != NONE) & (layouts.recompute != FULL),
+        "kept_gathered": (layouts.zero_stage == 3) & ~layouts.reshard,
+        "sharded": layouts.zero_stage > 0,
     }

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from models.layouts.pipeline_rules import balances_global_batch
 from models.layouts.placement import groups
-from models.layouts.rules import RULES_BY_NAME, balances_global_batch
+from models.layouts.rules import RULES_BY_NAME
 from models.spec.layout import TORUS_AXES, Layout, Layouts
 from models.spec.problem import Problem
 

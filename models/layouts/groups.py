@@ -84,13 +84,13 @@ def groups_for(order: DeviceOrder, count: int = GROUPS) -> Groups:
 
 
 @compiled
-def set_groups(order: DeviceOrder, row: MeshRow, g: Groups) -> None:
+def set_groups(order: DeviceOrder, row: MeshRow, groups: Groups) -> None:
     """Write the groups of every axis."""
-    set_axes(row, g.degree, g.distance)
+    set_axes(row, groups.degree, groups.distance)
     for axis in range(AXIS_GROUPS):
-        set_group(order, row.filling, g.distance[axis], g.degree[axis], g, axis)
-    join(g, DP_SHARD, CP, SHARDING)
-    join(g, SHARDING, DP_REPLICATE, REPLICAS)
+        set_group(order, row.filling, groups.distance[axis], groups.degree[axis], groups, axis)
+    join(groups, DP_SHARD, CP, SHARDING)
+    join(groups, SHARDING, DP_REPLICATE, REPLICAS)
 
 
 @compiled
@@ -130,13 +130,13 @@ def devices_sharing_experts(row: MeshRow) -> int:
 
 @compiled
 def set_group(
-    order: DeviceOrder, filling: int, stride: int, degree: int, g: Groups, axis: int
+    order: DeviceOrder, filling: int, stride: int, degree: int, groups: Groups, axis: int
 ) -> None:
     """Write the groups of an axis of this degree whose neighbours are `stride` numbers apart."""
-    g.degree[axis] = degree
-    g.distance[axis] = stride
-    g.members[axis] = 1.0
-    g.stride[axis] = 1
+    groups.degree[axis] = degree
+    groups.distance[axis] = stride
+    groups.members[axis] = 1.0
+    groups.stride[axis] = 1
     if degree == 1:
         return
     domains = order.default_domains if filling == 0 else order.domains[filling]
@@ -151,13 +151,13 @@ def set_group(
             together = min(max(math.gcd(stride * degree, domains[step]) // stride, 1), degree)
         joined, apart = together / inside, max(stride // below, 1)
         if filling == 0:
-            g.members[axis, step] = joined
-            g.stride[axis, step] = apart
+            groups.members[axis, step] = joined
+            groups.stride[axis, step] = apart
         elif joined > 1:
             dim = order.dims[filling, step]
-            if g.members[axis, dim] == 1:
-                g.stride[axis, dim] = apart * order.strides[filling, step]
-            g.members[axis, dim] *= joined
+            if groups.members[axis, dim] == 1:
+                groups.stride[axis, dim] = apart * order.strides[filling, step]
+            groups.members[axis, dim] *= joined
         inside, below = together, domains[step]
 
 
@@ -172,15 +172,15 @@ def is_whole(domains: Array, distance: int, degree: int) -> bool:
 
 
 @compiled
-def join(g: Groups, one: int, other: int, joined: int) -> None:
+def join(groups: Groups, one: int, other: int, joined: int) -> None:
     """Write the groups of two axes together. On a dim that both use, the smaller stride counts."""
-    g.degree[joined] = g.degree[one] * g.degree[other]
-    for dim in range(g.members.shape[1]):
-        a, b = g.members[one, dim], g.members[other, dim]
-        g.members[joined, dim] = a * b
+    groups.degree[joined] = groups.degree[one] * groups.degree[other]
+    for dim in range(groups.members.shape[1]):
+        a, b = groups.members[one, dim], groups.members[other, dim]
+        groups.members[joined, dim] = a * b
         if a == 1:
-            g.stride[joined, dim] = g.stride[other, dim]
+            groups.stride[joined, dim] = groups.stride[other, dim]
         elif b == 1:
-            g.stride[joined, dim] = g.stride[one, dim]
+            groups.stride[joined, dim] = groups.stride[one, dim]
         else:
-            g.stride[joined, dim] = min(g.stride[one, dim], g.stride[other, dim])
+            groups.stride[joined, dim] = min(groups.stride[one, dim], groups.stride[other, dim])

@@ -17,6 +17,7 @@ import numpy as np
 from models.layouts.defaults import torus_axes_covering_dims, with_stack_defaults
 from models.layouts.factors import divisors
 from models.layouts.rules import first_broken
+from models.layouts.space import common_expert_divisors
 from models.spec.layout import (
     PLACEMENTS,
     TORUS_AXES,
@@ -79,7 +80,7 @@ def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
 # -- degrees
 
 
-def _tensor(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_tp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     sharded = layout.sequence_parallel
     if layout.tp == 1:
         sharded = True in problem.stack.sequence_parallel
@@ -93,23 +94,23 @@ def _tensor(problem: Problem, layout: Layout) -> Iterator[Layout]:
         )
 
 
-def _context(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_cp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     for cp in divisors(problem.cluster.num_devices):
         yield from _on_all_devices(problem, layout, cp=cp)
 
 
-def _pipeline(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_pp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other numbers of stages. Between two pipelines the schedule stays. To or from a layout
     without one, it is the schedule that the stack runs anyway."""
     given = {field.name for field in fields(Layout)} - _PIPELINE_KNOBS
     for pp in divisors(problem.cluster.num_devices):
         if pp > 1 and layout.pp > 1:
-            chunks = _in_chunks(problem, layout, pp * layout.virtual_stages)
+            chunks = _chunk_fields(problem, layout, pp * layout.virtual_stages)
             yield from _on_all_devices(problem, layout, pp=pp, **chunks)
             continue
         for variant in _on_all_devices(problem, layout, pp=pp, **_WITHOUT_PIPELINE):
             settled = with_stack_defaults(problem, variant, given)
-            chunks = _in_chunks(problem, settled, settled.pp * settled.virtual_stages)
+            chunks = _chunk_fields(problem, settled, settled.pp * settled.virtual_stages)
             yield replace(settled, **chunks)
 
 
@@ -130,30 +131,24 @@ def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterato
         yield replace(variant, torus_axes=torus_axes_covering_dims(problem, variant))
 
 
-def _expert(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    for ep in _common_divisors(problem, "num_experts"):
+def _vary_ep(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for ep in common_expert_divisors(problem, "num_experts"):
         yield replace(layout, ep=ep)
 
 
-def _expert_tensor(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    for etp in _common_divisors(problem, "intermediate_size"):
+def _vary_etp(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    for etp in common_expert_divisors(problem, "intermediate_size"):
         yield replace(layout, etp=etp)
 
 
-def _common_divisors(problem: Problem, size: str) -> list[int]:
-    """Return the divisors of a size that every sparse layer has in common; 1 in a dense model."""
-    sizes = [getattr(layer.moe, size) for layer in problem.architecture.kinds if layer.moe]
-    return divisors(int(np.gcd.reduce(sizes))) if sizes else [1]
-
-
-def _data(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_dp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other ways to divide data parallelism into replicas and shards, on all devices."""
     dp = problem.cluster.num_devices // (layout.pp * layout.cp * layout.tp)
     for shard in divisors(dp) if dp else []:
         yield replace(layout, dp_shard=shard, dp_replicate=dp // shard)
 
 
-def _micro_batch(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_micro_batch(problem: Problem, layout: Layout) -> Iterator[Layout]:
     for micro_batch in divisors(max(problem.workload.global_batch // layout.dp, 1)):
         yield replace(layout, micro_batch=micro_batch)
 
@@ -161,22 +156,22 @@ def _micro_batch(problem: Problem, layout: Layout) -> Iterator[Layout]:
 # -- the pipeline
 
 
-def _schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other schedules, with the fewest virtual stages that each can have."""
     offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
     for schedule in offered:
         for virtual_stages in (1, 2):
-            chunks = _in_chunks(problem, layout, layout.pp * virtual_stages)
+            chunks = _chunk_fields(problem, layout, layout.pp * virtual_stages)
             yield replace(layout, schedule=schedule, virtual_stages=virtual_stages, **chunks)
 
 
-def _virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
     for virtual_stages in range(1, problem.stack.max_virtual_stages + 1):
-        chunks = _in_chunks(problem, layout, layout.pp * virtual_stages)
+        chunks = _chunk_fields(problem, layout, layout.pp * virtual_stages)
         yield replace(layout, virtual_stages=virtual_stages, **chunks)
 
 
-def _in_chunks(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
+def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
     """Return the fields of a layout that depend on its chunks, once it has `chunks` of them. Layers
     are split unevenly where they were before, or where they must and can be. Where a chunk has no
     more layers than were recomputed of it, all are (0)."""
@@ -194,7 +189,7 @@ def _in_chunks(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
     }
 
 
-def _split(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_split(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield the equal split of the layers, and the one that makes the slowest stage fastest."""
     for balanced in (False, True):
         yield replace(layout, balanced=balanced, layers_per_chunk=())
@@ -203,7 +198,7 @@ def _split(problem: Problem, layout: Layout) -> Iterator[Layout]:
 # -- memory
 
 
-def _recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other policies: none, the stack's own sets of modules, a module more or less than now,
     and full recompute of any number of layers."""
     plain = replace(layout, recompute="none", recompute_modules=(), recompute_layers=0)
@@ -221,10 +216,10 @@ def _recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
     if layout.recompute != "full":
         full = replace(plain, recompute="full")
         yield full
-        yield from _recompute_layers(problem, full)
+        yield from _vary_recompute_layers(problem, full)
 
 
-def _recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]:
     if layout.recompute != "full" or not problem.stack.recompute_layers:
         return
     chunk = problem.architecture.num_layers // (layout.pp * layout.virtual_stages)
@@ -232,7 +227,7 @@ def _recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]:
         yield replace(layout, recompute_layers=layers)
 
 
-def _zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other ZeRO stages. From and to stage 0, all shards become replicas or the other way
     round."""
     for stage in problem.stack.zero_stages:
@@ -246,27 +241,25 @@ def _zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
         yield replace(variant, reshard=not layout.reshard)
 
 
-def _reshard(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_reshard(problem: Problem, layout: Layout) -> Iterator[Layout]:
     if layout.zero_stage == 3:
         yield replace(layout, reshard=not layout.reshard)
 
 
-def _sequence_parallel(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    yield replace(layout, sequence_parallel=not layout.sequence_parallel)
+def _switch(name: str) -> Knob:
+    """Return the knob of a field that is on or off."""
 
+    def toggle(problem: Problem, layout: Layout) -> Iterator[Layout]:
+        other: dict[str, Any] = {name: not getattr(layout, name)}
+        yield replace(layout, **other)
 
-def _offload_activations(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    yield replace(layout, offload_activations=not layout.offload_activations)
-
-
-def _offload_optimizer(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    yield replace(layout, offload_optimizer=not layout.offload_optimizer)
+    return Knob((name,), toggle)
 
 
 # -- the fabric
 
 
-def _placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield one placement for each other order of the axes with more than one rank, as the stack
     offers it."""
     pattern = int(active_axes(Layouts.of([layout]))[0])
@@ -279,13 +272,13 @@ def _placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
         yield replace(layout, placement=by_kind[kind])
 
 
-def _torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if block == layout.torus_block:
             yield replace(layout, torus_axes=TORUS_AXES[order])
 
 
-def _torus_block(problem: Problem, layout: Layout) -> Iterator[Layout]:
+def _vary_torus_block(problem: Problem, layout: Layout) -> Iterator[Layout]:
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if TORUS_AXES[order] == tuple(layout.torus_axes):
             yield replace(layout, torus_block=block)
@@ -295,25 +288,25 @@ _DATA = ("dp_replicate", "dp_shard")
 _CHUNKS = ("balanced", "layers_per_chunk", "recompute_layers")
 
 KNOBS: dict[str, Knob] = {
-    "tp": Knob(("tp",), _tensor, (*_DATA, "sequence_parallel", "etp", "torus_axes")),
-    "pp": Knob(("pp",), _pipeline, (*_DATA, "schedule", "virtual_stages", *_CHUNKS, "torus_axes")),
-    "cp": Knob(("cp",), _context, (*_DATA, "torus_axes")),
-    "ep": Knob(("ep",), _expert),
-    "etp": Knob(("etp",), _expert_tensor),
-    "dp": Knob(_DATA, _data),
-    "micro_batch": Knob(("micro_batch",), _micro_batch),
-    "schedule": Knob(("schedule",), _schedule, ("virtual_stages", *_CHUNKS)),
-    "virtual_stages": Knob(("virtual_stages",), _virtual_stages, _CHUNKS),
-    "layers_per_chunk": Knob(("balanced", "layers_per_chunk"), _split),
-    "recompute": Knob(("recompute", "recompute_modules", "recompute_layers"), _recompute),
-    "recompute_layers": Knob(("recompute_layers",), _recompute_layers),
-    "zero_stage": Knob(("zero_stage",), _zero_stage, (*_DATA, "reshard")),
-    "reshard": Knob(("reshard",), _reshard),
-    "sequence_parallel": Knob(("sequence_parallel",), _sequence_parallel),
-    "offload_activations": Knob(("offload_activations",), _offload_activations),
-    "offload_optimizer": Knob(("offload_optimizer",), _offload_optimizer),
-    "placement": Knob(("placement",), _placement),
-    "torus_axes": Knob(("torus_axes",), _torus_axes),
-    "torus_block": Knob(("torus_block",), _torus_block),
+    "tp": Knob(("tp",), _vary_tp, (*_DATA, "sequence_parallel", "etp", "torus_axes")),
+    "pp": Knob(("pp",), _vary_pp, (*_DATA, "schedule", "virtual_stages", *_CHUNKS, "torus_axes")),
+    "cp": Knob(("cp",), _vary_cp, (*_DATA, "torus_axes")),
+    "ep": Knob(("ep",), _vary_ep),
+    "etp": Knob(("etp",), _vary_etp),
+    "dp": Knob(_DATA, _vary_dp),
+    "micro_batch": Knob(("micro_batch",), _vary_micro_batch),
+    "schedule": Knob(("schedule",), _vary_schedule, ("virtual_stages", *_CHUNKS)),
+    "virtual_stages": Knob(("virtual_stages",), _vary_virtual_stages, _CHUNKS),
+    "layers_per_chunk": Knob(("balanced", "layers_per_chunk"), _vary_split),
+    "recompute": Knob(("recompute", "recompute_modules", "recompute_layers"), _vary_recompute),
+    "recompute_layers": Knob(("recompute_layers",), _vary_recompute_layers),
+    "zero_stage": Knob(("zero_stage",), _vary_zero_stage, (*_DATA, "reshard")),
+    "reshard": Knob(("reshard",), _vary_reshard),
+    "sequence_parallel": _switch("sequence_parallel"),
+    "offload_activations": _switch("offload_activations"),
+    "offload_optimizer": _switch("offload_optimizer"),
+    "placement": Knob(("placement",), _vary_placement),
+    "torus_axes": Knob(("torus_axes",), _vary_torus_axes),
+    "torus_block": Knob(("torus_block",), _vary_torus_block),
 }
 """Every choice in a layout, by the name under which it changes."""

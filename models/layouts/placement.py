@@ -39,9 +39,7 @@ class AxisGroups:
 
     def take(self, rows: Array) -> AxisGroups:
         return AxisGroups(
-            self.members.take(rows, axis=1),
-            self.stride.take(rows, axis=1),
-            self.whole.take(rows),
+            self.members.take(rows, axis=1), self.stride.take(rows, axis=1), self.whole.take(rows)
         )
 
     def split(self, ends: Array) -> list[AxisGroups]:
@@ -106,33 +104,35 @@ def _fill_axes(rows: Array, degree: Array, distance: Array) -> None:
 
 
 def _groups(
-    device_orders: DeviceOrders, distances: Array, degrees: Array, filled: Array
+    device_orders: DeviceOrders, distances: Array, degrees: Array, filling: Array
 ) -> LayoutGroups:
     """Return the groups of axes in the order of their numbers, given the distance of neighbours and
-    the degree of each, (axes, n). `filled` (n,) is the filling of a torus."""
-    axes = [*zip(distances, degrees, strict=True)]
-    firsts, within = zip(*(distinct(*axis, filled) for axis in axes), strict=True)
-    distance, degree, filling = (
-        np.concatenate([of[rows] for of, rows in zip(column, firsts, strict=True)])
-        for column in (distances, degrees, [filled] * len(axes))
+    the degree of each, (axes, n), and the filling of a torus, (n,)."""
+    axes = range(len(degrees))
+    # Few meshes differ in an axis, so each group is worked out once: `first` has a mesh for each
+    # group of an axis, and `code` the group of each mesh.
+    distinct_groups = [distinct(distances[axis], degrees[axis], filling) for axis in axes]
+    firsts = [first for first, _ in distinct_groups]
+    codes = [code for _, code in distinct_groups]
+    table = _table(
+        device_orders,
+        np.concatenate([distances[axis][firsts[axis]] for axis in axes]),
+        np.concatenate([degrees[axis][firsts[axis]] for axis in axes]),
+        np.concatenate([filling[first] for first in firsts]),
     )
-    table = _table(device_orders, distance, degree, filling)
-    counts = [len(rows) for rows in firsts]
+    counts = [len(first) for first in firsts]
     ends = np.cumsum(counts)
-    codes = [start + code for start, code in zip((0, *ends), within, strict=False)]
-    if filled.any():
-        axis = np.repeat(np.arange(len(axes)), counts)
-        first, entry = _distinct_entries(table, axis)
-        table, ends = (
-            table.take(first),
-            np.searchsorted(axis[first], np.arange(len(axes)), side="right"),
-        )
-        codes = [entry.take(code) for code in codes]
-    parts = (
-        SharedRows(part, code - start)
-        for part, code, start in zip(table.split(ends), codes, (0, *ends), strict=False)
-    )
-    return LayoutGroups(*parts)
+    starts = ends - counts
+    if filling.any():
+        # Different fillings may give equal groups, which then are one entry of the table.
+        axis_of_group = np.repeat(axes, counts)
+        first, entry = _distinct_entries(table, axis_of_group)
+        table = table.take(first)
+        codes = [entry.take(starts[axis] + codes[axis]) for axis in axes]
+        ends = np.searchsorted(axis_of_group[first], axes, side="right")
+        starts = np.append(0, ends[:-1])
+        codes = [codes[axis] - starts[axis] for axis in axes]
+    return LayoutGroups(*map(SharedRows, table.split(ends), codes))
 
 
 def _distinct_entries(table: AxisGroups, axis: Array) -> tuple[Array, Array]:
@@ -147,21 +147,21 @@ def _distinct_entries(table: AxisGroups, axis: Array) -> tuple[Array, Array]:
 
 
 def _table(
-    device_orders: DeviceOrders, distance: Array, degree: Array, filled: Array
+    device_orders: DeviceOrders, distance: Array, degree: Array, filling: Array
 ) -> AxisGroups:
     """Return the groups of axes with these distances of neighbours and degrees, in these fillings
     of a torus; all (n,)."""
     order = device_order(device_orders)
-    g = groups_for(order, len(degree))
+    groups = groups_for(order, len(degree))
     whole = np.empty(len(degree), dtype=bool)
-    _fill_table(order, distance, degree, filled, g, whole)
-    return AxisGroups(g.members.T, g.stride.T, whole)
+    _fill_table(order, distance, degree, filling, groups, whole)
+    return AxisGroups(groups.members.T, groups.stride.T, whole)
 
 
 @compiled
 def _fill_table(
-    order: DeviceOrder, distance: Array, degree: Array, filled: Array, g: Groups, whole: Array
+    order: DeviceOrder, distance: Array, degree: Array, filling: Array, groups: Groups, whole: Array
 ) -> None:
     for i in range(len(degree)):
-        set_group(order, filled[i], distance[i], degree[i], g, i)
-        whole[i] = is_whole(order.domains[filled[i]], distance[i], degree[i])
+        set_group(order, filling[i], distance[i], degree[i], groups, i)
+        whole[i] = is_whole(order.domains[filling[i]], distance[i], degree[i])

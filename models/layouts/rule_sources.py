@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from models.layouts.rules import Rule
+from models.layouts.rule import Rule
 from models.spec.stack import Stack
 
 _OF_ALL = ""
@@ -16,8 +16,8 @@ _OF_SEARCH = "the limits of the search in stack {stack}: no framework refuses it
 
 
 def rule_source(rule: Rule, stack: Stack) -> str:
-    """The file of the stack's framework that refuses what breaks a rule, or the one of the stack
-    that it is like; else the ground of the rule in any framework; else the file with the
+    """Return the file of the stack's framework that refuses what breaks a rule, or the one of the
+    stack that it is like; else the ground of the rule in any framework; else the file with the
     options of the framework, or what the features of the stack were read from."""
     if rule.kind == "search":
         return _OF_SEARCH.format(stack=stack.id)
@@ -32,7 +32,7 @@ def rule_source(rule: Rule, stack: Stack) -> str:
 
 @cache
 def _sources() -> Mapping[str, Mapping[str, str]]:
-    """By stack, the source of a rule by its name."""
+    """Return the source of each rule by stack and by the rule's name."""
     text = (files("models") / "data" / "rule_sources.json").read_text()
     found: Mapping[str, Mapping[str, str]] = json.loads(text)
     return found

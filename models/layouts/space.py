@@ -29,7 +29,8 @@ from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
 from models.layouts.factors import divisors, factorisations, ordered_factorisations
 from models.layouts.placement import groups_of_meshes
-from models.layouts.rules import RULES_BY_NAME, equal_data_parallel, fits_torus
+from models.layouts.placement_rules import equal_data_parallel, fits_torus
+from models.layouts.rules import RULES_BY_NAME
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
 from models.spec.layout import (
@@ -122,11 +123,10 @@ class Policies:
     def variants(self) -> Layouts:
         """Every sharding with every memory policy. The variants of one sharding follow each
         other."""
-        z = len(self.shardings)
-        r = len(self.memory_policies)
-        memory_policies = self.memory_policies.take(np.tile(np.arange(r), z))
+        count = len(self.memory_policies)
+        memory_policies = self.memory_policies.take(np.tile(np.arange(count), len(self.shardings)))
         return memory_policies.with_columns(
-            **{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS}
+            **{name: np.repeat(getattr(self.shardings, name), count) for name in SHARDING_KNOBS}
         )
 
     def with_memory_policies(self, kept: Array) -> Policies:
@@ -278,9 +278,9 @@ class Space:
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
-        schedules = self._keep(every.schedules, refused, rest, knobs=SCHEDULE_KNOBS)
+        schedules = self._filter(every.schedules, refused, rest, knobs=SCHEDULE_KNOBS)
         rest = len(schedules) * int(every.counts.sum())
-        shardings = self._keep(
+        shardings = self._filter(
             every.shardings, refused, rest, knobs=SHARDING_KNOBS, rules=_SHARDING_RULES
         )
         rest = len(schedules) * len(shardings)
@@ -343,25 +343,29 @@ class Space:
         offloads the same of this model and computes less again."""
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
-        done = [
-            [self.problem.stack.recomputed(int(r), kind) for kind in kinds]
-            for r in memory_policies.recompute
+        recomputed = [
+            [self.problem.stack.recomputed(int(policy), kind) for kind in kinds]
+            for policy in memory_policies.recompute
         ]
         offloads = np.stack(
             [memory_policies.offload_activations, memory_policies.offload_optimizer], axis=1
         ).tolist()
 
-        def beats(a: int, b: int) -> bool:
-            if offloads[a] != offloads[b] or any(r.whole for r in (*done[a], *done[b])):
+        def dominates(one: int, other: int) -> bool:
+            if offloads[one] != offloads[other]:
                 return False
-            pairs = [(x.pieces, y.pieces) for x, y in zip(done[a], done[b], strict=True)]
-            alike = all(x - keeps_nothing == y - keeps_nothing for x, y in pairs)
-            return (
-                alike and all(x <= y for x, y in pairs) and (a < b or any(x < y for x, y in pairs))
-            )
+            by_kind = list(zip(recomputed[one], recomputed[other], strict=True))
+            if any(mine.whole or its.whole for mine, its in by_kind):
+                return False
+            if any((mine.pieces ^ its.pieces) - keeps_nothing for mine, its in by_kind):
+                return False
+            repeats_no_more = all(mine.pieces <= its.pieces for mine, its in by_kind)
+            repeats_less = any(mine.pieces < its.pieces for mine, its in by_kind)
+            return repeats_no_more and (repeats_less or one < other)
 
         rows = range(len(memory_policies))
-        return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
+        kept = [not any(dominates(one, other) for one in rows if one != other) for other in rows]
+        return np.array(kept, dtype=bool)
 
     @cached_property
     def legal_variants(self) -> Array:
@@ -391,14 +395,14 @@ class Space:
         rows = self._legal_degrees(rejected, below * c["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
-        stages = np.searchsorted(self._divided[0], rows.pp)
+        stages = np.searchsorted(self._divisors[0], rows.pp)
         first, chains = distinct(stages, np.searchsorted(self._micro_batches, m))
         breaks = self._broken_by_schedules(rows.take(first))
         some = np.asarray((breaks < 0).any(axis=1))
         usable = some[chains]
         meshes = np.bincount(chains, self.splits(rows), len(first)).astype(np.int64)[~some]
         refused = Counter[str]()
-        self._keep(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
+        self._filter(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
         refused += first_refusals(breaks[~some], meshes)
         rejected += Counter(
             {name: count * (below // c["schedule"]) for name, count in refused.items()}
@@ -409,12 +413,12 @@ class Space:
 
     def splits(self, rows: Layouts) -> Array:
         """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard."""
-        degrees, divisors_of_each = self._divided
+        degrees, divisors_of_each = self._divisors
         counts = np.array([len(each) for each in divisors_of_each])
         return np.asarray(counts[np.searchsorted(degrees, rows.dp)])
 
     @cached_property
-    def _divided(self) -> tuple[Array, list[Array]]:
+    def _divisors(self) -> tuple[Array, list[Array]]:
         """The degrees that divide the number of devices, and the divisors of each."""
         degrees = divisors(self.problem.cluster.num_devices)
         return np.array(degrees), [np.array(divisors(degree)) for degree in degrees]
@@ -431,13 +435,13 @@ class Space:
         )
         weights = self.splits(rows) * below
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
-        return self._keep(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
+        return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
         """Return the trunks that legal degrees become with every micro-batch that divides the
         batch. `rejected` and `below` are as in `_legal_degrees`."""
         sizes = np.array(self._micro_batches)
-        degrees, _ = self._divided
+        degrees, _ = self._divisors
         share = self.problem.workload.global_batch // degrees
         fits = (share[:, None] % sizes == 0)[np.searchsorted(degrees, rows.dp)]
         if fits.sum() > MAX_TRUNKS:
@@ -476,19 +480,15 @@ class Space:
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
-        return self._keep(rows, refused, 1, knobs=("ep", "etp"), rules=_EXPERT_RULES), refused
+        return self._filter(rows, refused, 1, knobs=("ep", "etp"), rules=_EXPERT_RULES), refused
 
     @cached_property
     def _expert_degrees(self) -> list[int]:
-        counts = [layer.moe.num_experts for layer in self.problem.architecture.kinds if layer.moe]
-        return divisors(int(np.gcd.reduce(counts))) if counts else [1]
+        return common_expert_divisors(self.problem, "num_experts")
 
     @cached_property
     def _expert_tensor_degrees(self) -> list[int]:
-        widths = [
-            layer.moe.intermediate_size for layer in self.problem.architecture.kinds if layer.moe
-        ]
-        return divisors(int(np.gcd.reduce(widths))) if widths else [1]
+        return common_expert_divisors(self.problem, "intermediate_size")
 
     @cached_property
     def _micro_batches(self) -> list[int]:
@@ -496,10 +496,10 @@ class Space:
 
     # -- meshes
 
-    def split(self, cores: Layouts) -> tuple[Layouts, Array]:
+    def divide_data_parallelism(self, cores: Layouts) -> tuple[Layouts, Array]:
         """Return the meshes that cores become when dp is divided into dp_replicate and dp_shard in
         every legal way, and the core of each."""
-        degrees, divisors_of_each = self._divided
+        degrees, divisors_of_each = self._divisors
         counts = np.array([len(each) for each in divisors_of_each])
         start = np.cumsum(counts) - counts
         dp = np.searchsorted(degrees, cores.dp)
@@ -513,7 +513,7 @@ class Space:
             ok &= self._is_allowed(rows, knob)
         return rows.take(ok), parent[ok]
 
-    def placed(self, meshes: Layouts) -> Layouts:
+    def in_every_placement(self, meshes: Layouts) -> Layouts:
         """Return meshes under every legal placement that the stack offers. Of placements that put
         every axis on the same links the first stands for all. The filling of a torus stays as the
         meshes have it."""
@@ -552,7 +552,7 @@ class Space:
             allowed = tuple(SCHEDULES.index(name) for name in allowed)
         return np.isin(getattr(rows, knob), allowed)
 
-    def _keep(
+    def _filter(
         self,
         rows: Layouts,
         refused: Counter[str],
@@ -586,21 +586,35 @@ class Space:
             return False
         # The first block is small, since the first legal layout ends the search.
         blocks = [rows for rows, _ in growing_slices(np.arange(len(trunks)), 64, len(trunks))]
-        some = ((trunks.take(rows), one) for one in range(len(experts)) for rows in blocks)
-        return any(len(self.split(_with_experts(rows, experts, one))[0]) for rows, one in some)
+        cores = (
+            _with_experts(trunks.take(rows), experts, pair)
+            for pair in range(len(experts))
+            for rows in blocks
+        )
+        return any(len(self.divide_data_parallelism(rows)[0]) for rows in cores)
+
+
+def common_expert_divisors(problem: Problem, size: str) -> list[int]:
+    """Return the divisors of a size that every sparse layer has in common; 1 in a dense model."""
+    sizes = [getattr(layer.moe, size) for layer in problem.architecture.kinds if layer.moe]
+    return divisors(int(np.gcd.reduce(sizes))) if sizes else [1]
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
     """Return the number of meshes with a schedule that each rule refuses, as the first rule that
     they break. `breaks` are those of chains (Trunks.breaks), `meshes` (chains,) the number of
     meshes of each."""
-    of = [int(((breaks == i).sum(axis=1) * meshes).sum()) for i in range(len(SCHEDULE_RULES))]
-    return +Counter(dict(zip(SCHEDULE_RULES, of, strict=True)))
+    refused = {
+        name: int(((breaks == rule).sum(axis=1) * meshes).sum())
+        for rule, name in enumerate(SCHEDULE_RULES)
+    }
+    return +Counter(refused)
 
 
-def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
+def _with_experts(rows: Layouts, experts: Layouts, pair: int) -> Layouts:
+    """Return rows with the degrees of one pair of expert degrees."""
     n = len(rows)
-    return rows.with_columns(ep=np.repeat(experts.ep[one], n), etp=np.repeat(experts.etp[one], n))
+    return rows.with_columns(ep=np.repeat(experts.ep[pair], n), etp=np.repeat(experts.etp[pair], n))
 
 
 def variant_row(rows: Layouts) -> Array:

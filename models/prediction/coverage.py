@@ -131,6 +131,8 @@ def _evidence_of_terms(
 def _term_evidence(
     term: str, profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> TermEvidence:
+    """Return the evidence behind one term: runs of this chip and stack, else runs of the generation
+    or, but for compute, of the stack; else the data sheet."""
     coverage = profile.coverage_of
     if seen := coverage.get((term, chip_and_stack)):
         return TermEvidence.of("measured", seen)
@@ -182,10 +184,7 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
         yield (
             f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
         )
-    scopes = {
-        _EVERYWHERE: "any run",
-        _generation_scope(problem): f"any run on {generation}",
-    }
+    scopes = {_EVERYWHERE: "any run", _generation_scope(problem): f"any run on {generation}"}
     ranges = _ranges_on_generation(profile, _generation_scope(problem))
     for name, value in quantities(problem, layout).items():
         low, high = ranges.get(name, _ANY)

@@ -13,7 +13,7 @@ import numpy as np
 from models.columns import Array
 from models.cost.facts import coefficient_records
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.cost.pipeline import micro_batch_group
+from models.cost.pipeline.bubble import micro_batch_group
 from models.cost.predictions import (
     MEMORY_TERMS,
     TIME_TERMS,
@@ -299,6 +299,7 @@ def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
 
 @cached_by_identity(_CACHED_SPREADS)
 def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
+    """Return records of coefficients under random draws of the terms without runs, (draws,)."""
     generator = np.random.default_rng(0)
     draws = {
         term.key: term.spread * generator.standard_normal(_DRAWS)

@@ -1,10 +1,10 @@
 """A timeline shows which stage of a pipeline computes what, and when, during one step. The schedule
 is run operation by operation.
 
-The closed forms of models.cost.pipeline give the length of a step at once; here every forward,
-backward and weight gradient has its place. Where stages are unequal the two lengths may differ.
-Under 1F1B, ZB-H1 and all-forward-all-backward they differ only by sends: the closed form counts
-those on the longest path of 1F1B.
+The closed forms of models.cost.pipeline.bubble give the length of a step at once; here every
+forward, backward and weight gradient has its place. Where stages are unequal the two lengths may
+differ. Under 1F1B, ZB-H1 and all-forward-all-backward they differ only by sends: the closed form
+counts those on the longest path of 1F1B.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 
 from models.columns import Array
 from models.cost.layout_parts import LayoutParts
+from models.cost.pipeline.schedules import run
+from models.cost.pipeline.stage_partition import layers_of_chunks
 from models.cost.predictions import predict
-from models.cost.schedules import run
-from models.cost.stage_partition import layers_of_chunks
 from models.errors import Invalid
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -108,6 +108,8 @@ def timeline(
 
 
 def _micro_batches_shown(layout: Layout, of_micro_batches: int, requested: int | None) -> int:
+    """Return how many micro-batches a timeline draws: as many as were asked for and as it may hold,
+    but no fewer than the schedule needs. Raise Invalid where even these are too many."""
     operations_each = layout.pp * layout.virtual_stages * _KINDS_OF_OPERATION
     affordable = MAX_OPERATIONS // operations_each
     shown = max(min(of_micro_batches, requested or of_micro_batches, affordable), 1)
@@ -148,10 +150,12 @@ def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) ->
 # --------------------------------------------------------------------------------------------------
 
 
-def _operation_seconds(problem: Problem, layout: Layout, c: Coefficients) -> dict[str, Array]:
+def _operation_seconds(
+    problem: Problem, layout: Layout, coefficients: Coefficients
+) -> dict[str, Array]:
     """Return by kind of operation the seconds of one micro-batch on each chunk, with the
     communication that it leaves exposed there; each of shape (chunks,)."""
-    parts = LayoutParts.of(problem, layout, c)
+    parts = LayoutParts.of(problem, layout, coefficients)
     chunks = _parts_of_chunks(problem, Layouts.of([layout]))
     forward = np.array([parts.forward_s[chunk].sum() for chunk in chunks])
     both = np.array([parts.both_s[chunk].sum() for chunk in chunks])

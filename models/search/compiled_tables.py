@@ -108,7 +108,7 @@ class Meshes(NamedTuple):
     """The number of placements that a mesh may have, (n,)."""
 
 
-def taken(meshes: Meshes, at: Array | slice) -> Meshes:
+def take_meshes(meshes: Meshes, at: Array | slice) -> Meshes:
     """Return the meshes at some positions."""
     return Meshes(*(values[at] for values in meshes))
 

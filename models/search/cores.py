@@ -10,7 +10,7 @@ from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.rows import Row
 from models.cost.stages import reset, set_kept
-from models.cost.step import repeated_pieces, set_mesh
+from models.cost.step import set_mesh
 from models.search.compiled_tables import CompiledTables
 from models.search.limits import Limits
 from models.search.mesh_policies import bound_schedules, set_variant
@@ -59,8 +59,8 @@ class Cores(NamedTuple):
 
 
 def cross_all(
-    t: CompiledTables,
-    x: CoreCrossing,
+    tables: CompiledTables,
+    crossing: CoreCrossing,
     trunks: Array,
     limits: Limits,
     counts: Array,
@@ -71,14 +71,14 @@ def cross_all(
     The bound is of time, or of memory."""
     # Trunks are sorted so that neighbours have one shard, which is then worked out once.
     trunks = np.sort(trunks)
-    numbers, count = np.empty((3, 0), dtype=np.int32), len(trunks) * len(x.ep)
+    numbers, count = np.empty((3, 0), dtype=np.int32), len(trunks) * len(crossing.ep)
     parts = [Cores(numbers[0], numbers[1], np.empty(0), numbers[2])]
     for begin in range(0, count, _TOGETHER):
         trunk, pair, points = np.empty((3, min(count - begin, _TOGETHER)), dtype=np.int32)
         cores = Cores(trunk, pair, np.empty(len(trunk)), points)
-        crossed = cross(
-            t=t,
-            x=x,
+        crossed = cross_block(
+            tables=tables,
+            crossing=crossing,
             trunks=trunks,
             begin=begin,
             of_memory=of_memory,
@@ -91,25 +91,28 @@ def cross_all(
 
 
 @compiled
-def bound_rows(t: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array) -> None:
+def bound_rows(
+    tables: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array
+) -> None:
     """Write the least step time and memory of n rows of these chains, whatever is not decided yet,
     each (n,)."""
-    reset(t.buffers)
-    q = t.question
-    c = t.coefficients[0]
-    w = t.buffers.workspace
-    piece_bits = repeated_pieces(q.policies)
+    reset(tables.buffers)
+    question = tables.question
+    coefficients = tables.coefficients[0]
+    workspace = tables.buffers.workspace
     for i in range(len(rows)):
-        set_mesh(q, rows[i], c, piece_bits, t.least, t.buffers)
-        w.mesh[0].undecided = True
-        seconds[i] = bound_schedules(t, chain[i], rows[i])
-        memory[i] = least_memory(q.facts[0], rows[i], c, w, t.passes.kept[chain[i]])
+        set_mesh(question, rows[i], coefficients, tables.least, tables.buffers)
+        workspace.mesh[0].undecided = True
+        seconds[i] = bound_schedules(tables, chain[i], rows[i])
+        memory[i] = least_memory(
+            question.facts[0], rows[i], coefficients, workspace, tables.passes.kept[chain[i]]
+        )
 
 
 @compiled
-def cross(
-    t: CompiledTables,
-    x: CoreCrossing,
+def cross_block(
+    tables: CompiledTables,
+    crossing: CoreCrossing,
     trunks: Array,
     begin: int,
     of_memory: bool,
@@ -120,17 +123,19 @@ def cross(
     """Write the cores that may be in the answer, bounded in time or in memory, and return their
     number. Trunks are crossed with the first pair, then with the next. As many crossings are looked
     at as the buffers hold, from `begin` on."""
-    reset(t.buffers)
-    piece_bits, count = repeated_pieces(t.question.policies), 0
-    for at in range(begin, min(begin + len(cores.bound), len(trunks) * len(x.ep))):
+    reset(tables.buffers)
+    count = 0
+    for at in range(begin, min(begin + len(cores.bound), len(trunks) * len(crossing.ep))):
         trunk, pair = trunks[at % len(trunks)], at // len(trunks)
-        if not set_core(x, trunk, pair):
+        if not set_core(crossing, trunk, pair):
             continue
-        counts[0].cores += x.splits[trunk]
-        row, chain = x.row[0], x.chain[trunk]
-        set_mesh(t.question, row, t.coefficients[0], piece_bits, t.least, t.buffers)
-        bound = least_bytes(t, chain, row) if of_memory else bound_schedules(t, chain, row)
-        points = x.points[trunk] + x.pair_points[pair]
+        counts[0].cores += crossing.splits[trunk]
+        row, chain = crossing.row[0], crossing.chain[trunk]
+        set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
+        bound = (
+            least_bytes(tables, chain, row) if of_memory else bound_schedules(tables, chain, row)
+        )
+        points = crossing.points[trunk] + crossing.pair_points[pair]
         if bound > limits.longest[1 if row.pp > 1 else 0, points]:
             counts[0].closing_bound = min(counts[0].closing_bound, bound)
             continue
@@ -143,27 +148,30 @@ def cross(
 
 
 @inlined
-def set_core(x: CoreCrossing, trunk: int, pair: int) -> bool:
+def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
     """Write a core. Return false where its experts do not fold over the stages."""
-    row = x.rows[trunk]
-    if (x.devices // row.pp) % (x.ep[pair] * x.etp[pair]) != 0:
+    row = crossing.rows[trunk]
+    if (crossing.devices // row.pp) % (crossing.ep[pair] * crossing.etp[pair]) != 0:
         return False
-    if x.keeps_tensor and row.tp != x.etp[pair]:
+    if crossing.keeps_tensor and row.tp != crossing.etp[pair]:
         return False
-    x.row[0] = row
-    x.row[0].ep = x.ep[pair]
-    x.row[0].etp = x.etp[pair]
+    crossing.row[0] = row
+    crossing.row[0].ep = crossing.ep[pair]
+    crossing.row[0].etp = crossing.etp[pair]
     return True
 
 
 @inlined
-def least_bytes(t: CompiledTables, chain: int, row: Row) -> float:
+def least_bytes(tables: CompiledTables, chain: int, row: Row) -> float:
     """Return the bytes that the most frugal variant of a core needs at least."""
-    f = t.question.facts[0]
-    w = t.buffers.workspace
+    facts = tables.question.facts[0]
+    workspace = tables.buffers.workspace
     least = np.inf
-    for variant in range(len(t.policies.variants)):
-        set_variant(t.policies, row, variant)
-        set_kept(f, t.question.policies, row, w)
-        least = min(least, least_memory(f, row, t.coefficients[0], w, t.passes.kept[chain]))
+    for variant in range(len(tables.policies.variants)):
+        set_variant(tables.policies, row, variant)
+        set_kept(facts, tables.question.policies, row, workspace)
+        least = min(
+            least,
+            least_memory(facts, row, tables.coefficients[0], workspace, tables.passes.kept[chain]),
+        )
     return least

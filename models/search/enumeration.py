@@ -22,7 +22,7 @@ from models.columns import Array, growing_slices
 from models.errors import OutOfTime
 from models.layouts.complexity import complexity
 from models.layouts.space import Space
-from models.search.compiled_tables import Meshes, empty_found, new_counts, taken
+from models.search.compiled_tables import Meshes, empty_found, new_counts, take_meshes
 from models.search.cores import Cores, cross_all
 from models.search.incumbent import Incumbent
 from models.search.mesh_policies import bound_meshes
@@ -87,10 +87,10 @@ def search_on(
     is faster than the fastest of that answer."""
     incumbent = Incumbent(goal)
     if known is not None:
-        incumbent.knowing(*_reached(tables, known))
+        incumbent.add_known(*_known_that_fit(tables, known))
     answer = _Search(tables, incumbent, should_continue).run(among)
-    while answer.certificate.exact and incumbent.short:
-        incumbent = incumbent.again()
+    while answer.certificate.exact and incumbent.may_lack_meshes:
+        incumbent = incumbent.for_second_search()
         try:
             again = _Search(tables, incumbent, should_continue).run()
         except (OutOfTime, NothingFaster):  # Time ended before the best layout was met again.
@@ -123,7 +123,7 @@ def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContin
     return bool(incumbent.layouts) if search.exact or incumbent.layouts else None
 
 
-def _reached(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
+def _known_that_fit(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
     """Return the known layouts that fit, with the step time and the complexity of each."""
     predictions = tables.predict(known)
     fits = np.flatnonzero(tables.fits(predictions))
@@ -150,13 +150,14 @@ class _Search:
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
+        """Search all meshes, or only those `among` them that are given, and return the answer."""
         if among is None:
             self.open_all()
         else:
             for meshes in among:
                 self._open_meshes(meshes)
         if not self.incumbent.layouts:
-            raise self._nothing()
+            raise self._why_no_answer()
         return self.incumbent.answer(self._certificate(), self.tables, self.opened)
 
     # -- trunks and cores
@@ -174,13 +175,15 @@ class _Search:
         order = np.argsort(bound, kind="stable")
         first = max(_CROSSED // len(tables.experts), 1)
         for block in (order[:first], order[first:]):
-            promising = self._promising(bound[block], with_pipeline[block], crossing.points[block])
+            promising = self._promising_positions(
+                bound[block], with_pipeline[block], crossing.points[block]
+            )
             if len(promising):
-                self._open_cores(self._crossed(block[promising]))
+                self._open_cores(self._cross_with_experts(block[promising]))
             if not self.exact and self.incumbent.limits.is_fixed:
                 return  # The caller discards an answer that is not exact, or has what it asked for.
 
-    def _crossed(self, trunks: Array) -> Cores:
+    def _cross_with_experts(self, trunks: Array) -> Cores:
         """Return the cores that trunks make with every pair of expert degrees, as far as experts
         fold over their stages and the cores may be in the answer."""
         tables, before = self.tables, int(self.counts[0]["cores"])
@@ -195,10 +198,14 @@ class _Search:
         """Open cores, the most promising on each side of pp = 1 first."""
         crossing = self.tables.crossing
         bound, with_pipeline = cores.bound, crossing.rows["pp"][cores.trunk] > 1
-        for some, rest in growing_slices(_alternating(bound, with_pipeline), _FIRST_CORES, _CORES):
+        for some, rest in growing_slices(
+            _order_alternating_sides(bound, with_pipeline), _FIRST_CORES, _CORES
+        ):
             if not self._may_go_on(float(bound[rest].min())):
                 return
-            promising = some[self._promising(bound[some], with_pipeline[some], cores.points[some])]
+            promising = some[
+                self._promising_positions(bound[some], with_pipeline[some], cores.points[some])
+            ]
             if len(promising):
                 meshes = self._bounded_meshes(cores.trunk[promising], cores.pair[promising])
                 self.opened.append(meshes)
@@ -213,9 +220,10 @@ class _Search:
         meshes = self.tables.meshes(trunk, pair)
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
         with_pipeline = meshes.rows["pp"] > 1
-        promising = self._promising(meshes.bound, with_pipeline, meshes.points)
-        return taken(
-            meshes, promising[_alternating(meshes.bound[promising], with_pipeline[promising])]
+        promising = self._promising_positions(meshes.bound, with_pipeline, meshes.points)
+        return take_meshes(
+            meshes,
+            promising[_order_alternating_sides(meshes.bound[promising], with_pipeline[promising])],
         )
 
     def _open_meshes(self, meshes: Meshes) -> None:
@@ -226,7 +234,7 @@ class _Search:
                 self.tables.compiled, meshes, limits, _STEPS, self.counts, self.found
             )
             self._keep_found(opened)
-            meshes = taken(meshes, slice(opened, None))
+            meshes = take_meshes(meshes, slice(opened, None))
 
     def _keep_found(self, opened: int) -> None:
         """Hold the layouts that were found on the first `opened` meshes, and empty the buffers."""
@@ -239,13 +247,13 @@ class _Search:
 
     # -- what is left out
 
-    def _promising(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
+    def _promising_positions(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
         """Return the positions of rows that may be in the answer."""
         promising = self.incumbent.is_promising(bound, with_pipeline, points)
-        self._leave_out(float(bound[~promising].min(initial=np.inf)))
+        self._note_left_out(float(bound[~promising].min(initial=np.inf)))
         return np.flatnonzero(promising)
 
-    def _leave_out(self, bound: float) -> None:
+    def _note_left_out(self, bound: float) -> None:
         """Take account of the least bound of rows that are left out."""
         self.counts["closing_bound"] = np.minimum(self.counts["closing_bound"], bound)
 
@@ -255,7 +263,7 @@ class _Search:
         if self.counts[0]["evaluated"] <= self.most and self._has_time():
             return True
         self.exact = False
-        self._leave_out(bound)
+        self._note_left_out(bound)
         return False
 
     def _has_time(self) -> bool:
@@ -284,7 +292,7 @@ class _Search:
             gap=max(self.incumbent.best / closing_bound - 1, 0.0),
         )
 
-    def _nothing(self) -> Exception:
+    def _why_no_answer(self) -> Exception:
         """Return the reason why there is no answer."""
         if np.isfinite(self.incumbent.goal.faster_than):
             return NothingFaster()
@@ -293,7 +301,7 @@ class _Search:
         return MinimumMemory(self.tables, self._has_time).error() or NoLegalLayout(self.rejected)
 
 
-def _alternating(bound: Array, with_pipeline: Array) -> Array:
+def _order_alternating_sides(bound: Array, with_pipeline: Array) -> Array:
     """Return positions in order of the bound, alternating between the rows with a pipeline and
     those without. The answer has the best of both, and each side is pruned by its own best, which
     is then found early on either side."""

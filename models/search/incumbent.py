@@ -10,7 +10,7 @@ from models.columns import Array, distinct
 from models.cost.rows import ROW
 from models.layouts.complexity import MOST_POINTS
 from models.search.compiled_tables import Meshes
-from models.search.limits import Limits, hold_all, set_longest, tolerated
+from models.search.limits import Limits, consider_all, set_longest, slowest_tolerated
 from models.search.pareto import staircase
 from models.search.result import Certificate, Goal, SearchAnswer
 from models.search.tables import SearchTables
@@ -75,7 +75,7 @@ class Incumbent:
         for name in DEGREES:
             rows[name] = getattr(layouts, name)
         held = np.empty(len(rows), dtype=bool)
-        hold_all(self.limits, rows, times, complexities, held)
+        consider_all(self.limits, rows, times, complexities, held)
         self.keep(layouts.take(held), times[held], complexities[held])
 
     def keep(self, layouts: Layouts, times: Array, complexities: Array) -> None:
@@ -85,7 +85,7 @@ class Incumbent:
             self.times.append(times)
             self.complexities.append(complexities)
 
-    def knowing(self, layouts: Layouts, times: Array, complexities: Array) -> None:
+    def add_known(self, layouts: Layouts, times: Array, complexities: Array) -> None:
         """Hold layouts that are known before the search meets them again, and let it find those
         that take as long."""
         self.add(layouts, times, complexities)
@@ -93,16 +93,18 @@ class Incumbent:
         set_longest(self.limits)
 
     @property
-    def short(self) -> bool:
+    def may_lack_meshes(self) -> bool:
         """Say whether the ranking may lack meshes. Where some of it became as fast as others,
         slower meshes may take their places."""
         times = self.limits.times[: self.limits.ranked_count[0]]
-        different = np.unique([_told_apart(time) for time in times])
+        different = np.unique([_to_nine_digits(time) for time in times])
         top = self.goal.top
         last = float(different[top - 1]) if len(different) >= top else np.inf
-        return _told_apart(float(self.limits.last[0])) < min(last, tolerated(self.limits))
+        return _to_nine_digits(float(self.limits.last[0])) < min(
+            last, slowest_tolerated(self.limits)
+        )
 
-    def again(self) -> Incumbent:
+    def for_second_search(self) -> Incumbent:
         """Return a new incumbent to search once more, with what is known of the fastest meshes and
         of both sides. The times of the sides are raised a little, since bounds may exceed what they
         bound by rounding errors."""
@@ -123,15 +125,17 @@ class Incumbent:
     ) -> SearchAnswer:
         """Return the answer that the held layouts make, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
-        times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
+        times = _equalise_times(np.concatenate(self.times))
+        points = np.concatenate(self.complexities)
         # Of layouts that take as long the simplest comes first. The knobs settle the ties that are
         # left, so that the order does not depend on how the search went.
         order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
-        order = order[_differ(layouts.take(order))]  # The search may have met known layouts again.
+        # The search may have met known layouts again.
+        order = order[_differs_from_previous(layouts.take(order))]
         layouts = layouts.take(order)
         times = times[order]
         points = points[order]
-        within, last = tolerated(self.limits), float(self.limits.last[0])
+        within, last = slowest_tolerated(self.limits), float(self.limits.last[0])
         near = np.flatnonzero(times <= within)
         best: dict[bool, int | None] = {}
         for with_pipeline in (False, True):
@@ -160,12 +164,12 @@ def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> l
     rows = np.sort(len(layouts) - 1 - first).tolist()
     seen: dict[float, int] = {}
     for row in rows:
-        if _told_apart(times[row]) <= _told_apart(last):
-            seen.setdefault(_told_apart(times[row]), row)
+        if _to_nine_digits(times[row]) <= _to_nine_digits(last):
+            seen.setdefault(_to_nine_digits(times[row]), row)
     return list(seen.values())[:top]
 
 
-def _differ(layouts: Layouts) -> Array:
+def _differs_from_previous(layouts: Layouts) -> Array:
     """Say of each layout whether it differs from the one before it, (n,)."""
     columns = (getattr(layouts, name) for name in Layouts.__slots__)
     return np.concatenate(
@@ -173,7 +177,7 @@ def _differ(layouts: Layouts) -> Array:
     )
 
 
-def _alike(times: Array) -> Array:
+def _equalise_times(times: Array) -> Array:
     """Return times with one value, the least, for all that differ by rounding errors only, since it
     means nothing which of them is less."""
     order = np.argsort(times, kind="stable")
@@ -184,7 +188,7 @@ def _alike(times: Array) -> Array:
     return alike
 
 
-def _told_apart(time: float) -> float:
+def _to_nine_digits(time: float) -> float:
     """Return a step time to nine digits, so that times which differ by rounding errors only are the
     same."""
     return float(f"{time:.9g}")

@@ -40,15 +40,15 @@ _MESHES_LOOKED_AT = 20_000
 def none_legal(space: Space) -> Infeasible:
     """Return the error that no layout in a space is legal, with the constraints that are in the
     way, or else the rule."""
-    rule, message = blame(space.problem)
-    return in_the_way(space) or Infeasible(rule, none_uses_all(space.problem, message))
+    rule, message = rule_to_blame(space.problem)
+    return constraints_in_the_way(space) or Infeasible(rule, none_uses_all(space.problem, message))
 
 
 def none_uses_all(problem: Problem, message: str) -> str:
     return f"no legal layout uses all {problem.cluster.num_chips} chips ({message})"
 
 
-def in_the_way(space: Space) -> Infeasible | None:
+def constraints_in_the_way(space: Space) -> Infeasible | None:
     """Return an error with the constraints that leave no layout, where there are legal ones without
     them."""
     problem, constraints = space.problem, space.constraints
@@ -72,7 +72,7 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
     how = "without any one of these constraints" if single else "without these constraints"
     chips = problem.cluster.num_chips
-    why = _obstacle(problem, allowed).sentence
+    why = _nearest_obstacle(problem, allowed).sentence
     rule = f"leaves no legal layout of {chips} chips" + " with the others" * (len(blamed) > 1)
     return Infeasible(
         f"constraints.{blamed[0]}",
@@ -83,10 +83,10 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     )
 
 
-def blame(problem: Problem) -> tuple[str, str]:
+def rule_to_blame(problem: Problem) -> tuple[str, str]:
     """Return the rule that keeps all chips from being used, whatever the constraints, and its
     message. Where only a pipeline of all chips would divide, the rule is that of the batch."""
-    obstacle = _obstacle(problem, {})
+    obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
     _, rejected = Space(problem, Constraints()).trunks
@@ -112,7 +112,7 @@ def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
         return not (constraints.allowed or constraints.memory_reserve_gib), "fits in memory"
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
         return False, "is left by the constraints"
-    obstacle = _obstacle(problem, {"pp": side})
+    obstacle = _nearest_obstacle(problem, {"pp": side})
     if obstacle.rule == "degrees_offered" and with_pipeline:
         return True, f"is possible, since stack {problem.stack.id} has no pipeline parallelism"
     why = f"is legal here. For example, {obstacle.message}"
@@ -149,25 +149,23 @@ class _Obstacle:
     sentence: str
 
 
-def _obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
+def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     """Return what refuses the layout that comes nearest to being legal.
 
     The nearest layout breaks the fewest rules. Of those, it has as many layers on every stage,
     divides tensors and sequences the least, and gets furthest before the first rule that it breaks.
     """
-    layouts = _near(problem, allowed)
+    layouts = _nearly_legal(problem, allowed)
     if not len(layouts):
-        unfilled = _unfilled(problem.cluster.num_devices, allowed)
+        unfilled = _why_not_filled(problem.cluster.num_devices, allowed)
         return _Obstacle("mesh_fills_cluster", unfilled, unfilled)
     broken = np.array(
         [~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT]
     )
     keys = -broken.argmax(axis=0), layouts.tp * layouts.cp, layouts.balanced, broken.sum(axis=0)
     nearest = int(np.lexsort(keys)[0])
-    layout, rules = (
-        layouts[nearest],
-        [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])],
-    )
+    layout = layouts[nearest]
+    rules = [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
     if not rules:  # A knob is asked for that has no effect, such as reshard without ZeRO 3.
         alike = (
             "what they ask for makes no difference to it, so that only its usual value is searched"
@@ -185,7 +183,7 @@ def _obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     )
 
 
-def _unfilled(devices: int, allowed: Allowed) -> str:
+def _why_not_filled(devices: int, allowed: Allowed) -> str:
     """Return the reason why no degrees multiply to this number of devices."""
     least = [min(allowed[axis]) for axis in _AXES if axis in allowed]
     if (product := math.prod(least)) > devices:
@@ -194,7 +192,7 @@ def _unfilled(devices: int, allowed: Allowed) -> str:
     return f"no degrees they allow multiply to the {devices} devices"
 
 
-def _near(problem: Problem, allowed: Allowed) -> Layouts:
+def _nearly_legal(problem: Problem, allowed: Allowed) -> Layouts:
     """Return layouts that the constraints allow: of each kind of mesh, one that breaks the fewest
     rules, with every policy."""
     degrees = _meshes(problem, allowed)
@@ -243,7 +241,7 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
     rows = default_layouts(1)
     for knob, choices in free.items():
         values = allowed.get(knob, choices)
-        rows = _crossed(
+        rows = _cross_with(
             rows, knob, [coded[knob](value) for value in values] if knob in coded else values
         )
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
@@ -266,12 +264,13 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
         "etp": (1,),
         "micro_batch": (1,),
     }.items():
-        rows = _crossed(
+        rows = _cross_with(
             rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values)
         )
     return rows
 
 
-def _crossed(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
+def _cross_with(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
+    """Return every row with every value of a knob."""
     row, value = np.indices((len(rows), len(values))).reshape(2, -1)
     return rows.take(row).with_columns(**{knob: np.array(values)[value]})

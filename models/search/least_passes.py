@@ -1,9 +1,10 @@
 """The least that a pipeline takes for its passes, and holds of activations: sums over the parts of
 a model, worked out once for every chain and schedule (models.layouts.space.Trunks).
 
-The time of a schedule is that of its longest path (models.cost.pipeline). The sum here follows one
-of these paths: the one that would take longest by FLOPs. It takes both passes of each part so many
-times, and both without weight gradients so many times. Memory is that of the mean stage.
+The time of a schedule is that of its longest path (models.cost.pipeline.bubble). The sum here
+follows one of these paths: the one that would take longest by FLOPs. It takes both passes of each
+part so many times, and both without weight gradients so many times. Memory is that of the mean
+stage.
 """
 
 from __future__ import annotations
@@ -14,16 +15,10 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
-from models.cost.pipeline import ends_together, in_flight, weighed
+from models.cost.pipeline.bubble import ends_together, in_flight, weighed
 from models.cost.rows import Row, StageTables
 from models.cost.stages import Workspace
-from models.spec.layout import (
-    AFAB,
-    DUALPIPE,
-    INTERLEAVED,
-    ONE_F_ONE_B,
-    ZERO_BUBBLE,
-)
+from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 
 _WITHOUT_WEIGHTS = 2 / 3
 """The share of both passes that is left without weight gradients, by FLOPs."""
@@ -72,24 +67,24 @@ def least_passes(
 
 
 @inlined
-def seconds_of(w: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
+def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
     """Return the seconds that a schedule takes for its passes at least, of parts that are
     exposed."""
     seconds = 0.0
-    for part in range(len(w.counts)):
-        both = w.part_both[part]
+    for part in range(len(workspace.counts)):
+        both = workspace.part_both[part]
         seconds += least.both[chain, schedule, part] * both
-        seconds += least.without[chain, schedule, part] * (both - w.weights[part])
+        seconds += least.without[chain, schedule, part] * (both - workspace.weights[part])
     return seconds
 
 
 @inlined
-def least_seconds(w: Workspace, least: LeastPasses, chain: int) -> float:
+def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float:
     """Return the seconds that any schedule takes for its passes at least, of parts that are
     exposed."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
-        seconds = min(seconds, seconds_of(w, least, chain, least.decisive[chain, i]))
+        seconds = min(seconds, seconds_of(workspace, least, chain, least.decisive[chain, i]))
     return seconds
 
 
@@ -102,6 +97,8 @@ def _fill(
     sums: Array,
     least: LeastPasses,
 ) -> None:
+    """Write what each chain takes and holds at least under its schedules into arrays that are all
+    0. `sums` (2, parts) is scratch."""
     for chain in range(len(chains.pp)):
         pp, m = chains.pp[chain], chains.micro_batches[chain]
         least.kept[chain] = np.inf
@@ -189,10 +186,10 @@ def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
     """Return how often a path through the slowest stage takes both passes of the whole model.
 
     Under afab the first micro-batch passes all stages, and the others the slowest of them. The same
-    holds under 1F1B with more micro-batches than stages: of the paths in models.cost.makespan, the
-    one that stays on the slowest stage takes no less. With fewer micro-batches, one path passes all
-    stages and has the others' forwards on the slowest, and another one their backwards. The longer
-    of the two has half of both or more.
+    holds under 1F1B with more micro-batches than stages: of the paths in
+    models.cost.pipeline.makespan, the one that stays on the slowest stage takes no less. With fewer
+    micro-batches, one path passes all stages and has the others' forwards on the slowest, and
+    another one their backwards. The longer of the two has half of both or more.
     """
     if schedule == AFAB or (schedule == ONE_F_ONE_B and m > pp):
         return (m + pp - 1) / pp
@@ -218,7 +215,7 @@ def _path(schedule: int, pp: int, m: int, stage: int, one: int) -> tuple[float, 
 @inlined
 def _beside_others(schedule: int, pp: int, m: int) -> float:
     """Return how often forward and input gradients of the whole model are in the idle time of the
-    mean stage under zero_bubble_v or dualpipe (models.cost.pipeline has the paths)."""
+    mean stage under zero_bubble_v or dualpipe (models.cost.pipeline.bubble has the paths)."""
     others = pp - 1
     if schedule == DUALPIPE:
         # A mean of the paths 2F and F + I - F1, with weights that give it as much of F as of I.
@@ -245,8 +242,8 @@ def _lower_kept(
     for stage in range(pp):
         kind = tables.kind[partition, stage]
         first = tables.first_alike[partition, kind]
-        flying = in_flight(row.schedule, first, pp, row.virtual_stages, m)
-        _add(flying / pp, tables.amounts[partition, kind], held)
+        micro_batches_in_flight = in_flight(row.schedule, first, pp, row.virtual_stages, m)
+        _add(micro_batches_in_flight / pp, tables.amounts[partition, kind], held)
     for part in range(len(held)):
         kept[part] = min(kept[part], held[part])
 

@@ -12,7 +12,7 @@ from models.cost.rows import Row
 from models.layouts.complexity import MOST_POINTS
 from models.search.pareto import ROUNDED
 
-TOLD_APART = 1e-8
+_SAME_TIMES = 1e-8
 """Step times that differ by less, relatively, may be the same to the nine digits by which a ranking
 tells them apart."""
 _BELOW = 1 - 1e-15
@@ -60,7 +60,7 @@ class Limits(NamedTuple):
 
 
 @inlined
-def tolerated(limits: Limits) -> float:
+def slowest_tolerated(limits: Limits) -> float:
     """Return the seconds beyond which layouts are no part of the ranking, and too slow for their
     simplicity to make up for it. It is raised by a rounding error, since bounds are summed in
     another order than the times that they bound."""
@@ -68,12 +68,12 @@ def tolerated(limits: Limits) -> float:
 
 
 @inlined
-def fast_enough(limits: Limits, side: int) -> float:
+def slowest_of_fastest(limits: Limits, side: int) -> float:
     """Return the seconds beyond which layouts, without or with a pipeline, are not among the
     fastest."""
     if limits.is_fixed:
         return limits.fixed[side]
-    ranked_to = max(min(limits.last[0], tolerated(limits)), limits.best[0])
+    ranked_to = max(min(limits.last[0], slowest_tolerated(limits)), limits.best[0])
     return max(ranked_to, limits.sides[side]) if limits.both_sides else ranked_to
 
 
@@ -81,16 +81,16 @@ def fast_enough(limits: Limits, side: int) -> float:
 def set_longest(limits: Limits) -> None:
     """Write `longest`. Layouts have to be as fast as the fastest, or faster than all that are as
     simple."""
-    within, most = tolerated(limits), min(limits.faster_than * _BELOW, _LONGEST)
+    within, most = slowest_tolerated(limits), min(limits.faster_than * _BELOW, _LONGEST)
     for side in range(2):
-        fast = fast_enough(limits, side)
+        fast = slowest_of_fastest(limits, side)
         for points in range(MOST_POINTS):
             simple = min(limits.front[points], within) * _BELOW
             limits.longest[side, points] = min(max(fast, simple), most)
 
 
 @compiled
-def hold(limits: Limits, row: Row, seconds: float, points: int) -> bool:
+def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     """Take account of a layout. Return whether it may be in the answer."""
     if seconds >= limits.faster_than:
         return False
@@ -98,7 +98,7 @@ def hold(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     tightens = seconds < limits.sides[side]
     limits.best[0] = min(limits.best[0], seconds)
     limits.sides[side] = min(limits.sides[side], seconds)
-    holds = seconds <= max(fast_enough(limits, side), tolerated(limits))
+    holds = seconds <= max(slowest_of_fastest(limits, side), slowest_tolerated(limits))
     if holds:
         rank(limits, row, seconds)
         tightens = tightens or limits.last[0] < last
@@ -132,7 +132,7 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
     ranked[at], times[at] = row, seconds
     different, first = 1, times[0]
     for i in range(1, count):
-        if times[i] > first * (1 + TOLD_APART):
+        if times[i] > first * (1 + _SAME_TIMES):
             first = times[i]
             different += 1
         if different > limits.top:
@@ -158,7 +158,7 @@ def same_degrees(one: Row, other: Row) -> bool:
 
 
 @compiled
-def hold_all(limits: Limits, rows: Array, seconds: Array, points: Array, held: Array) -> None:
+def consider_all(limits: Limits, rows: Array, seconds: Array, points: Array, held: Array) -> None:
     """Take account of layouts (n,), and write which of them may be in the answer."""
     for i in range(len(rows)):
-        held[i] = hold(limits, rows[i], seconds[i], points[i])
+        held[i] = consider(limits, rows[i], seconds[i], points[i])

@@ -15,110 +15,110 @@ from models.cost.fit import fits_memory
 from models.cost.memory_terms import write_memory_terms
 from models.cost.rows import Row
 from models.cost.stages import expose_parts, fill_stages, reset, set_kept
-from models.cost.step import repeated_pieces, same_regime, set_mesh
+from models.cost.step import same_regime, set_mesh
 from models.cost.time_terms import write_time_terms
 from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, SearchCounts
 from models.search.least_passes import least_seconds, seconds_of
-from models.search.limits import Limits, hold
+from models.search.limits import Limits, consider
 from models.search.partial_sums import least_memory, least_step
 
 
 @compiled
-def bound_meshes(t: CompiledTables, meshes: Meshes) -> None:
+def bound_meshes(tables: CompiledTables, meshes: Meshes) -> None:
     """Write the bounds of meshes."""
-    reset(t.buffers)
-    piece_bits = repeated_pieces(t.question.policies)
+    reset(tables.buffers)
     for mesh in range(len(meshes.rows)):
-        meshes.bound[mesh] = bound_mesh(t, meshes, mesh, piece_bits)
+        meshes.bound[mesh] = bound_mesh(tables, meshes, mesh)
 
 
 @inlined
-def bound_mesh(t: CompiledTables, meshes: Meshes, mesh: int, piece_bits: int) -> float:
+def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
     """Return the least step time of one mesh. The first memory policy of a sharding keeps
     everything on the device. Where it may fit, no other takes less, since others only add work."""
-    row, policies = meshes.rows[mesh], t.policies
-    set_mesh(t.question, row, t.coefficients[0], piece_bits, t.least, t.buffers)
+    row, policies = meshes.rows[mesh], tables.policies
+    set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
     seconds, keeps_all = np.inf, False
     for variant in range(len(policies.variants)):
         plain = policies.plain[variant]
         if meshes.legal[mesh, variant] and (plain or not keeps_all):
-            bound = bound_variant(t, meshes.chain[mesh], variant, row)
+            bound = bound_variant(tables, meshes.chain[mesh], variant, row)
             seconds = min(seconds, bound)
             keeps_all = bound < np.inf if plain else keeps_all
     return seconds
 
 
 @inlined
-def bound_variant(t: CompiledTables, chain: int, variant: int, row: Row) -> float:
+def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) -> float:
     """Return the least step time of a mesh under a variant and any schedule, or infinity where it
     does not fit. Where the number of layers to recompute is open, it is the smallest that may
     fit."""
-    q = t.question
-    c = t.coefficients[0]
-    w = t.buffers.workspace
-    f = q.facts[0]
-    flying = t.passes.kept[chain]
-    capacity = t.margin.capacity
-    set_variant(t.policies, row, variant)
-    set_kept(f, q.policies, row, w)
-    if least_memory(f, row, c, w, flying) > capacity:
+    question = tables.question
+    coefficients = tables.coefficients[0]
+    workspace = tables.buffers.workspace
+    facts = question.facts[0]
+    held_layers = tables.passes.kept[chain]
+    capacity = tables.margin.capacity
+    set_variant(tables.policies, row, variant)
+    set_kept(facts, question.policies, row, workspace)
+    if least_memory(facts, row, coefficients, workspace, held_layers) > capacity:
         return np.inf
     # Memory falls with every layer that is recomputed, so that bisection finds the fewest.
-    if t.policies.open_layers[variant]:
-        low, high = 1, -(-f.num_layers // row.pp)
+    if tables.policies.open_layers[variant]:
+        low, high = 1, -(-facts.num_layers // row.pp)
         while low < high:
             row.recompute_layers = (low + high) // 2
-            set_kept(f, q.policies, row, w)
-            if least_memory(f, row, c, w, flying) > capacity:
+            set_kept(facts, question.policies, row, workspace)
+            if least_memory(facts, row, coefficients, workspace, held_layers) > capacity:
                 low = row.recompute_layers + 1
             else:
                 high = row.recompute_layers
         row.recompute_layers = low
-    return bound_schedules(t, chain, row)
+    return bound_schedules(tables, chain, row)
 
 
 @inlined
-def bound_schedules(t: CompiledTables, chain: int, row: Row) -> float:
+def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
     """Return the least step time of a layout under any schedule."""
-    expose(t, row)
-    w = t.buffers.workspace
-    passes = least_seconds(w, t.passes, chain)
-    return least_step(t.question.facts[0], row, t.coefficients[0], w, passes)
+    expose(tables, row)
+    workspace = tables.buffers.workspace
+    passes = least_seconds(workspace, tables.passes, chain)
+    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
 
 
 @inlined
-def bound_schedule(t: CompiledTables, chain: int, schedule: int, row: Row) -> float:
+def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) -> float:
     """Return the least step time of a layout under its schedule."""
-    expose(t, row)
-    w = t.buffers.workspace
-    passes = seconds_of(w, t.passes, chain, schedule)
-    return least_step(t.question.facts[0], row, t.coefficients[0], w, passes)
+    expose(tables, row)
+    workspace = tables.buffers.workspace
+    passes = seconds_of(workspace, tables.passes, chain, schedule)
+    return least_step(tables.question.facts[0], row, tables.coefficients[0], workspace, passes)
 
 
 @inlined
-def step_seconds(t: CompiledTables, row: Row) -> float:
+def step_seconds(tables: CompiledTables, row: Row) -> float:
     """Return the step time of a layout, as its parts are exposed."""
-    q = t.question
-    w = t.buffers.workspace
-    stages = t.buffers.stages
-    f, time = q.facts[0], t.scratch.time
-    fill_stages(f, q.layers, row, t.stages, w, stages)
+    question = tables.question
+    workspace = tables.buffers.workspace
+    stages = tables.buffers.stages
+    facts = question.facts[0]
+    time = tables.scratch.time
+    fill_stages(facts, question.layers, row, tables.stages, workspace, stages)
     write_time_terms(
-        f=f,
+        f=facts,
         row=row,
-        c=t.coefficients[0],
-        tables=t.stages,
-        w=w,
+        c=tables.coefficients[0],
+        tables=tables.stages,
+        w=workspace,
         s=stages,
-        scratch=t.buffers.scratch,
+        scratch=tables.buffers.scratch,
         time=time,
     )
     return time.sum()
 
 
 @inlined
-def give_policies(
-    t: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, counts: SearchCounts
+def price_policies(
+    tables: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, counts: SearchCounts
 ) -> bool:
     """Write the step times of the policies of a mesh over the least links, as far as they fit and
     may be in the answer. Return false where there are none.
@@ -126,13 +126,13 @@ def give_policies(
     Where the plain variant of a sharding fits under a schedule, or takes too long, the schedule is
     settled: other variants only add work.
     """
-    policies = t.policies
-    settled = t.scratch.settled
-    least = t.scratch.least
+    policies = tables.policies
+    settled = tables.scratch.settled
+    least = tables.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
     longest, any_left = limits.longest[with_pipeline], False
-    quickest = t.scratch.quickest
+    quickest = tables.scratch.quickest
     least[:] = np.inf
     quickest[:] = np.inf
     for variant in range(len(policies.variants)):
@@ -141,8 +141,8 @@ def give_policies(
         if not meshes.legal[mesh, variant] or all_settled(policies, chain, settled):
             continue
         plain, points = policies.plain[variant], meshes.points[mesh] + policies.points[variant]
-        seconds = bound_variant(t, chain, variant, row)
-        t.scratch.fewest[variant] = row.recompute_layers
+        seconds = bound_variant(tables, chain, variant, row)
+        tables.scratch.fewest[variant] = row.recompute_layers
         if seconds > longest[points]:
             counts.closing_bound = min(counts.closing_bound, seconds)
             if plain and seconds < np.inf:
@@ -154,38 +154,43 @@ def give_policies(
             set_schedule(policies, chain, row, schedule)
             row.recompute_layers = fewest_layers(policies) if policies.open_layers[variant] else 0
             limit = longest[points + with_pipeline * policies.schedule_points[schedule]]
-            seconds = bound_schedule(t, chain, schedule, row)
+            seconds = bound_schedule(tables, chain, schedule, row)
             if seconds <= limit:
-                if not recompute_until_it_fits(t, row, variant, schedule, counts):
+                if not recompute_until_it_fits(tables, row, variant, schedule, counts):
                     continue
-                expose(t, row)
-                seconds = step_seconds(t, row)
+                expose(tables, row)
+                seconds = step_seconds(tables, row)
             settled[schedule] = plain
             if seconds > limit:
                 counts.closing_bound = min(counts.closing_bound, seconds)
                 continue
             least[variant, schedule] = seconds
             quickest[variant] = min(quickest[variant], seconds)
-            t.scratch.layers[variant, schedule] = row.recompute_layers
+            tables.scratch.layers[variant, schedule] = row.recompute_layers
             any_left = True
     return any_left
 
 
 @inlined
-def has_promise(
-    t: CompiledTables, meshes: Meshes, mesh: int, points: int, limits: Limits, counts: SearchCounts
+def has_promising_policy(
+    tables: CompiledTables,
+    meshes: Meshes,
+    mesh: int,
+    points: int,
+    limits: Limits,
+    counts: SearchCounts,
 ) -> bool:
     """Say whether a mesh of so many `points` of complexity may be in the answer under any of the
     policies that are left."""
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     longest = limits.longest[1 if row.pp > 1 else 0]
-    for variant in range(len(t.policies.variants)):
-        own = points + t.policies.points[variant]
-        if t.scratch.quickest[variant] > longest[own]:
+    for variant in range(len(tables.policies.variants)):
+        own = points + tables.policies.points[variant]
+        if tables.scratch.quickest[variant] > longest[own]:
             continue
-        set_variant(t.policies, row, variant)
-        row.recompute_layers = t.scratch.fewest[variant]
-        seconds = bound_schedules(t, chain, row)
+        set_variant(tables.policies, row, variant)
+        row.recompute_layers = tables.scratch.fewest[variant]
+        seconds = bound_schedules(tables, chain, row)
         if seconds <= longest[own]:
             return True
         counts.closing_bound = min(counts.closing_bound, seconds)
@@ -194,7 +199,7 @@ def has_promise(
 
 @inlined
 def evaluate_policies(
-    t: CompiledTables,
+    tables: CompiledTables,
     meshes: Meshes,
     mesh: int,
     points: int,
@@ -204,12 +209,12 @@ def evaluate_policies(
 ) -> bool:
     """Write the layouts of a mesh in its place that may be in the answer. The mesh in its place has
     `points` of complexity. Return false where the buffers were full."""
-    policies, least = t.policies, t.scratch.least
+    policies, least = tables.policies, tables.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
     longest = limits.longest[with_pipeline]
     for variant in range(len(policies.variants)):
-        if t.scratch.quickest[variant] == np.inf:
+        if tables.scratch.quickest[variant] == np.inf:
             continue
         for schedule in range(len(policies.schedules)):
             own = (
@@ -221,17 +226,17 @@ def evaluate_policies(
             if seconds <= longest[own]:
                 set_variant(policies, row, variant)
                 set_schedule(policies, chain, row, schedule)
-                row.recompute_layers = t.scratch.layers[variant, schedule]
-                seconds = bound_schedule(t, chain, schedule, row)
+                row.recompute_layers = tables.scratch.layers[variant, schedule]
+                seconds = bound_schedule(tables, chain, schedule, row)
             if seconds <= longest[own]:
-                seconds = step_seconds(t, row)
+                seconds = step_seconds(tables, row)
                 counts.evaluated += 1
             if seconds > longest[own]:
                 counts.closing_bound = min(counts.closing_bound, seconds)
                 continue
             if counts.found == len(found.seconds):
                 return False
-            if hold(limits, row, seconds, own):
+            if consider(limits, row, seconds, own):
                 found.rows[counts.found] = row
                 found.variant[counts.found] = variant
                 found.schedule[counts.found] = schedule
@@ -242,11 +247,11 @@ def evaluate_policies(
 
 
 @inlined
-def set_decided(t: CompiledTables, decided: bool) -> None:
+def set_decided(tables: CompiledTables, decided: bool) -> None:
     """Make the parts of a layout run as they do under a policy that is decided, or else as they do
     at best."""
-    t.buffers.workspace.mesh[0].undecided = not decided
-    t.buffers.row[0].policy = -1
+    tables.buffers.workspace.mesh[0].undecided = not decided
+    tables.buffers.row[0].policy = -1
 
 
 @inlined
@@ -259,51 +264,59 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 
 
 @inlined
-def expose(t: CompiledTables, row: Row) -> None:
+def expose(tables: CompiledTables, row: Row) -> None:
     """Work out how the parts of a layout run beside each other, unless they run as those of the
     layout before."""
-    q, buffers = t.question, t.buffers
+    question = tables.question
+    buffers = tables.buffers
     if not same_regime(row, buffers.row[0]):
-        expose_parts(q.facts[0], q.layers, q.policies, row, t.coefficients[0], buffers.workspace)
+        expose_parts(
+            question.facts[0],
+            question.layers,
+            question.policies,
+            row,
+            tables.coefficients[0],
+            buffers.workspace,
+        )
         buffers.row[0] = row
 
 
 @inlined
 def recompute_until_it_fits(
-    t: CompiledTables, row: Row, variant: int, schedule: int, counts: SearchCounts
+    tables: CompiledTables, row: Row, variant: int, schedule: int, counts: SearchCounts
 ) -> bool:
     """Make a row recompute the fewest layers of a chunk with which it fits, where that is open:
     every layer more only adds work. Return false where it does not fit with any number."""
-    fewer, legal = layer_counts(t, row, variant, schedule)
-    least = least_that_fits(t, row, fewer, legal)
-    row.recompute_layers = t.policies.layers[least] if least < fewer else 0
+    fewer, legal = layer_counts(tables, row, variant, schedule)
+    least = least_that_fits(tables, row, fewer, legal)
+    row.recompute_layers = tables.policies.layers[least] if least < fewer else 0
     counts.over_memory += least
     counts.dominated += max(legal - least - 1, 0)
     return least < legal
 
 
 @inlined
-def layer_counts(t: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
+def layer_counts(tables: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
     """Return how many numbers of layers, fewer than all of a chunk, may be recomputed; and how many
     numbers may be, all layers included. The second is 1 where that is not open."""
-    policies = t.policies
+    policies = tables.policies
     if not policies.open_layers[variant]:
         return 0, 1
-    chunk = t.question.facts[0].num_layers // (row.pp * row.virtual_stages)
+    chunk = tables.question.facts[0].num_layers // (row.pp * row.virtual_stages)
     limit = 1 if policies.balanced[schedule] else chunk
     fewer = int(np.searchsorted(policies.layers, limit))
     return fewer, fewer + (1 if policies.all_layers else 0)
 
 
 @compiled
-def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
+def least_that_fits(tables: CompiledTables, row: Row, fewer: int, legal: int) -> int:
     """Return the position of the least of `legal` numbers of layers with which a layout fits, or
     `legal` where it does not fit. The numbers after the `fewer` first mean all layers."""
     low, high = 0, legal
     tried = legal - 1  # The most frugal comes first: where it does not fit, none does.
     while low < high:
-        row.recompute_layers = t.policies.layers[tried] if tried < fewer else 0
-        if is_enough(t, row):
+        row.recompute_layers = tables.policies.layers[tried] if tried < fewer else 0
+        if is_enough(tables, row):
             high = tried
         else:
             low = tried + 1
@@ -312,23 +325,29 @@ def least_that_fits(t: CompiledTables, row: Row, fewer: int, legal: int) -> int:
 
 
 @inlined
-def is_enough(t: CompiledTables, row: Row) -> bool:
+def is_enough(tables: CompiledTables, row: Row) -> bool:
     """Say whether there is enough memory for a layout."""
-    on_host = set_memory(t, row)
-    return fits_memory(t.margin, t.scratch.memory, on_host)
+    on_host = set_memory(tables, row)
+    return fits_memory(tables.margin, tables.scratch.memory, on_host)
 
 
 @inlined
-def set_memory(t: CompiledTables, row: Row) -> float:
+def set_memory(tables: CompiledTables, row: Row) -> float:
     """Write the memory of a layout by term. Return the bytes on the host."""
-    q = t.question
-    w = t.buffers.workspace
-    stages = t.buffers.stages
-    f = t.question.facts[0]
-    set_kept(f, q.policies, row, w)
-    fill_stages(f, q.layers, row, t.stages, w, stages)
+    question = tables.question
+    workspace = tables.buffers.workspace
+    stages = tables.buffers.stages
+    facts = tables.question.facts[0]
+    set_kept(facts, question.policies, row, workspace)
+    fill_stages(facts, question.layers, row, tables.stages, workspace, stages)
     _, on_host = write_memory_terms(
-        f=f, row=row, c=t.coefficients[0], tables=t.stages, w=w, s=stages, memory=t.scratch.memory
+        f=facts,
+        row=row,
+        c=tables.coefficients[0],
+        tables=tables.stages,
+        w=workspace,
+        s=stages,
+        memory=tables.scratch.memory,
     )
     return on_host
 

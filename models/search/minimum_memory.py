@@ -46,7 +46,7 @@ class MinimumMemory:
         self.least = np.inf
         self.beyond_host = False
         self.run_to_completion = True
-        self._look(should_continue)
+        self._search(should_continue)
 
     def error(self) -> Infeasible | None:
         """Return the error that says what is missing; None if no layout is legal."""
@@ -90,12 +90,14 @@ class MinimumMemory:
     def _surest(self) -> Surest | None:
         tables = self.tables
         if tables.memory_uncertainty.is_uniform and math.isinf(tables.problem.cluster.host_bytes):
-            return None if self.layout is None else _described(tables, self.layout)
+            return None if self.layout is None else _surest_with_odds(tables, self.layout)
         return surest_layout(tables, self.should_continue)
 
     def _surest_words(self, surest: Surest) -> str:
         """Say how sure the surest layout is, and what to ask for to get it."""
-        is_named = self.layout is not None and _unplaced(surest.layout) == _unplaced(self.layout)
+        is_named = self.layout is not None and _in_default_placement(
+            surest.layout
+        ) == _in_default_placement(self.layout)
         which = "it" if is_named else f"the surest, {surest.layout.summary()},"
         if self.tables.space.constraints.memory_reserve_gib:
             which = f"without constraints.memory_reserve_gib {which}"
@@ -104,7 +106,9 @@ class MinimumMemory:
             words += f": constraints.min_fit_probability = {surest.min_fit_probability:g} allows it"
         return words
 
-    def _look(self, should_continue: ShouldContinue) -> None:
+    def _search(self, should_continue: ShouldContinue) -> None:
+        """Open cores in order of the least memory that they may need, until no other can need less
+        than what was found, or time is over."""
         tables, no_limits = self.tables, limits_for(Goal(), None)
         trunks = np.arange(len(tables.trunks.rows))
         cores = cross_all(
@@ -114,7 +118,7 @@ class MinimumMemory:
         for some, _ in growing_slices(np.argsort(cores.bound, kind="stable"), _FIRST, _MOST):
             least = float(cores.bound[some[0]])
             if least >= self.least or (
-                self.beyond_host and self.layout is None and least > tables.at_most
+                self.beyond_host and self.layout is None and least > tables.capacity_and_rounding
             ):
                 return
             if not should_continue():
@@ -158,16 +162,18 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
         if uncertainty.is_uniform or left == probability or left >= uncertainty.probability:
             break
         probability = left
-    return None if best is None else _described(tables, best)
+    return None if best is None else _surest_with_odds(tables, best)
 
 
 def _deviations(tables: SearchTables, layout: Layout) -> float:
+    """Return the standard deviations that are left between what a layout needs and what there
+    is."""
     predictions = tables.predict(Layouts.of([layout]))
     cluster = tables.problem.cluster
     return float(tables.memory_uncertainty.deviations(predictions, cluster)[0])
 
 
-def _described(tables: SearchTables, layout: Layout) -> Surest:
+def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
     """Return the layout in a placement that is legal, with its odds, and with the constraint to ask
     for."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
@@ -175,23 +181,23 @@ def _described(tables: SearchTables, layout: Layout) -> Surest:
     predictions = tables.predict(Layouts.of([layout]))
     fits = asked >= EVEN_CHANCE and tables.at_fit_probability(asked).fits(predictions)
     return Surest(
-        layout=_placed(tables, layout),
+        layout=_in_legal_placement(tables, layout),
         on_torus=tables.problem.cluster.is_torus,
         fit_probability=fit_probability,
         min_fit_probability=asked if fits else None,
     )
 
 
-def _placed(tables: SearchTables, layout: Layout) -> Layout:
+def _in_legal_placement(tables: SearchTables, layout: Layout) -> Layout:
     """Return the layout in the first placement that it may have, which does not matter for
     memory."""
     space = tables.space
     axes, block = space.fillings.T
     filled = Layouts.of([layout] * len(axes)).with_columns(torus_axes=axes, torus_block=block)
-    placed = space.placed(filled)
+    placed = space.in_every_placement(filled)
     return placed[0] if len(placed) else layout
 
 
-def _unplaced(layout: Layout) -> Layout:
+def _in_default_placement(layout: Layout) -> Layout:
     """Return the layout without its placement, which does not matter for memory."""
     return replace(layout, placement=AXES, torus_axes=TORUS_AXES[0], torus_block=1)

@@ -13,7 +13,7 @@ from models.cost.fit import Margin, allocated_bytes, safety_factor
 from models.cost.memory_terms import FRAGMENTATION, RUNTIME
 from models.cost.rows import ROW
 from models.cost.stages import reset, set_kept
-from models.cost.step import repeated_pieces, set_mesh
+from models.cost.step import set_mesh
 from models.search.compiled_tables import CompiledTables, Meshes
 from models.search.mesh_policies import layer_counts, set_memory, set_schedule, set_variant
 from models.search.partial_sums import least_memory
@@ -39,6 +39,7 @@ class Frugal(NamedTuple):
 
 
 def no_frugal() -> Frugal:
+    """Return arrays that hold no layout yet."""
     variant, schedule, points = np.zeros((3, 1), dtype=np.int64)
     return Frugal(
         row=np.zeros(1, ROW),
@@ -51,36 +52,41 @@ def no_frugal() -> Frugal:
 
 
 @compiled
-def find_most_frugal(t: CompiledTables, meshes: Meshes, counts_host: bool, frugal: Frugal) -> None:
+def find_most_frugal(
+    tables: CompiledTables, meshes: Meshes, counts_host: bool, frugal: Frugal
+) -> None:
     """Look at meshes under every policy, and write the layout that needs least memory into
     `frugal`. Where a policy leaves open how many layers are recomputed, the largest number is
     taken."""
-    reset(t.buffers)
-    q = t.question
-    c = t.coefficients[0]
-    w = t.buffers.workspace
-    policies = t.policies
-    f, piece_bits = q.facts[0], repeated_pieces(q.policies)
+    reset(tables.buffers)
+    question = tables.question
+    coefficients = tables.coefficients[0]
+    workspace = tables.buffers.workspace
+    policies = tables.policies
+    facts = question.facts[0]
     for mesh in range(len(meshes.rows)):
         row, chain = meshes.rows[mesh], meshes.chain[mesh]
-        set_mesh(q, row, c, piece_bits, t.least, t.buffers)
+        set_mesh(question, row, coefficients, tables.least, tables.buffers)
         for variant in range(len(policies.variants)):
             if not meshes.legal[mesh, variant]:
                 continue
             set_variant(policies, row, variant)
-            set_kept(f, q.policies, row, w)
-            if least_memory(f, row, c, w, t.passes.kept[chain]) >= frugal.needed[0]:
+            set_kept(facts, question.policies, row, workspace)
+            if (
+                least_memory(facts, row, coefficients, workspace, tables.passes.kept[chain])
+                >= frugal.needed[0]
+            ):
                 continue
             for schedule in range(len(policies.schedules)):
                 if not policies.legal[chain, schedule]:
                     continue
                 set_schedule(policies, chain, row, schedule)
-                fewer, legal = layer_counts(t, row, variant, schedule)
+                fewer, legal = layer_counts(tables, row, variant, schedule)
                 if legal == 0:
                     continue
                 row.recompute_layers = policies.layers[legal - 1] if legal <= fewer else 0
-                on_host = set_memory(t, row)
-                needed = needed_bytes(t.margin, t.scratch.memory, on_host, counts_host)
+                on_host = set_memory(tables, row)
+                needed = needed_bytes(tables.margin, tables.scratch.memory, on_host, counts_host)
                 points = meshes.points[mesh] + policies.points[variant]
                 points += policies.schedule_points[schedule] if row.pp > 1 else 0
                 if needed == np.inf:

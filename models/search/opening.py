@@ -6,14 +6,14 @@ from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.least_links import ANY_FILLING, UNPLACED
 from models.cost.stages import reset
-from models.cost.step import repeated_pieces, set_mesh
+from models.cost.step import set_mesh
 from models.layouts.groups import set_groups
 from models.search.compiled_tables import CompiledTables, Found, Meshes, SearchCounts
 from models.search.limits import Limits
 from models.search.mesh_policies import (
     evaluate_policies,
-    give_policies,
-    has_promise,
+    has_promising_policy,
+    price_policies,
     set_decided,
 )
 from models.search.placements import closes_rings, is_among, points_of_place, set_links
@@ -21,7 +21,7 @@ from models.search.placements import closes_rings, is_among, points_of_place, se
 
 @compiled
 def open_meshes(
-    t: CompiledTables,
+    tables: CompiledTables,
     meshes: Meshes,
     limits: Limits,
     most_steps: int,
@@ -34,28 +34,23 @@ def open_meshes(
     They are fewer than all after about `most_steps` steps, or where the buffers for layouts were
     full. The mesh after them then has to be looked at again.
     """
-    reset(t.buffers)
-    piece_bits, until = repeated_pieces(t.question.policies), counts[0].steps + most_steps
+    reset(tables.buffers)
+    last_step = counts[0].steps + most_steps
     for mesh in range(len(meshes.rows)):
-        if counts[0].steps >= until:
+        if counts[0].steps >= last_step:
             return mesh
         counts[0].steps += 1
         with_pipeline = 1 if meshes.rows[mesh].pp > 1 else 0
         if meshes.bound[mesh] > limits.longest[with_pipeline, meshes.points[mesh]]:
             counts[0].closing_bound = min(counts[0].closing_bound, meshes.bound[mesh])
             continue
-        over_memory, dominated = counts[0].over_memory, counts[0].dominated
+        over_memory = counts[0].over_memory
+        dominated = counts[0].dominated
         evaluated = counts[0].evaluated
-        if not open_mesh(
-            t=t,
-            meshes=meshes,
-            mesh=mesh,
-            piece_bits=piece_bits,
-            limits=limits,
-            counts=counts[0],
-            found=found,
-        ):
-            counts[0].over_memory, counts[0].dominated = over_memory, dominated
+        if not open_mesh(tables, meshes, mesh, limits, counts[0], found):
+            # The caller opens this mesh once more, which counts its layouts anew.
+            counts[0].over_memory = over_memory
+            counts[0].dominated = dominated
             counts[0].evaluated = evaluated
             return mesh
     return len(meshes.rows)
@@ -63,85 +58,65 @@ def open_meshes(
 
 @inlined
 def open_mesh(
-    t: CompiledTables,
+    tables: CompiledTables,
     meshes: Meshes,
     mesh: int,
-    piece_bits: int,
     limits: Limits,
     counts: SearchCounts,
     found: Found,
 ) -> bool:
-    """Open one mesh. Return false where the buffers were full. Of places that put every
-    axis on the same links, the first stands for all."""
-    q = t.question
-    c = t.coefficients[0]
-    groups = t.buffers.groups
-    links = t.scratch.links
-    row, fillings = meshes.rows[mesh], t.places.fillings
+    """Write the layouts of one mesh that may be in the answer: in every place on the fabric, under
+    every policy. Return false where the buffers were full. Of places that put every axis on the
+    same links, the first stands for all."""
+    question = tables.question
+    groups = tables.buffers.groups
+    links = tables.scratch.links
+    fillings = tables.places.fillings
+    row = meshes.rows[mesh]
     row.placement, row.filling = UNPLACED, ANY_FILLING
-    set_mesh(q, row, c, piece_bits, t.least, t.buffers)
-    if not give_policies(t, meshes, mesh, limits, counts):
+    set_mesh(question, row, tables.coefficients[0], tables.least, tables.buffers)
+    if not price_policies(tables, meshes, mesh, limits, counts):
         return True
+    first = meshes.first_order[mesh]
+    orders = tables.places.orders[first : first + meshes.order_count[mesh]]
     for filling in fillings:
         row.placement, row.filling = UNPLACED, filling
         points = meshes.points[mesh]
-        if len(fillings) > 1 and not is_promising(
-            t=t,
-            meshes=meshes,
-            mesh=mesh,
-            points=points,
-            piece_bits=piece_bits,
-            limits=limits,
-            counts=counts,
-        ):
+        # The bound of a single filling is that of any, which has been looked at already.
+        if len(fillings) > 1 and not is_promising(tables, meshes, mesh, points, limits, counts):
             continue
-        different, first = 0, meshes.first_order[mesh]
-        for order in t.places.orders[first : first + meshes.order_count[mesh]]:
+        different = 0
+        for order in orders:
             row.placement = order
-            if t.places.is_torus and not closes_rings(q.order, row, groups):
+            if tables.places.is_torus and not closes_rings(question.order, row, groups):
                 continue
-            set_groups(q.order, row, groups)
-            set_links(q.dims, groups, links[different])
+            set_groups(question.order, row, groups)
+            set_links(question.dims, groups, links[different])
             if is_among(links, different):
                 continue
             different += 1
-            points = meshes.points[mesh] + points_of_place(q.dims, row, groups)
-            if not is_promising(
-                t=t,
-                meshes=meshes,
-                mesh=mesh,
-                points=points,
-                piece_bits=piece_bits,
-                limits=limits,
-                counts=counts,
-            ):
+            points = meshes.points[mesh] + points_of_place(question.dims, row, groups)
+            if not is_promising(tables, meshes, mesh, points, limits, counts):
                 continue
-            set_decided(t, True)
-            if not evaluate_policies(
-                t=t,
-                meshes=meshes,
-                mesh=mesh,
-                points=points,
-                limits=limits,
-                counts=counts,
-                found=found,
-            ):
+            set_decided(tables, True)
+            if not evaluate_policies(tables, meshes, mesh, points, limits, counts, found):
                 return False
     return True
 
 
 @inlined
 def is_promising(
-    t: CompiledTables,
+    tables: CompiledTables,
     meshes: Meshes,
     mesh: int,
     points: int,
-    piece_bits: int,
     limits: Limits,
     counts: SearchCounts,
 ) -> bool:
-    """Say whether a mesh in its place, or in its filling of a torus, may be in the answer."""
-    set_mesh(t.question, meshes.rows[mesh], t.coefficients[0], piece_bits, t.least, t.buffers)
-    set_decided(t, False)
+    """Say whether a mesh in its place, or in its filling of a torus, may be in the answer with so
+    many `points` of complexity."""
+    row = meshes.rows[mesh]
+    set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
+    set_decided(tables, False)
     counts.steps += 1
-    return has_promise(t, meshes, mesh, points, limits, counts)
+    return has_promising_policy(tables, meshes, mesh, points, limits, counts)

@@ -25,67 +25,81 @@ from models.spec.layout import DUALPIPE
 
 
 @inlined
-def least_step(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, passes: float) -> float:
+def least_step(
+    facts: Facts, row: Row, coefficients: CoefficientRecord, workspace: Workspace, passes: float
+) -> float:
     """Return the least seconds of a step with so many seconds of passes
     (models.search.least_passes). The rest is that of the mean stage. Traffic that comes once a step
     hides as far as it may."""
-    mesh = w.mesh[0]
+    mesh = workspace.mesh[0]
     m, pp = mesh.micro_batches, row.pp
     dense = expert = gather = reduce = 0.0
-    for index in range(f.kinds + 2):
-        count = w.counts[index]
-        dense += count * w.parts[index].trained_dense
-        expert += count * w.parts[index].trained_expert
-        gather += count * w.gather_once[index]
-        reduce += count * w.reduce_once[index]
+    for index in range(facts.kinds + 2):
+        count = workspace.counts[index]
+        dense += count * workspace.parts[index].trained_dense
+        expert += count * workspace.parts[index].trained_expert
+        gather += count * workspace.gather_once[index]
+        reduce += count * workspace.reduce_once[index]
     seconds = passes
-    seconds += hide_once(f, c, row, gather / pp, np.inf) + hide_once(f, c, row, reduce / pp, np.inf)
+    seconds += hide_once(facts, coefficients, row, gather / pp, np.inf) + hide_once(
+        facts, coefficients, row, reduce / pp, np.inf
+    )
     owned = over_shards(mesh, dense / pp, expert / pp, row.zero_stage >= 1)
-    seconds += update_seconds(f, c, row, owned) + mesh.norm + c.step_fixed_s
-    seconds += exposed_sends(f, c, row, m, mesh.send, np.inf) + 2 * (pp - 1) * mesh.send
-    waits = waiting_for_slow_node(f, c, row, m) + m * mesh.uneven
+    seconds += (
+        update_seconds(facts, coefficients, row, owned) + mesh.norm + coefficients.step_fixed_s
+    )
+    seconds += (
+        exposed_sends(facts, coefficients, row, m, mesh.send, np.inf) + 2 * (pp - 1) * mesh.send
+    )
+    waits = waiting_for_slow_node(facts, coefficients, row, m) + m * mesh.uneven
     return (seconds + waits) * (1 + mesh.straggling)
 
 
 @inlined
-def least_memory(f: Facts, row: Row, c: CoefficientRecord, w: Workspace, flying: Array) -> float:
+def least_memory(
+    facts: Facts,
+    row: Row,
+    coefficients: CoefficientRecord,
+    workspace: Workspace,
+    held_layers: Array,
+) -> float:
     """Return the least bytes on the fullest stage: those on the mean stage, without logits. It
-    holds the activations of `flying` layers of each kind (models.search.least_passes). In a
+    holds the activations of `held_layers` of each kind (models.search.least_passes). In a
     pipeline at most one layer counts as gathered, or as on its way to the host, since the fullest
     stage need not have more."""
-    mesh = w.mesh[0]
-    regime = w.regime[0]
+    mesh = workspace.mesh[0]
+    regime = workspace.regime[0]
     pp = row.pp
     dense = expert = trained_dense = trained_expert = kept = 0.0
-    for index in range(f.kinds + 2):
-        dense += w.counts[index] * w.parts[index].dense
-        expert += w.counts[index] * w.parts[index].expert
-        trained_dense += w.counts[index] * w.parts[index].trained_dense
-        trained_expert += w.counts[index] * w.parts[index].trained_expert
+    for index in range(facts.kinds + 2):
+        dense += workspace.counts[index] * workspace.parts[index].dense
+        expert += workspace.counts[index] * workspace.parts[index].expert
+        trained_dense += workspace.counts[index] * workspace.parts[index].trained_dense
+        trained_expert += workspace.counts[index] * workspace.parts[index].trained_expert
     layer, kept_layer = np.inf, np.inf
-    for kind in range(f.kinds):
-        kept += flying[kind] * w.mean_kept[kind]
-        layer = min(layer, w.parts[kind].dense + w.parts[kind].expert)
-        kept_layer = min(kept_layer, w.mean_kept[kind])
+    for kind in range(facts.kinds):
+        kept += held_layers[kind] * workspace.mean_kept[kind]
+        layer = min(layer, workspace.parts[kind].dense + workspace.parts[kind].expert)
+        kept_layer = min(kept_layer, workspace.mean_kept[kind])
     if pp == 1:
         layer, kept_layer = dense + expert, kept
-    elif f.splits_by_threshold:
+    elif facts.splits_by_threshold:
         layer, kept_layer = 0.0, 0.0
     held = 2.0 / pp if row.schedule == DUALPIPE else 1.0 / pp
     trained_dense, trained_expert = trained_dense * held, trained_expert * held
-    size = gradient_bytes(f, row, mesh, regime, trained_dense, trained_expert)
+    size = gradient_bytes(facts, row, mesh, regime, trained_dense, trained_expert)
     if not row.offload_optimizer:
         sharded = row.zero_stage >= 1
-        size += state_bytes(f, row) * over_shards(mesh, trained_dense, trained_expert, sharded)
+        size += state_bytes(facts, row) * over_shards(mesh, trained_dense, trained_expert, sharded)
     if row.zero_stage < 3:
-        size += f.base_bytes * (dense + expert) * held
+        size += facts.base_bytes * (dense + expert) * held
     elif not row.reshard:
-        size += f.parameter_bytes * (dense + expert) * held
+        size += facts.parameter_bytes * (dense + expert) * held
     else:
-        size += f.parameter_bytes * min(2 * mesh.largest_unit, layer)
+        size += facts.parameter_bytes * min(2 * mesh.largest_unit, layer)
     if row.offload_activations:
         kept = min(2 * regime.largest_kept, kept_layer)
     # Activations of the encoder of images are never offloaded.
-    kept += flying[f.kinds] * w.mean_kept[f.kinds]
-    size += (kept + regime.working) * c.activation_memory
-    return size * (1 + c.fragmentation) + c.context_gib * GIB
+    kept += held_layers[facts.kinds] * workspace.mean_kept[facts.kinds]
+    size += (kept + regime.working) * coefficients.activation_memory
+    return size * (1 + coefficients.fragmentation) + coefficients.context_gib * GIB

@@ -43,12 +43,12 @@ class Places(NamedTuple):
 
 
 @inlined
-def points_of_place(dims: Array, row: Row, g: Groups) -> int:
+def points_of_place(dims: Array, row: Row, groups: Groups) -> int:
     """Return the points of complexity that a mesh has for its place (models.layouts.complexity)."""
     points = 0
-    if row.ep > 1 and crosses_domains(dims, g, EP):
+    if row.ep > 1 and crosses_domains(dims, groups, EP):
         points += _EXPERT_ACROSS
-    if row.tp > 1 and crosses_domains(dims, g, TP):
+    if row.tp > 1 and crosses_domains(dims, groups, TP):
         points += _TENSOR_ACROSS
     if row.placement != DEFAULT_PLACEMENT:
         points += _PLACEMENT
@@ -58,14 +58,14 @@ def points_of_place(dims: Array, row: Row, g: Groups) -> int:
 
 
 @inlined
-def set_links(dims: Array, g: Groups, links: Array) -> None:
+def set_links(dims: Array, groups: Groups, links: Array) -> None:
     """Write the links of every axis: members, and how far apart they are on rings."""
     at = 0
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP):
         for dim in range(len(dims)):
-            members = g.members[axis, dim]
+            members = groups.members[axis, dim]
             links[at] = members
-            links[at + 1] = g.stride[axis, dim] if dims[dim].ring and members > 1 else 1
+            links[at + 1] = groups.stride[axis, dim] if dims[dim].ring and members > 1 else 1
             at += 2
 
 
@@ -84,12 +84,13 @@ def is_among(links: Array, last: int) -> bool:
 
 
 @inlined
-def closes_rings(order: DeviceOrder, row: Row, g: Groups) -> bool:
+def closes_rings(order: DeviceOrder, row: Row, groups: Groups) -> bool:
     """Say whether every axis covers whole lines of a torus or divides one
-    (models.layouts.rules.fits_torus). Its degrees and distances are written into the groups."""
-    set_axes(row, g.degree, g.distance)
+    (models.layouts.placement_rules.fits_torus). Its degrees and distances are written into the
+    groups."""
+    set_axes(row, groups.degree, groups.distance)
     domains = order.domains[row.filling]
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP):
-        if not is_whole(domains, g.distance[axis], g.degree[axis]):
+        if not is_whole(domains, groups.distance[axis], groups.degree[axis]):
             return False
     return True

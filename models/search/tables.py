@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from models.columns import Array
-from models.cost.facts import ProblemRecords, coefficient_records, policy_numbers, question
+from models.cost.facts import ProblemRecords, coefficient_records
 from models.cost.fit import Margin, fits
 from models.cost.least_links import (
     ANY_FILLING,
@@ -22,15 +22,17 @@ from models.cost.least_links import (
 )
 from models.cost.memory_terms import MEMORY
 from models.cost.memory_uncertainty import MemoryUncertainty
+from models.cost.pipeline.layer_split import layers_of
+from models.cost.pipeline.stage_partition import partitions
 from models.cost.predictions import Predictions, StepCosts, predict
+from models.cost.problem_records import policy_numbers, question
 from models.cost.rows import ROW, StageTables
-from models.cost.stage_partition import layers_of, partitions
 from models.cost.stages import Buffers, buffers_for
 from models.cost.time_terms import TIME
 from models.errors import Invalid, TooLarge
 from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.factors import divisors
-from models.layouts.rules import equal_data_parallel
+from models.layouts.placement_rules import equal_data_parallel
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
@@ -40,12 +42,7 @@ from models.layouts.space import (
     first_refusals,
     variant_row,
 )
-from models.search.compiled_tables import (
-    CompiledTables,
-    Meshes,
-    MeshScratch,
-    PolicyTables,
-)
+from models.search.compiled_tables import CompiledTables, Meshes, MeshScratch, PolicyTables
 from models.search.cores import CoreCrossing, bound_rows
 from models.search.least_passes import Chains, LeastPasses, least_passes
 from models.search.placements import Places
@@ -100,7 +97,7 @@ class SearchTables:
         self.memory_uncertainty = MemoryUncertainty.of(
             self.problem, profile, space.constraints.min_fit_probability
         )
-        self._keep_free()
+        self._set_capacity()
         self.pruned_by_memory = 0
         self.trunks, rejected = space.trunks
         self.rejected = rejected.copy()
@@ -142,7 +139,7 @@ class SearchTables:
         compiled = self.compiled
         other = copy(self)
         other.memory_uncertainty = replace(self.memory_uncertainty, probability=probability)
-        other._keep_free()
+        other._set_capacity()
         other.compiled = compiled._replace(margin=other.margin)
         return other
 
@@ -150,7 +147,7 @@ class SearchTables:
     def at_even_chance(self) -> SearchTables:
         return self.at_fit_probability(EVEN_CHANCE)
 
-    def linked(self, problem: Problem) -> SearchTables | None:
+    def with_links_of(self, problem: Problem) -> SearchTables | None:
         """Return the tables for a problem whose chips are joined by other links, or None where the
         problem differs in more. Legality, compute and memory do not depend on links, so those
         tables are shared."""
@@ -173,12 +170,10 @@ class SearchTables:
         """Say of each layout whether it fits with the probability asked, (n,)."""
         return fits(self.margin, costs.memory_terms, costs.host_bytes)
 
-    def _keep_free(self) -> None:
+    def _set_capacity(self) -> None:
         """Set `capacity`, the most bytes that a layout which fits can need on a device."""
-        usable, reserve = (
-            self.problem.cluster.usable_bytes,
-            self.space.constraints.memory_reserve_gib,
-        )
+        usable = self.problem.cluster.usable_bytes
+        reserve = self.space.constraints.memory_reserve_gib
         runtime = float(self.c.context_gib) * GIB
         # No layout has a smaller safety factor than the least.
         self.capacity = min(
@@ -189,25 +184,27 @@ class SearchTables:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
         # Bounds add up memory in another order, and may exceed what they bound by rounding.
-        self.at_most = self.capacity * (1 + 1e-12)
+        self.capacity_and_rounding = self.capacity * (1 + 1e-12)
 
     # -- policies
 
     def _drop_schedules(self) -> Array:
         """Drop the schedules that no trunk may have. Return which of the others each chain may
         have, (chains, schedules)."""
-        x = self.trunks
-        used = np.asarray(x.legal.any(axis=0))
-        meshes = np.bincount(x.chains, self.splits, len(x.pp)).astype(np.int64) * len(self.experts)
+        trunks = self.trunks
+        used = np.asarray(trunks.legal.any(axis=0))
+        meshes = np.bincount(trunks.chains, self.splits, len(trunks.pp)).astype(np.int64) * len(
+            self.experts
+        )
         policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
-        dropped = first_refusals(x.breaks[:, ~used], meshes)
+        dropped = first_refusals(trunks.breaks[:, ~used], meshes)
         self.rejected += Counter(
             {name: count * policies_per_schedule for name, count in dropped.items()}
         )
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
         # Columns that are taken by index come in Fortran order, or in C order where there is a
         # single row. Every function that reads them would be compiled for both.
-        return np.ascontiguousarray(x.legal[:, used])
+        return np.ascontiguousarray(trunks.legal[:, used])
 
     def _drop_offload(self) -> None:
         """Drop offload of the optimizer where no host can hold it. It stays where all policies
@@ -330,18 +327,24 @@ class SearchTables:
     @cached_property
     def least(self) -> LeastLinks:
         """The least that collectives cost over axes of all degrees that occur."""
-        cluster, q = self.problem.cluster, self.question
+        cluster = self.problem.cluster
+        question = self.question
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
         fillings = filling_code(*self.space.fillings.T)
         d = len(degrees)
-        costs = np.empty((len(fillings) + 1, DISPATCH + len(q.layers), d, d + 1, 2))
+        costs = np.empty((len(fillings) + 1, DISPATCH + len(question.layers), d, d + 1, 2))
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
             degrees.astype(np.int64), costs, row, cluster.scale_up_domain, self._slows_outwards
         )
         fill_least(
-            q, fillings, cluster.num_devices, self.coefficients[0], self.buffers.groups, least
+            question,
+            fillings,
+            cluster.num_devices,
+            self.coefficients[0],
+            self.buffers.groups,
+            least,
         )
         return least
 
@@ -349,7 +352,8 @@ class SearchTables:
     def _slows_outwards(self) -> bool:
         """Say whether links are no faster than those inside them, and hops between domains no
         shorter. It is false on a torus, where the links of several dims are added up."""
-        dims, c = self.problem.cluster.dims, self.c
+        dims = self.problem.cluster.dims
+        c = self.c
         rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
         slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
         if any(dim.peer_gb_s or dim.kind == "ring" for dim in dims):
@@ -411,6 +415,7 @@ class SearchTables:
 
     @cached_property
     def policy_tables(self) -> PolicyTables:
+        """The policies of the space as compiled functions read them."""
         variant, s = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
         schedules = np.zeros(len(s), dtype=ROW)
@@ -438,6 +443,7 @@ class SearchTables:
 
     @cached_property
     def compiled(self) -> CompiledTables:
+        """All tables as compiled functions read them, with the arrays in which they work."""
         policies, dims = self.policy_tables, len(self.question.dims)
         policies_shape = len(policies.variants), len(policies.schedules)
         return CompiledTables(
@@ -485,7 +491,7 @@ class SearchTables:
         divide data parallelism, as the compiled functions read them."""
         ep, etp = self.experts.ep[pair], self.experts.etp[pair]
         cores = self.trunks.rows.take(trunk).with_columns(ep=ep, etp=etp)
-        layouts, parent = self.space.split(cores)
+        layouts, parent = self.space.divide_data_parallelism(cores)
         return self.meshes_of(layouts, self.trunks.chains[trunk[parent]])
 
     def meshes_of(self, layouts: Layouts, chain: Array) -> Meshes:
@@ -514,11 +520,11 @@ class SearchTables:
         free = self.question._replace(layers=layers)
         return self.bound(rows, chain, free)[0]
 
-    def bound(self, rows: Array, chain: Array, q: ProblemRecords) -> tuple[Array, Array]:
+    def bound(self, rows: Array, chain: Array, question: ProblemRecords) -> tuple[Array, Array]:
         """Return the least step time and memory of rows of these chains, whatever is not decided
         yet, each (n,)."""
         seconds, memory = np.empty((2, len(rows)))
-        bound_rows(self.compiled._replace(question=q), rows, chain, seconds, memory)
+        bound_rows(self.compiled._replace(question=question), rows, chain, seconds, memory)
         return seconds, memory
 
     def predict(self, layouts: Layouts) -> Predictions:

@@ -8,7 +8,7 @@ from functools import cache
 
 from models.cost.layout_parts import LayoutParts
 from models.cost.memory_uncertainty import MemoryUncertainty
-from models.cost.pipeline import micro_batch_group
+from models.cost.pipeline.bubble import micro_batch_group
 from models.cost.predictions import predict
 from models.errors import Infeasible
 from models.layouts.space import Space

@@ -62,14 +62,14 @@ class Lora:
         """Yield the matrices outside routed experts that have adapters."""
         if "attention" in self.targets:
             for each in layer.projections(hidden_size):
-                yield from self._adapted(each, _OF_MIXERS.get(each.name, ()))
+                yield from self._matrices_with_adapters(each, _OF_MIXERS.get(each.name, ()))
         if "mlp" in self.targets and layer.dense:
-            yield from self._of_network(layer.dense, hidden_size)
+            yield from self._mlp_matrices(layer.dense, hidden_size)
 
     def expert_matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
         """Yield the matrices of each routed expert that have adapters."""
         if layer.moe and "experts" in self.targets:
-            yield from self._of_network(layer.moe.expert, layer.moe.token_size(hidden_size))
+            yield from self._mlp_matrices(layer.moe.expert, layer.moe.token_size(hidden_size))
 
     def parameters(self, layer: Layer, hidden_size: int) -> int:
         """Return the number of trained parameters outside routed experts."""
@@ -81,16 +81,22 @@ class Lora:
         return experts * self._parameters_beside(self.expert_matrices(layer, hidden_size))
 
     def _parameters_beside(self, matrices: Iterable[Projection]) -> int:
+        """Return the parameters of the two low-rank factors beside each matrix."""
         return sum(self.rank * (each.n_in + each.n_out) for each in matrices)
 
-    def _of_network(self, mlp: Mlp, token_size: int) -> Iterator[Projection]:
+    def _mlp_matrices(self, mlp: Mlp, token_size: int) -> Iterator[Projection]:
+        """Yield the matrices of a feed-forward network that have adapters."""
         width = mlp.intermediate_size
         up = Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
         inputs: tuple[Module, ...] = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
-        yield from self._adapted(up, inputs)
-        yield from self._adapted(Projection("down", width, token_size, "rows"), ("down_proj",))
+        yield from self._matrices_with_adapters(up, inputs)
+        yield from self._matrices_with_adapters(
+            Projection("down", width, token_size, "rows"), ("down_proj",)
+        )
 
-    def _adapted(self, matrix: Projection, modules: Sequence[Module]) -> Iterator[Projection]:
+    def _matrices_with_adapters(
+        self, matrix: Projection, modules: Sequence[Module]
+    ) -> Iterator[Projection]:
         """Yield the matrix; or where modules are named those of its parts, equal in width."""
         if not self.modules:
             yield matrix

@@ -141,6 +141,8 @@ class Architecture:
 
     @cached_property
     def parameters(self) -> ParameterCount:
+        """The parameters of the model, by where they are. Experts that a token does not visit are
+        not active."""
         h = self.hidden_size
         body = 0
         experts = 0
@@ -319,6 +321,8 @@ def _attention(
     qk_norm: bool,
     bias: bool,
 ) -> Attention:
+    """Return the attention of a shape: multi-head latent attention where that is given, else heads
+    of one size. Raise Invalid where the heads do not divide."""
     if mla is not None:
         return Attention(
             num_attention_heads=num_heads,

@@ -28,16 +28,16 @@ class Compression:
         """Return the projections that entries of `dim` elements are pooled from, and those of the
         gate."""
         return [
-            Projection("compressed", hidden_size, self._series(dim), "whole"),
-            Projection("compression_gate", hidden_size, self._series(dim), "whole"),
+            Projection("compressed", hidden_size, self._pooled_elements(dim), "whole"),
+            Projection("compression_gate", hidden_size, self._pooled_elements(dim), "whole"),
         ]
 
     def vectors(self, dim: int) -> int:
         """Return the number of parameters outside matrices: a bias for each place in a window, and
         the norm of an entry."""
-        return self.rate * self._series(dim) + dim
+        return self.rate * self._pooled_elements(dim) + dim
 
-    def _series(self, dim: int) -> int:
+    def _pooled_elements(self, dim: int) -> int:
         """Return the elements that are pooled of each token."""
         return 2 * dim if self.overlap else dim
 
@@ -256,14 +256,16 @@ class Attention:
             return min(self.sliding_window or seq_len, seq_len)
         if self.compression is None:
             chosen = None if self.indexer is None else self.indexer.top_k
-            return _mean_within(
+            return _mean_positions_seen(
                 min(filter(None, (self.sliding_window, chosen)), default=None),
                 seq_len,
                 chunked=self.chunked_attention,
             )
         entries = seq_len / self.compression.rate
         chosen = None if self.indexer is None else self.indexer.top_k
-        return _mean_within(self.sliding_window, seq_len) + _mean_within(chosen, entries)
+        return _mean_positions_seen(self.sliding_window, seq_len) + _mean_positions_seen(
+            chosen, entries
+        )
 
     def mean_scored(self, seq_len: float) -> float:
         """Return how many keys or entries the indexer scores for a query, on average."""
@@ -280,7 +282,7 @@ class Attention:
         return min(self.sliding_window or seq_len, seq_len) + min(chosen or entries, entries)
 
 
-def _mean_within(limit: float | None, length: float, *, chunked: bool = False) -> float:
+def _mean_positions_seen(limit: float | None, length: float, *, chunked: bool = False) -> float:
     """Return how many earlier positions each of `length` positions sees on average, where it sees
     at most the last `limit`, or only those of its chunk if `chunked`."""
     if limit is None or limit >= length:

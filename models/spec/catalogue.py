@@ -60,7 +60,7 @@ def architecture_shape(name: str) -> dict[str, Any]:
     """Return the fields that an architecture is made from (Architecture.from_shape). Raise
     UnknownName for an unknown name."""
     known = architecture(name).name
-    entry = next(entry for entry in _load("architectures") if entry["id"] == known)
+    entry = next(entry for entry in _load_entries("architectures") if entry["id"] == known)
     return {"name": known, **entry["shape"]}
 
 
@@ -85,10 +85,12 @@ def fabric_chip(fabric_id: str) -> str:
 @cache
 def chips() -> Mapping[str, Chip]:
     """Return every chip, by id and by alias."""
-    return _index((_priced(chip_from(entry)), entry["aliases"]) for entry in _load("chips"))
+    return _by_name(
+        (_with_list_price(chip_from(entry)), entry["aliases"]) for entry in _load_entries("chips")
+    )
 
 
-def _priced(unpriced: Chip) -> Chip:
+def _with_list_price(unpriced: Chip) -> Chip:
     """Return a chip with its list price, where one is published."""
     prices = list_prices(unpriced.id)
     return replace(unpriced, usd_per_chip_hour=prices[0].usd_per_chip_hour) if prices else unpriced
@@ -96,20 +98,22 @@ def _priced(unpriced: Chip) -> Chip:
 
 @cache
 def fabrics() -> Mapping[str, Fabric]:
-    return _index((_fabric_from(entry), entry.get("aliases", ())) for entry in _load("fabrics"))
+    return _by_name(
+        (_fabric_from(entry), entry.get("aliases", ())) for entry in _load_entries("fabrics")
+    )
 
 
 @cache
 def stacks() -> Mapping[str, Stack]:
     """Return every stack, by id and by alias. Fields that a stack leaves out are those of the stack
     that it is `like`."""
-    entries = {entry["id"]: entry for entry in _load("stacks")}
+    entries = {entry["id"]: entry for entry in _load_entries("stacks")}
 
     def read(entry: dict[str, Any]) -> Stack:
         whole = {**entries.get(entry.get("like", ""), {}), **entry}
         return Stack(**{name: as_tuples(value) for name, value in whole.items()})
 
-    return _index((read(entry), entry["aliases"]) for entry in entries.values())
+    return _by_name((read(entry), entry["aliases"]) for entry in entries.values())
 
 
 def as_tuples(value: Any) -> Any:
@@ -120,7 +124,7 @@ def as_tuples(value: Any) -> Any:
 @cache
 def architectures() -> Mapping[str, Architecture]:
     index: dict[str, Architecture] = {}
-    for entry in _load("architectures"):
+    for entry in _load_entries("architectures"):
         shape = dict(entry["shape"])
         if shape.get("mla"):
             shape["mla"] = MlaShape(**shape["mla"])
@@ -138,7 +142,7 @@ def families() -> Mapping[str, str]:
     Architectures without a model_type are left out."""
     return {
         name: entry["family"]
-        for entry in _load("architectures")
+        for entry in _load_entries("architectures")
         if "family" in entry
         for name in (entry["id"], *entry["aliases"])
     }
@@ -158,7 +162,7 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 def with_known_biases(own: Architecture) -> Architecture:
     """Return a model whose biases and norms nobody told, with those of the first shipped model that
     is otherwise equal. Return it unchanged where no shipped model is."""
-    known = _shipped_by_plain().get(_plain(own))
+    known = _shipped_by_stated().get(_without_seldom_stated(own))
     if known is None:
         return own
     return replace(
@@ -171,26 +175,26 @@ def with_known_biases(own: Architecture) -> Architecture:
 
 
 @cache
-def _shipped_by_plain() -> Mapping[Architecture, Architecture]:
+def _shipped_by_stated() -> Mapping[Architecture, Architecture]:
     """Return shipped models by their plain form, without biases and norms. The first of several
     models with one plain form is kept."""
     shipped: dict[Architecture, Architecture] = {}
     for known in architectures().values():
-        shipped.setdefault(_plain(known), known)
+        shipped.setdefault(_without_seldom_stated(known), known)
     return shipped
 
 
-def _plain(own: Architecture) -> Architecture:
+def _without_seldom_stated(own: Architecture) -> Architecture:
     """Return a model without the fields that sources seldom state, and without those that they
     state apart from the shape."""
-    layers = tuple(_plain_layer(layer) for layer in own.layers)
+    layers = tuple(_layer_without_seldom_stated(layer) for layer in own.layers)
     return replace(
         own, name="", vocab_size=0, tie_word_embeddings=False, mtp_layers=0, layers=layers
     )
 
 
 @lru_cache(_PLAIN_LAYERS)
-def _plain_layer(layer: Layer) -> Layer:
+def _layer_without_seldom_stated(layer: Layer) -> Layer:
     attention, block = layer.attention, layer.feed_forward
     if attention:
         attention = replace(
@@ -263,14 +267,16 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
 @cache
 def _fabric_chips() -> Mapping[str, str]:
     """Return the id of the chip of every fabric, by the id of the fabric."""
-    return {entry["id"]: entry["chip"] for entry in _load("fabrics")}
+    return {entry["id"]: entry["chip"] for entry in _load_entries("fabrics")}
 
 
 @cache
 def _described_fabrics() -> Mapping[str, Fabric]:
     """Return the fabrics of published runs, by the words that describe their cluster there."""
     return {
-        text: _fabric_from(entry) for entry in _load("fabrics") for text in entry.get("printed", ())
+        text: _fabric_from(entry)
+        for entry in _load_entries("fabrics")
+        for text in entry.get("printed", ())
     }
 
 
@@ -295,11 +301,11 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
     return Fabric(id=entry["id"], levels=tuple(levels), torus=of_chip.torus, source=entry["source"])
 
 
-def _load(name: str) -> list[dict[str, Any]]:
+def _load_entries(name: str) -> list[dict[str, Any]]:
     return json.loads((files("models") / f"data/{name}.json").read_text())
 
 
-def _index(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
+def _by_name(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
     """Return values by their id and by their aliases, in one mapping."""
     index: dict[str, Any] = {}
     for value, aliases in items:
@@ -308,14 +314,14 @@ def _index(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
     return index
 
 
-def _normal(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def _bare(name: str) -> str:
+def _without_vendor_words(name: str) -> str:
     """Return a name of hardware without the words that vendors, drivers and clouds put before it:
     h200 for NVIDIA H200, p5.48xlarge for ml.p5.48xlarge."""
-    return _BEFORE_HARDWARE.sub("", _normal(name))
+    return _BEFORE_HARDWARE.sub("", _normalise_name(name))
 
 
 def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
@@ -330,8 +336,11 @@ def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     differ. Return None where no hardware has the name."""
     if found := _named(name, index):
         return found
-    searched_name = _bare(name)
-    return next((value for known, value in index.items() if _bare(known) == searched_name), None)
+    searched_name = _without_vendor_words(name)
+    return next(
+        (value for known, value in index.items() if _without_vendor_words(known) == searched_name),
+        None,
+    )
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:
@@ -346,5 +355,7 @@ def _named(name: str, index: Mapping[str, T]) -> T | None:
     no value has the name."""
     if name in index:
         return index[name]
-    searched_name = _normal(name)
-    return next((value for known, value in index.items() if _normal(known) == searched_name), None)
+    searched_name = _normalise_name(name)
+    return next(
+        (value for known, value in index.items() if _normalise_name(known) == searched_name), None
+    )

@@ -73,21 +73,21 @@ class Torus:
         two dims, have powers of two as dims (https://cloud.google.com/tpu/docs/v5p, .../v6e).
         """
         num_chips = math.prod(shape)
-        unit = self._unit(num_chips)
+        unit = self._common_divisor(num_chips)
         whole = all(n % unit == 0 if unit > 1 else n & (n - 1) == 0 for n in shape)
         return num_chips <= self.max_chips and whole
 
     def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
         """Return the most cubic slice shape of `num_chips`; None where there is none."""
-        unit = self._unit(num_chips)
+        unit = self._common_divisor(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
-        in_units = _factor_tuples(num_chips // unit**self.ndim, self.ndim)
+        in_units = _ordered_factors(num_chips // unit**self.ndim, self.ndim)
         shapes = [tuple(unit * n for n in shape) for shape in in_units]
         slices = filter(self.is_slice, shapes)
         return min(slices, key=lambda shape: (max(shape), sum(shape)), default=None)
 
-    def _unit(self, num_chips: int) -> int:
+    def _common_divisor(self, num_chips: int) -> int:
         """Return the number that divides every dim of a slice of so many chips."""
         return self.wrap_length if self.ndim == 3 and num_chips >= self.wrap_length**3 else 1
 
@@ -325,7 +325,7 @@ class Cluster:
     def dims(self) -> tuple[Dim, ...]:
         """The dims from the inside out, without those that the job does not reach; neighbours with
         equal links are merged. Raise Invalid where the links do not join all devices."""
-        return _merged([*self._torus_dims(), *self._switched_dims()], self.num_devices)
+        return _merge_dims([*self._torus_dims(), *self._switched_dims()], self.num_devices)
 
     def _torus_dims(self) -> Iterator[Dim]:
         """Yield the dies of a chip, then the dims of a slice from the last one, the innermost, to
@@ -348,6 +348,8 @@ class Cluster:
             )
 
     def _switched_dims(self) -> Iterator[Dim]:
+        """Yield the switched levels from the inside out, each with the devices that it joins
+        together with those inside it."""
         per_chip = self.chip.devices_per_chip
         levels_in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
@@ -470,7 +472,7 @@ class Cluster:
         return size
 
 
-def _merged(dims: list[Dim], n: int) -> tuple[Dim, ...]:
+def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
     """Return the dims that join the n devices of a job. Dims that add no device are left out, and
     switched neighbours with equal links are merged. Raise Invalid where the dims join fewer
     devices."""
@@ -480,7 +482,7 @@ def _merged(dims: list[Dim], n: int) -> tuple[Dim, ...]:
         if dim.domain <= previous or previous >= n:
             continue
         is_switch = dim.kind == "switch" and dim.peer_gb_s is None
-        if kept and is_switch and _links(kept[-1]) == _links(dim):
+        if kept and is_switch and _link_properties(kept[-1]) == _link_properties(dim):
             kept.pop()
         kept.append(dim)
     joined = kept[-1].domain if kept else 1
@@ -490,12 +492,12 @@ def _merged(dims: list[Dim], n: int) -> tuple[Dim, ...]:
     return tuple(kept)
 
 
-def _links(dim: Dim) -> tuple[str, str, float]:
+def _link_properties(dim: Dim) -> tuple[str, str, float]:
     """Return the properties by which the links of a dim are told from those of another."""
     return dim.kind, dim.scale, dim.gb_s
 
 
-def _factor_tuples(n: int, ndim: int) -> list[tuple[int, ...]]:
+def _ordered_factors(n: int, ndim: int) -> list[tuple[int, ...]]:
     """Return the non-decreasing tuples of `ndim` positive integers whose product is `n`."""
     if ndim == 1:
         return [(n,)]
@@ -503,6 +505,6 @@ def _factor_tuples(n: int, ndim: int) -> list[tuple[int, ...]]:
         (d, *rest)
         for d in range(1, round(n ** (1 / ndim)) + 1)
         if n % d == 0
-        for rest in _factor_tuples(n // d, ndim - 1)
+        for rest in _ordered_factors(n // d, ndim - 1)
         if rest[0] >= d
     ]

@@ -116,6 +116,7 @@ class Layout:
             raise Invalid("layout.zero_stage", self.zero_stage, "must be 0, 1, 2 or 3")
 
     def _check_recompute(self) -> None:
+        """Raise Invalid where modules or a number of layers do not go with the recompute policy."""
         modules = self.recompute_modules
         layers = self.recompute_layers
         if not set(modules) <= set(MODULES):
@@ -128,6 +129,7 @@ class Layout:
             raise Invalid("layout.recompute_layers", layers, rule)
 
     def _check_layers_per_chunk(self) -> None:
+        """Raise Invalid where the stated layers are no partition of these chunks."""
         layers = self.layers_per_chunk
         if not layers:
             return
@@ -241,6 +243,8 @@ class Layouts(Columns):
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> Layouts:
+        """Return layouts as columns. Choices become their codes, and layers of chunks become
+        characters."""
         rows = list(layouts)
         columns: dict[str, Array] = {}
         for field in fields(cls):
@@ -310,9 +314,11 @@ _DTYPES: dict[str, type] = {
 """The types of the columns that do not hold integers."""
 
 
-def active_axes(x: Layouts) -> Array:
+def active_axes(layouts: Layouts) -> Array:
     """Return the axes that have more than one rank, as bits in the order of AXES, of shape (n,)."""
-    return np.asarray(sum((getattr(x, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES)))
+    return np.asarray(
+        sum((getattr(layouts, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES))
+    )
 
 
 @cache

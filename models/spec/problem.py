@@ -11,12 +11,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import Architecture
 from models.spec.encoder import Encoder
-from models.spec.flops import (
-    encoder_flops,
-    head_forward_flops,
-    layer_forward_flops,
-    model_flops,
-)
+from models.spec.flops import encoder_flops, head_forward_flops, layer_forward_flops, model_flops
 from models.spec.hardware import Chip, Cluster
 from models.spec.identity import cached_by_identity
 from models.spec.moments import mean_moment_bytes
@@ -214,14 +209,14 @@ class Problem:
     @property
     def gradient_bytes(self) -> float:
         """The bytes of an accumulated gradient."""
-        return self._of_gradient(self.stack.gradient_bytes)
+        return self._gradient_element_bytes(self.stack.gradient_bytes)
 
     @property
     def reduce_bytes(self) -> float:
         """The bytes of a gradient on the wire."""
-        return self._of_gradient(self.stack.reduce_bytes or self.stack.gradient_bytes)
+        return self._gradient_element_bytes(self.stack.reduce_bytes or self.stack.gradient_bytes)
 
-    def _of_gradient(self, stack_bytes: float) -> float:
+    def _gradient_element_bytes(self, stack_bytes: float) -> float:
         own = self.workload.number_format.activation_bytes
         return max(stack_bytes, own) if self.workload.master_weights else own
 

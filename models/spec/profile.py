@@ -390,15 +390,15 @@ class Profile:
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Return the neighbourhood of step time of the narrowest scope that has one. `scopes` come
         widest first. Where none has one, the neighbourhood is the residual spread."""
-        return self._narrowest(self.neighbourhoods, scopes).seen_from(self.between_sources)
+        return self._of_narrowest_scope(self.neighbourhoods, scopes).seen_from(self.between_sources)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Return the neighbourhood of peak memory of the narrowest scope that has one, or the
         residual spread where none has one."""
-        narrowest = self._narrowest(self.memory_neighbourhoods, scopes)
+        narrowest = self._of_narrowest_scope(self.memory_neighbourhoods, scopes)
         return narrowest.seen_from(self.memory_between_sources)
 
-    def _narrowest(
+    def _of_narrowest_scope(
         self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]
     ) -> Neighbourhood:
         known = {one.scope: one for one in neighbourhoods}
@@ -432,14 +432,16 @@ class Profile:
         """Return the coefficients of a problem with these scopes. `offsets` are added to single
         terms, for draws."""
         if offsets:
-            return self._moved_by(scopes, offsets)
+            return self._coefficients_with_offsets(scopes, offsets)
         return self._mean_coefficients(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
     def _mean_coefficients(self, scopes: frozenset[str]) -> Coefficients:
-        return self._moved_by(scopes, {})
+        return self._coefficients_with_offsets(scopes, {})
 
-    def _moved_by(self, scopes: Collection[str], offsets: Mapping[TermKey, Array]) -> Coefficients:
+    def _coefficients_with_offsets(
+        self, scopes: Collection[str], offsets: Mapping[TermKey, Array]
+    ) -> Coefficients:
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean

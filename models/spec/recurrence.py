@@ -172,8 +172,8 @@ class DeltaNet(Recurrence):
             Projection("v", hidden_size, self.values, "columns", fused=True),
             Projection("beta", hidden_size, self.num_heads, "columns", fused=True),
         ]
-        found += _through(self.decay_rank, "decay", hidden_size, self._decays)
-        found += _through(self.gate_rank, "gate", hidden_size, self.values)
+        found += _projections_through(self.decay_rank, "decay", hidden_size, self._decays)
+        found += _projections_through(self.gate_rank, "gate", hidden_size, self.values)
         return [*found, Projection("out", self.values, hidden_size, "rows")]
 
     @property
@@ -307,7 +307,7 @@ class ShortConvolution(Recurrence):
         return 3 * self.values
 
 
-def _through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:
+def _projections_through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:
     """Return one projection, or two with `rank` elements between them."""
     if rank is None:
         return [Projection(name, n_in, n_out, "columns", fused=True)]

@@ -12,13 +12,7 @@ from models.errors import Invalid
 from models.spec.hardware import MAX_CHIPS
 from models.spec.layer import Layer
 from models.spec.layout import AXES, PLACEMENTS
-from models.spec.recompute import (
-    MODULES,
-    STACK_SELECTIVE,
-    Recomputed,
-    policy_code,
-    recomputed,
-)
+from models.spec.recompute import MODULES, STACK_SELECTIVE, Recomputed, policy_code, recomputed
 
 Kernel = Literal[
     "auto",

@@ -134,11 +134,11 @@ class Switch:
     def default_at(self, year: float | None = None) -> Dated:
         """Return what the framework did that year when it was told nothing; without a year, what it
         does now."""
-        return _at(self.defaults, year)
+        return _value_at(self.defaults, year)
 
     def taken_at(self, year: float | None = None) -> Dated:
         """Return what tuned recipes set that year; without a year, what they set now."""
-        return _at(self.taken, year)
+        return _value_at(self.taken, year)
 
     @property
     def arguments(self) -> frozenset[str]:
@@ -208,7 +208,7 @@ def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack
     defaults, unless the organisation makes the framework."""
     table = _tables().get(stack.id, _NO_TABLE)
     published = {
-        one.field: _at(one.published, year).value for one in table.switches if one.published
+        one.field: _value_at(one.published, year).value for one in table.switches if one.published
     }
     stack = changed(stack, published)
     if organisation in table.makers:
@@ -328,7 +328,7 @@ def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
         one
         for one in switch.settings
         if all(
-            _same(given.get(name), value) or (name in one.any_value and name in given)
+            _has_value(given.get(name), value) or (name in one.any_value and name in given)
             for name, value in one.arguments.items()
         )
     ]
@@ -339,7 +339,7 @@ def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
     return max(fitting, key=lambda one: len(one.arguments))
 
 
-def _same(given: Any, value: Any) -> bool:
+def _has_value(given: Any, value: Any) -> bool:
     """Say whether an argument has a value, however it is written. A flag that is left out is
     off."""
     if isinstance(value, (list, tuple)):
@@ -349,7 +349,7 @@ def _same(given: Any, value: Any) -> bool:
     return str(given).lower() == str(value).lower()
 
 
-def _at(values: Sequence[Dated], year: float | None) -> Dated:
+def _value_at(values: Sequence[Dated], year: float | None) -> Dated:
     """Return the value of a year: the last that had come by then, or else the first."""
     if year is None:
         return values[-1]
@@ -361,6 +361,8 @@ def _has_come(since: float, year: float) -> bool:
 
 
 def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
+    """Say whether tensor-parallel traffic may run beside compute: with sequence parallelism, in a
+    precision for which the stack has it."""
     precision = problem.workload.precision
     return (
         layout.tp > 1
@@ -471,10 +473,10 @@ def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, flo
         name=entry["name"],
         condition=entry.get("condition", "always"),
         settings=tuple(_setting_from(one) for one in entry.get("settings", ())),
-        defaults=_dated(entry.get("defaults", own), known),
-        taken=_dated(entry.get("taken", own), known),
+        defaults=_dated_values(entry.get("defaults", own), known),
+        taken=_dated_values(entry.get("taken", own), known),
         source=entry["source"],
-        published=_dated(entry.get("published", ()), known),
+        published=_dated_values(entry.get("published", ()), known),
         of_script=entry.get("of_script", False),
         numerics=entry.get("numerics", False),
         rarely_set=entry.get("rarely_set", False),
@@ -491,7 +493,7 @@ def _setting_from(entry: Mapping[str, Any]) -> Setting:
     return Setting(
         value=catalogue.as_tuples(entry["value"]),
         arguments=arguments,
-        words=entry.get("words") or _words({**arguments, **entry.get("needs", {})}),
+        words=entry.get("words") or _arguments_as_written({**arguments, **entry.get("needs", {})}),
         with_zero=with_zero,
         needs=entry.get("needs", {}),
         any_value=tuple(entry.get("any_value", ())),
@@ -502,13 +504,15 @@ def _setting_from(entry: Mapping[str, Any]) -> Setting:
     )
 
 
-def _words(arguments: Mapping[str, Any]) -> str:
+def _arguments_as_written(arguments: Mapping[str, Any]) -> str:
     """Return arguments as they are written: flags with dashes and a space, keys with an equals
     sign."""
-    return " ".join(_word(name, value) for name, value in arguments.items()) or NOTHING
+    return (
+        " ".join(_argument_as_written(name, value) for name, value in arguments.items()) or NOTHING
+    )
 
 
-def _word(name: str, value: Any) -> str:
+def _argument_as_written(name: str, value: Any) -> str:
     is_flag = name.startswith("--")
     if isinstance(value, list):
         value = (" " if is_flag else ",").join(map(str, value))
@@ -518,19 +522,21 @@ def _word(name: str, value: Any) -> str:
     return f"{name}={text}"
 
 
-def _dated(entries: Iterable[Mapping[str, Any]], known: Mapping[str, float]) -> tuple[Dated, ...]:
+def _dated_values(
+    entries: Iterable[Mapping[str, Any]], known: Mapping[str, float]
+) -> tuple[Dated, ...]:
     dated = [
         Dated(
             value=catalogue.as_tuples(one["value"]),
             release=one.get("release"),
-            since=_since(one, known),
+            since=_first_year(one, known),
         )
         for one in entries
     ]
     return tuple(sorted(dated, key=lambda one: one.since))
 
 
-def _since(entry: Mapping[str, Any], known: Mapping[str, float]) -> float:
+def _first_year(entry: Mapping[str, Any], known: Mapping[str, float]) -> float:
     """Return the year from which an entry holds: its own, or else that of its release."""
     if "since" in entry:
         return float(entry["since"])

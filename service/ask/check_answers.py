@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.advice.layout_check import BrokenRule, LayoutCheck, nearest_cures
+from models.advice.layout_check import LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
+from models.advice.rule_cures import BrokenRule, nearest_cures
 from models.advice.single_changes import SingleChange
 from models.layouts.rule_sources import rule_source
 from models.layouts.rules import broken_rules

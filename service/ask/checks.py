@@ -53,7 +53,7 @@ class Checks:
             should_continue=deadline,
             oom_gib=least_failed_gib(failed),
             accepts=expressible_in_format(job),
-            said=None if job.changes is None else job.changes.in_settings,
+            express=None if job.changes is None else job.changes.in_settings,
         )
         answer = check_answer(job, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))

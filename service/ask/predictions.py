@@ -8,7 +8,9 @@ from typing import Any
 
 from models.advice.implausible_values import implausible_values
 from models.errors import Invalid
-from models.layouts.rules import BATCH_FIELD, RULES, Rule, first_broken, nearest_batches
+from models.layouts.mesh_rules import BATCH_FIELD, nearest_batches
+from models.layouts.rule import Rule
+from models.layouts.rules import RULES, first_broken
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -3,8 +3,9 @@ is not of its layout."""
 
 from __future__ import annotations
 
-from models.advice.layout_check import BrokenRule, LayoutCheck
+from models.advice.layout_check import LayoutCheck
 from models.advice.remedies import must_change
+from models.advice.rule_cures import BrokenRule
 from models.cost.memory_uncertainty import percent
 from models.cost.predictions import MEMORY_TERMS, in_gib
 from models.layouts.rule_sources import rule_source

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.errors import Invalid
+from models.layouts.rule import Rule
 from models.layouts.rule_sources import rule_source
-from models.layouts.rules import Rule
 from models.spec import catalogue
 from service.errors import Refused
 from service.field_violations import MAX_VALUE_CHARACTERS, truncate, violation_of_pydantic

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from models.advice.layout_check import BrokenRule, LayoutCheck
+from models.advice.layout_check import LayoutCheck
 from models.advice.layout_warnings import LayoutWarning
+from models.advice.rule_cures import BrokenRule
 from models.advice.single_changes import SingleChange
 from models.cost.memory_uncertainty import percent
 from models.errors import Invalid

@@ -22,7 +22,8 @@ import numpy as np
 
 from models.cost import kernels
 from models.cost.collectives import time
-from models.cost.facts import coefficient_records, question
+from models.cost.facts import coefficient_records
+from models.cost.problem_records import question
 from models.cost.single_operations import collective_cost, gemm_seconds
 from models.errors import DomainError
 from models.spec import catalogue

@@ -10,7 +10,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
 from models.layouts.complexity import POINTS, TERM_WORDS
-from models.layouts.rules import RULES, Rule
+from models.layouts.rule import Rule
+from models.layouts.rules import RULES
 from models.spec import catalogue
 from models.spec.hardware import Fabric
 from models.spec.switches import NOTHING, Switch, setting_of, switches_of

@@ -20,7 +20,8 @@ from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.predictions import Predictions, predict
 from models.layouts.complexity import complexity
 from models.layouts.factors import ordered_factorisations
-from models.layouts.rules import RULES, Rule
+from models.layouts.rule import Rule
+from models.layouts.rules import RULES
 from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.hardware import GIB
 from models.spec.layout import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from models.cost.stage_partition import layers_of_chunks
+from models.cost.pipeline.stage_partition import layers_of_chunks
 from models.errors import Invalid
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from models.columns import Array
-from models.cost import pipeline
-from models.cost.pipeline import StageTimes
+from models.cost.pipeline.bubble import StageTimes, bubble, scratch_for
+from models.cost.pipeline.layer_split import Layers, layers_of
+from models.cost.pipeline.schedules import run
+from models.cost.pipeline.stage_partition import partition
 from models.cost.rows import StageTables
-from models.cost.schedules import run
-from models.cost.stage_partition import Layers, layers_of, partition
 from models.spec.layout import SCHEDULES, Layout, Layouts
 
 Runs = Sequence[tuple[int, int]]
@@ -33,14 +33,14 @@ def model(
     costs: Sequence[float] = COSTS,
     *,
     mtp_layers: int = 0,
-    embedding: float = 0.0,
+    encoder: float = 0.0,
     by_threshold: bool = False,
 ) -> Layers:
     """The layers of a model with these runs, where a layer of each kind costs so many FLOPs."""
     problem: Any = SimpleNamespace(
         architecture=SimpleNamespace(layer_runs=tuple(runs), mtp_layers=mtp_layers),
         forward_flops=(tuple(costs), float(head)),
-        encoder_flops=float(embedding),
+        encoder_flops=float(encoder),
         stack=SimpleNamespace(splits_by_threshold=by_threshold),
     )
     return layers_of(problem)
@@ -79,7 +79,7 @@ class Pipeline:
         """Seconds that each stage is idle, in closed form, (pp,)."""
         x = self.layout
         idle = np.full(len(self.tables.kind[0]), np.nan)
-        pipeline.bubble(
+        bubble(
             SCHEDULES.index(x.schedule),
             x.pp,
             x.virtual_stages,
@@ -88,7 +88,7 @@ class Pipeline:
             self.tables,
             self._times,
             idle,
-            pipeline.scratch_for(self.tables),
+            scratch_for(self.tables),
         )
         return idle[self._kind]
 

@@ -18,7 +18,8 @@ import pytest
 
 from models.columns import Array
 from models.cost.collectives import Cost, Links, links_of, time
-from models.cost.facts import coefficient_records, question
+from models.cost.facts import coefficient_records
+from models.cost.problem_records import question
 from models.cost.rows import rows_of
 from models.layouts.groups import (
     CP,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.cost.again import computed_again
 from models.cost.compute import (
     SETTLED_YEARS,
     body_traffic,
@@ -17,12 +16,13 @@ from models.cost.compute import (
     layer_time,
     overhead,
 )
-from models.cost.facts import ALL_PIECES, coefficient_records, policy_numbers
-from models.cost.facts import question as asked
+from models.cost.facts import ALL_PIECES, coefficient_records
 from models.cost.kernels import linear
 from models.cost.predictions import predict
+from models.cost.problem_records import policy_numbers
+from models.cost.problem_records import question as asked
+from models.cost.recomputation import recompute_seconds
 from models.cost.shard import Shard
-from models.cost.step import repeated_pieces
 from models.spec import catalogue
 from models.spec.architecture import Architecture, MoeShape
 from models.spec.feed_forward import Moe
@@ -183,10 +183,10 @@ def seconds_again(
     numbers = np.array(policies)
     q, record = asked(problem, numbers), coefficient_records(c)[0]
     pieces = np.empty(len(ALL_PIECES))
-    wanted = repeated_pieces(q.policies)
+    wanted = q.repeated_pieces
     forward = layer_time(q.facts[0], q.layers[-1], shard, record, wanted, pieces).forward
     rows = np.searchsorted(policy_numbers(numbers), numbers)
-    return np.array([computed_again(q.policies[row, -1], forward, pieces) for row in rows])
+    return np.array([recompute_seconds(q.policies[row, -1], forward, pieces) for row in rows])
 
 
 def test_fusing_norms_and_then_the_rest_saves_time() -> None:

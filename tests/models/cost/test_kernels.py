@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from models.cost.facts import coefficient_records
-from models.cost.facts import question as asked
 from models.cost.kernels import attention, linear
 from models.cost.predictions import predict
+from models.cost.problem_records import question as asked
 from models.spec import catalogue
 from models.spec.attention import Indexer
 from models.spec.layer import Layer

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.cost.facts import ALL_PIECES, coefficient_records, policy_numbers, record_type
-from models.cost.facts import question as asked
+from models.cost.facts import ALL_PIECES, coefficient_records, record_type
 from models.cost.memory import layer_size
 from models.cost.mesh import Part, set_shard
 from models.cost.predictions import Predictions, predict
+from models.cost.problem_records import policy_numbers
+from models.cost.problem_records import question as asked
 from models.cost.shard import Shard
-from models.cost.step import repeated_pieces
 from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
@@ -66,7 +66,7 @@ def kept_bytes(problem: Problem, policies: list[int], ep: int = 1) -> np.ndarray
     again, kept = np.empty((2, different, kinds + 2))
     shard, pieces = Shard(tokens, tokens, 1.0, float(ep), 1.0), np.empty(len(ALL_PIECES))
     set_shard(
-        q, shard, shard, c, repeated_pieces(q.policies), parts, again, kept, pieces,
+        q, shard, shard, c, parts, again, kept, pieces,
     )  # fmt: skip
     return kept[np.searchsorted(policy_numbers(numbers), numbers), 0]
 

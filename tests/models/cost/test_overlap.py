@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.cost import facts
+from models.cost import facts, problem_records
 from models.cost.collectives import links_of, time
 from models.cost.layout_parts import LayoutParts
 from models.cost.predictions import Predictions, predict
@@ -137,7 +137,7 @@ def test_the_host_s_collectives_hide_beside_what_the_device_does(micro_batch: in
 
 def send_seconds(problem: Problem, rows: Layouts, c: Coefficients) -> float:
     """Of the activations of a micro-batch of the only layout, whose tokens no axis divides."""
-    q, of_c = facts.question(problem, np.array([NONE])), facts.coefficient_records(c)[0]
+    q, of_c = problem_records.question(problem, np.array([NONE])), facts.coefficient_records(c)[0]
     (row,) = rows_of(rows, np.array([NONE]), np.zeros(1))
     room, dispatch = groups_for(q.order), np.empty((len(q.layers), 2))
     links = links_of(q.facts[0], q.layers, q.dims, q.order, row, of_c, room, dispatch)

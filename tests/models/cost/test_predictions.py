@@ -13,6 +13,7 @@ import pytest
 
 from models.columns import Array
 from models.cost.facts import coefficient_records
+from models.cost.pipeline.stage_partition import layers_of_chunks
 from models.cost.predictions import (
     MEMORY_TERMS,
     TIME_TERMS,
@@ -21,7 +22,6 @@ from models.cost.predictions import (
     predict,
     step_costs_under_each,
 )
-from models.cost.stage_partition import layers_of_chunks
 from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.layout import PLACEMENTS, TORUS_AXES, Layout, Layouts

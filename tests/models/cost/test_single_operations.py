@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from models.columns import Array
 from models.cost.collectives import Cost, all_to_all, domains_in_reach, gather, links_of, reduce
 from models.cost.collectives import time as time_of
-from models.cost.facts import LayerFacts, coefficient_records, question, record_type
+from models.cost.facts import LayerFacts, coefficient_records, record_type
+from models.cost.problem_records import question
 from models.cost.rows import rows_of
 from models.cost.single_operations import collective_cost
 from models.layouts.groups import DP_SHARD, TP, groups_for, set_group, set_groups

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
+from models.layouts.rule import Rule
 from models.layouts.rule_sources import rule_source
-from models.layouts.rules import RULES, RULES_BY_NAME, Rule
+from models.layouts.rules import RULES, RULES_BY_NAME
 from models.spec import catalogue
 from tests.paths import ROOT
 

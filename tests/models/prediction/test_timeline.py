@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from models.cost.schedules import run
+from models.cost.pipeline.schedules import run
 from models.errors import Invalid
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import first_broken

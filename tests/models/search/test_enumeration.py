@@ -600,7 +600,7 @@ def test_a_second_search_with_what_the_first_knows_finds_both_sides_again(chip: 
     )
     held = Incumbent(goal)
     first = search_module._Search(tables, held, run_to_completion).run()
-    second = search_module._Search(tables, held.again(), run_to_completion).run()
+    second = search_module._Search(tables, held.for_second_search(), run_to_completion).run()
     for before, after in ((first.without, second.without), (first.with_pp, second.with_pp)):
         assert before is not None
         assert after is not None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from models.cost.pipeline import micro_batch_group
+from models.cost.pipeline.bubble import micro_batch_group
 from models.spec.layout import AXES, TORUS_AXES
 from models.spec.problem import Problem
 from models.spec.recompute import MODULES

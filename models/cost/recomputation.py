@@ -10,7 +10,7 @@ from models.cost.memory import Activations
 
 
 @compiled
-def computed_again(policy: PolicyFacts, forward: float, pieces: Array) -> float:
+def recompute_seconds(policy: PolicyFacts, forward: float, pieces: Array) -> float:
     """Return the seconds that a policy adds to a layer's backward."""
     if policy.whole:
         return forward - pieces[LAST_PRODUCT] if policy.skips_last else forward

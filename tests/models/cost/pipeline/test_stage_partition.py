@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.columns import Array
+from models.cost.pipeline.layer_split import Layers, layers_of
+from models.cost.pipeline.stage_partition import layers_of_chunks, partition, partitions
 from models.cost.rows import StageTables
-from models.cost.stage_partition import (
-    Layers,
-    layers_of,
-    layers_of_chunks,
-    partition,
-    partitions,
-)
 from models.spec.layout import Layout, Layouts
 from tests.long import examples
 from tests.models.cost.pipelines import Runs, model
@@ -42,8 +37,8 @@ def counts(layers: Layers, layout: Layout) -> Array:
 def costs_of(layers: Layers, chunks: Array) -> Array:
     """What the layers of chunks cost that have so many, the first one with the encoder of images,
     and the last one with the head."""
-    costs = np.diff(layers.upto[np.append(0, np.cumsum(chunks))])
-    costs[0] += layers.embedding
+    costs = np.diff(layers.flops_before[np.append(0, np.cumsum(chunks))])
+    costs[0] += layers.encoder
     costs[-1] += layers.head
     return costs
 
@@ -62,8 +57,8 @@ def largest_of_best(costs: Array, chunks: int) -> float:
 def test_a_balanced_partition_has_the_least_slowest_stage(
     runs: Runs, head: float, encoder: float, pp: int
 ) -> None:
-    layers = model(runs, head, embedding=encoder)
-    each = np.diff(layers.upto)
+    layers = model(runs, head, encoder=encoder)
+    each = np.diff(layers.flops_before)
     if len(each) < pp:
         return
     each[0] += encoder
@@ -76,7 +71,7 @@ def test_a_balanced_partition_has_the_least_slowest_stage(
 def test_early_stages_have_the_fewest_layers(
     runs: Runs, head: float, encoder: float, pp: int
 ) -> None:
-    layers = model(runs, head, embedding=encoder)
+    layers = model(runs, head, encoder=encoder)
     n = len(layers.kind)
     if n < pp:
         return
@@ -91,12 +86,12 @@ def test_early_stages_have_the_fewest_layers(
 def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_be(
     runs: Runs, head: float, encoder: float, pp: int
 ) -> None:
-    layers = model(runs, head, embedding=encoder)
+    layers = model(runs, head, encoder=encoder)
     if len(layers.kind) < pp:
         return
     level, plain = (counts(layers, balanced(pp, which)) for which in ("zero_bubble", "1f1b"))
     assert level[-1] == plain[-1]
-    before_last = np.diff(layers.upto)[: -level[-1]]
+    before_last = np.diff(layers.flops_before)[: -level[-1]]
     before_last[0] += encoder
     made = costs_of(layers, level)[:-1]
     assert made.max() == pytest.approx(largest_of_best(before_last, pp - 1))
@@ -107,7 +102,7 @@ def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: Runs, head: int, pp:
     """Against its loop over blocks (src/nanotron/models/base.py, build_model), less its last block,
     the head."""
     layers = model(runs, head, [1.0, 6.0], by_threshold=True)
-    upto = layers.upto[1:]
+    upto = layers.flops_before[1:]
     if len(upto) < pp:
         return
     thresholds = [(upto[-1] + head) * (rank + 1) / pp for rank in range(pp)]
@@ -208,7 +203,7 @@ def test_where_layers_differ_late_stages_have_one_more_or_early_ones_if_those_ar
         rounds = np.arange(v)[:, None]
         chunks = of_stages // v + (rounds < of_stages % v)
         whole = np.hstack([chunks, made[:, -1:]]).ravel()
-        costs = np.diff(layers.upto[np.append(0, np.cumsum(whole))]).reshape(v, pp)
+        costs = np.diff(layers.flops_before[np.append(0, np.cumsum(whole))]).reshape(v, pp)
         slowest.append(costs.sum(axis=0)[:-1].max())
     takes_early = slowest[1] < slowest[0] * (1 - 1e-9)
     assert stages.tolist() == (early if takes_early else late).tolist()
@@ -280,7 +275,7 @@ def test_with_both_ends_on_one_the_slowest_stage_has_least(
     """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a
     layer; within a layer where layers differ."""
     n = 2 * pairs + more
-    layers = model([(0, cheap), (1, n - cheap)], head, embedding=encoder)
+    layers = model([(0, cheap), (1, n - cheap)], head, encoder=encoder)
 
     def slowest(chunks: Array) -> float:
         costs = costs_of(layers, chunks)

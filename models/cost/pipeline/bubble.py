@@ -14,18 +14,17 @@ Under the first four schedules all stages end together, after
 
 afab            ΣF + (m-1) max F + ΣB + (m-1) max B
                 GPipe, arXiv 1811.06965
-1f1b            models.cost.makespan.one_f_one_b; with equal stages (m+p-1)(F+B);
-                arXiv 2006.09503
-interleaved     models.cost.makespan.interleaved; with equal stages m (F+B) + (p-1)(F+B)/v;
+1f1b            makespan.one_f_one_b; with equal stages (m+p-1)(F+B); arXiv 2006.09503
+interleaved     interleaved.interleaved; with equal stages m (F+B) + (p-1)(F+B)/v;
                 arXiv 2104.04473 §2.2
-zero_bubble     models.cost.makespan.zero_bubble, with as many micro-batches in flight on every
-                stage as on the first; with equal stages, m >= p and W at most F and I,
-                m (F+B) + (p-1)(F+B-2W); arXiv 2401.10241 table 2 (ZB-H1)
+zero_bubble     makespan.zero_bubble, with as many micro-batches in flight on every stage as on the
+                first; with equal stages, m >= p and W at most F and I, m (F+B) + (p-1)(F+B-2W);
+                arXiv 2401.10241 table 2 (ZB-H1)
 
 A stage is then idle for that time less its own work, m (F+B). Under the others it is idle for
 
-zero_bubble_v   models.cost.makespan.zero_bubble_v, of chunks that take the mean of those of the
-                other stages; ScheduleZBVZeroBubble of torch.distributed.pipelining
+zero_bubble_v   makespan.zero_bubble_v, from the mean of its own chunks and of those of the other
+                stages; ScheduleZBVZeroBubble of torch.distributed.pipelining
 dualpipe        max(2F, F+I-F1) + max(I-W, 0), with F, I and W of all the other stages of a half and
                 F1 their mean F; with equal stages and F = I it is (p/2-1)(F+B + B-3W);
                 arXiv 2412.19437 table 2
@@ -39,8 +38,8 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import inlined
-from models.cost import makespan
-from models.cost.makespan import PASSES
+from models.cost.pipeline import interleaved, makespan
+from models.cost.pipeline.makespan import PASSES, ChunkSeconds
 from models.cost.rows import StageTables
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
 
@@ -79,9 +78,9 @@ class PathScratch(NamedTuple):
 
     stage: Array
     forward: Array
-    """Records of models.cost.makespan.StagePasses."""
+    """Records of models.cost.pipeline.makespan.StagePasses."""
     backward: Array
-    """Records of models.cost.makespan.StagePasses."""
+    """Records of models.cost.pipeline.makespan.StagePasses."""
 
 
 def scratch_for(tables: StageTables) -> PathScratch:
@@ -200,9 +199,11 @@ def _idle_between_others(
     if schedule == DUALPIPE:
         return _dualpipe(pp, forward / 2, to_input / 2, weight / 2)
     chunks = 2 * (pp - 1)
-    return makespan.zero_bubble_v(
-        pp, micro_batches, forward / chunks, to_input / chunks, weight / chunks
+    others = ChunkSeconds(forward / chunks, to_input / chunks, weight / chunks)
+    own = ChunkSeconds(
+        t.forward[stage] / 2, (t.backward[stage] - t.weight[stage]) / 2, t.weight[stage] / 2
     )
+    return makespan.zero_bubble_v(pp, micro_batches, own, others)
 
 
 @inlined
@@ -272,7 +273,7 @@ def _interleaved(
     m = micro_batches
     group = micro_batch_group(pp, m)
     stretch_ends = tables.stretch_ends[partition, : tables.stretch_end_count[partition]]
-    count = makespan.turning_stages_of_rounds(pp, m, group, stretch_ends, scratch.stage)
+    count = interleaved.turning_stages_of_rounds(pp, m, group, stretch_ends, scratch.stage)
     stage = scratch.stage[:count]
     forward = scratch.forward[:count]
     backward = scratch.backward[:count]
@@ -288,7 +289,7 @@ def _interleaved(
         f.last = weighed(last, t.part_forward)
         b.first = weighed(first, t.part_both) - f.first
         b.last = weighed(last, t.part_both) - f.last
-    staying = makespan.interleaved(pp, m, group, stage, forward, backward)
+    staying = interleaved.interleaved(pp, m, group, stage, forward, backward)
     ahead = weighed(tables.path_ahead[partition], t.part_both)
     if ahead == 0:
         return staying
@@ -296,7 +297,7 @@ def _interleaved(
     last_stage = tables.path_last[partition]
     return max(
         staying,
-        makespan.moving_path(
+        interleaved.moving_path(
             pp=pp,
             micro_batches=m,
             group=group,

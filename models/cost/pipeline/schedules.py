@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.columns import Array
-from models.cost.pipeline import micro_batch_group
+from models.cost.pipeline.bubble import micro_batch_group
 from models.spec.layout import (
     AFAB,
     DUALPIPE,
@@ -52,11 +52,11 @@ def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operati
     elif code == DUALPIPE:
         orders = [_DualPipe(pp, m, stage).order() for stage in range(pp)]
     else:
-        orders = _plain(pp, m, afab=code == AFAB)
-    return _in_order(orders, pp * v, seconds)
+        orders = _one_f_one_b_or_afab(pp, m, afab=code == AFAB)
+    return _run_in_order(orders, pp * v, seconds)
 
 
-def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
+def _one_f_one_b_or_afab(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
     """Return the order of 1F1B, where stage d starts pp - d forwards ahead and then alternates
     (arXiv 2006.09503), or of GPipe, where all forwards come first."""
     orders: list[list[Block]] = []
@@ -156,26 +156,28 @@ class _DualPipe:
         self.blocks: list[Block] = []
 
     def order(self) -> list[Block]:
-        inner, outer = self.half - self.from_end - 1, self.from_end + 1
+        """Return the blocks that the stage runs, in order."""
+        inner = self.half - self.from_end - 1  # stages of the half that lie inside this one
+        outer = self.from_end + 1  # stages of the half up to this one, from the end
         for _ in range(2 * inner):
-            self._take(self._forward(0))
+            self._append(self._forward(0))
         for _ in range(outer):
-            self._take(self._forward(0))
-            self._take(self._forward(1))
+            self._append(self._forward(0))
+            self._append(self._forward(1))
         for _ in range(inner):
-            self._take(self._backward(1, apart=True))
-            self._weights()
-            self._take(self._forward(1))
+            self._append(self._backward(1, apart=True))
+            self._append_weights()
+            self._append(self._forward(1))
         for i in range(self.m // 2 - self.pp + outer):
             if i == 0 and inner == 0:
-                self._take(self._forward(0))
-                self._take(self._backward(1))
+                self._append(self._forward(0))
+                self._append(self._backward(1))
             else:
-                self._take(self._forward(0), self._backward(1))
-            self._take(self._forward(1), self._backward(0))
+                self._append(self._forward(0), self._backward(1))
+            self._append(self._forward(1), self._backward(0))
         for _ in range(inner):
-            self._take(self._backward(1))
-            self._take(self._forward(1), self._backward(0))
+            self._append(self._backward(1))
+            self._append(self._forward(1), self._backward(0))
         self._drain(inner, outer)
         return self.blocks
 
@@ -183,14 +185,14 @@ class _DualPipe:
         """Append the last backwards. From half-way on their weight gradients are apart, to be done
         in the gaps."""
         for k in range(2 * outer):
-            self._take(self._backward(1 - k % 2, apart=k >= outer))
+            self._append(self._backward(1 - k % 2, apart=k >= outer))
         for _ in range(inner):
-            self._weights()
-            self._take(self._backward(0, apart=True))
+            self._append_weights()
+            self._append(self._backward(0, apart=True))
         while self.apart:
-            self._weights()
+            self._append_weights()
 
-    def _take(self, *block: Operation) -> None:
+    def _append(self, *block: Operation) -> None:
         self.blocks.append(block)
 
     def _forward(self, way: int) -> Operation:
@@ -203,18 +205,21 @@ class _DualPipe:
         return op
 
     def _operation(self, kind: str, counted: str, way: int) -> Operation:
+        """Return the next operation of this kind from one way. `counted` is the pass that it is
+        counted as."""
         direction = way ^ self.mirrored
         index = self.done[counted, way]
         self.done[counted, way] += 1
         chunk = self.pp - 1 - self.stage if direction else self.stage
         return Operation(kind, direction * (self.m // 2) + index, chunk, direction)
 
-    def _weights(self) -> None:
+    def _append_weights(self) -> None:
+        """Append the oldest weight gradients that were left for gaps, if there are any."""
         if self.apart:
-            self._take(self.apart.pop(0))
+            self._append(self.apart.pop(0))
 
 
-def _needs(op: Operation, chunks: int) -> list[Operation]:
+def _prerequisites(op: Operation, chunks: int) -> list[Operation]:
     """Return the operations that must end before this one starts. Input gradients stand for whole
     backwards."""
     if op.kind == "F":
@@ -226,11 +231,13 @@ def _needs(op: Operation, chunks: int) -> list[Operation]:
     return [Operation("F", op.micro_batch, op.chunk, op.direction), *later]
 
 
-def _gives(op: Operation) -> Operation:
+def _result(op: Operation) -> Operation:
+    """Return the operation that others wait for when they need this one: input gradients stand for
+    whole backwards."""
     return Operation("I", op.micro_batch, op.chunk, op.direction) if op.kind == "B" else op
 
 
-def _in_order(
+def _run_in_order(
     orders: Sequence[Sequence[Block]], chunks: int, seconds: dict[str, Array]
 ) -> dict[tuple[Operation, int], Span]:
     """Return the start and end of every operation, with its stage. Every stage runs its list in
@@ -244,13 +251,13 @@ def _in_order(
         for stage, order in enumerate(orders):
             while position[stage] < len(order):
                 block = order[position[stage]]
-                needs = [need for op in block for need in _needs(op, chunks)]
+                needs = [need for op in block for need in _prerequisites(op, chunks)]
                 if any(need not in ends for need in needs):
                     break
                 start = max([clock[stage], *(ends[need] for need in needs)])
                 clock[stage] = start + sum(float(seconds[op.kind][op.chunk]) for op in block)
                 for op in block:
-                    ends[_gives(op)] = clock[stage]
+                    ends[_result(op)] = clock[stage]
                     spans[op, stage] = start, clock[stage]
                 position[stage] += 1
                 moved = True

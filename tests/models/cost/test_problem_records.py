@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.cost.facts import ProblemRecords, question
+from models.cost.facts import ProblemRecords
+from models.cost.problem_records import question
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE
 from tests.oracles.random_questions import random_problem

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.columns import Array
-from models.cost.makespan import zero_bubble_v
-from models.cost.pipeline import (
+from models.cost.pipeline.bubble import (
     ends_together,
     holds_equal_micro_batches,
     in_flight,
@@ -21,7 +20,8 @@ from models.cost.pipeline import (
     moves_weight_gradients,
     passes_alike,
 )
-from models.cost.schedules import run
+from models.cost.pipeline.makespan import ChunkSeconds, zero_bubble_v
+from models.cost.pipeline.schedules import run
 from models.spec.layout import SCHEDULES, Layout
 from tests.long import examples
 from tests.models.cost.pipelines import Pipeline, Seconds, model
@@ -380,26 +380,37 @@ def test_dualpipe_takes_what_its_published_order_takes(
     assert found.run(m) == pytest.approx(found.length(m))
 
 
-@given(
-    st.sampled_from(["zero_bubble_v", "dualpipe"]),
-    st.lists(SECONDS, min_size=2, max_size=5),
-    st.integers(1, 12),
-)
-def test_stages_that_differ_are_idle_as_among_those_that_take_the_mean_of_the_others(
-    schedule: str, stages: list[Seconds], m: int
+@given(st.lists(SECONDS, min_size=2, max_size=5), st.integers(1, 12))
+def test_dualpipe_stages_that_differ_are_idle_as_among_those_that_take_the_mean_of_the_others(
+    half: list[Seconds], m: int
 ) -> None:
-    """Of a V, or of a half of DualPipe."""
-    n = len(stages)
-    pp, v = (2 * n, 1) if schedule == "dualpipe" else (n, 2)
-    m = 2 * (pp + m) if schedule == "dualpipe" else m
-    layout = Layout(pp=pp, schedule=schedule, virtual_stages=v)
-    idle = Pipeline.of_stages(layout, stages, range(n)).idle(m)
-    for stage in range(n):
-        forward, to_input, weight = np.delete(stages, stage, axis=0).mean(axis=0).tolist()
-        made = alike(schedule, pp, (forward, to_input, weight), v).run(m)
+    pp = 2 * len(half)
+    m = 2 * (pp + m)
+    idle = Pipeline.of_stages(Layout(pp=pp, schedule="dualpipe"), half, range(len(half))).idle(m)
+    for stage in range(len(half)):
+        forward, to_input, weight = np.delete(half, stage, axis=0).mean(axis=0).tolist()
+        made = alike("dualpipe", pp, (forward, to_input, weight), 1).run(m)
         expected = made - m * (forward + to_input + weight)
         assert idle[stage] == pytest.approx(expected, abs=1e-9 * made)
-        assert idle[-1 - stage] == idle[stage] or v == 2
+        assert idle[-1 - stage] == idle[stage]
+
+
+@given(
+    st.lists(SECONDS, min_size=2, max_size=6),
+    st.lists(SECONDS, min_size=6, max_size=6),
+    st.integers(1, 20),
+)
+def test_no_pass_that_takes_longer_makes_a_zero_bubble_v_shorter(
+    stages: list[Seconds], longer_by: list[Seconds], m: int
+) -> None:
+    layout = Layout(pp=len(stages), schedule="zero_bubble_v", virtual_stages=2)
+    longer = np.add(stages, longer_by[: len(stages)]).tolist()
+    before, after = (
+        Pipeline.of_stages(layout, each, range(len(stages))) for each in (stages, longer)
+    )
+    ends_before = before.idle(m) + m * before.work
+    ends_after = after.idle(m) + m * after.work
+    assert (ends_after >= ends_before * (1 - 1e-12)).all()
 
 
 @given(st.integers(1, 10), st.integers(1, 32), SECONDS)
@@ -437,7 +448,7 @@ def test_zero_bubble_v_idles_as_the_operations_do_whatever_its_chunks_take(pp: i
     each = np.random.default_rng(pp).dirichlet([0.4] * 3, 300)
     for m in range(1, 2 * pp + 1):
         made = operation_by_operation(layout, m, dict(zip("FIW", each.T, strict=True)))
-        idle = [zero_bubble_v(pp, m, *of) for of in each.tolist()]
+        idle = [zero_bubble_v(pp, m, ChunkSeconds(*of), ChunkSeconds(*of)) for of in each.tolist()]
         assert made - 2 * m == pytest.approx(np.array(idle), abs=1e-9)
 
 

@@ -1,0 +1,213 @@
+"""The facts of a layer, from its specification."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.cost.facts import MAX_PRODUCTS, LayerFacts
+from models.spec.adapters import Lora
+from models.spec.attention import Attention
+from models.spec.layer import Layer
+from models.spec.projection import Projection, parameters_of
+from models.spec.recurrence import Recurrence
+
+
+class _Product(NamedTuple):
+    """Holds the columns of a product (models.cost.facts)."""
+
+    rows_local: bool = False
+    inputs: int = 0
+    outputs: int = 0
+    cut_inputs: bool = False
+    cut_outputs: bool = False
+    kv_outputs: int = 0
+    groups: int = 1
+    is_up: bool = False
+
+
+def layer_facts(
+    layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None, skips_last: bool
+) -> LayerFacts:
+    """Return the facts of a kind of layer of which there are `count`. `seq_len` is the number of
+    tokens that attend to each other."""
+    dense, moe = layer.dense, layer.moe
+    expert = moe.expert_parameters(hidden) if moe else 0
+    muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
+    products = _products(layer, hidden)
+    return LayerFacts(
+        trained_layers=count,
+        trains_weights=lora is None and layer.gradients == "weights",
+        has_backward=layer.gradients != "none",
+        blocks=layer.blocks,
+        products=np.pad(products, ((0, MAX_PRODUCTS - len(products)), (0, 0))),
+        num_products=len(products),
+        **_attention(layer.attention, hidden, seq_len),
+        **_recurrence(layer.recurrence, hidden),
+        dense_width=dense.intermediate_size if dense else 0,
+        dense_matrices=dense.matrices if dense else 0,
+        gated=layer.feed_forward.gated if layer.feed_forward else False,
+        parallel=layer.parallel,
+        num_norms=layer.num_norms,
+        skips_last_product=skips_last,
+        sparse=moe is not None,
+        num_experts=moe.num_experts if moe else 1,
+        experts_per_token=moe.experts_per_token if moe else 0,
+        expert_width=moe.intermediate_size if moe else 0,
+        expert_input=moe.token_size(hidden) if moe else 0,
+        expert_matrices=moe.expert.matrices if moe else 0,
+        expert_bias=bool(moe and moe.bias),
+        num_groups=moe.num_groups if moe else 1,
+        groups_per_token=moe.groups_per_token if moe else 1,
+        dense_parameters=layer.parameters(hidden) - expert,
+        expert_parameters=expert,
+        kv_parameters=_kv_parameters(layer, hidden),
+        replicated_parameters=layer.replicated_parameters(hidden),
+        largest_matrix=_largest_matrix(layer, hidden),
+        **_training(lora, layer, hidden),
+        muon_dense_flops=muon_dense,
+        muon_expert_flops=muon_expert,
+    )
+
+
+def _training(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
+    """Return the fields of LayerFacts that say what is trained. An adapter reads each input once
+    more, and reads and writes each output, so it counts one and two elements for them."""
+    if lora is None:
+        expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
+        is_trained = layer.gradients == "weights"
+        return {
+            "trained_dense": layer.parameters(hidden) - expert if is_trained else 0,
+            "trained_expert": expert if is_trained else 0,
+            "adapter_elements": 0,
+            "expert_adapter_elements": 0,
+            "adapters": 0,
+        }
+    matrices = list(lora.matrices(layer, hidden))
+    of_expert = list(lora.expert_matrices(layer, hidden))
+    return {
+        "trained_dense": lora.parameters(layer, hidden),
+        "trained_expert": lora.expert_parameters(layer, hidden),
+        "adapter_elements": sum(matrix.n_in + 2 * matrix.n_out for matrix in matrices),
+        "expert_adapter_elements": sum(matrix.n_in + 2 * matrix.n_out for matrix in of_expert),
+        "adapters": len(matrices) + len(of_expert),
+    }
+
+
+def _kv_parameters(layer: Layer, hidden: int) -> int:
+    """Return the parameters of the projections to key-value heads."""
+    return parameters_of(
+        projection for projection in layer.projections(hidden) if projection.cut == "kv"
+    )
+
+
+def _largest_matrix(layer: Layer, hidden: int) -> int:
+    """Return the elements of the largest matrix outside routed experts."""
+    matrices = [projection.parameters for projection in layer.projections(hidden)]
+    if layer.dense:
+        matrices.append(hidden * layer.dense.intermediate_size)
+    return max(matrices, default=hidden)
+
+
+def _products(layer: Layer, hidden: int) -> Array:
+    """Return the products of a layer, (products, columns). The fused projections of a mixer are one
+    product; projections to the latent of experts and back follow those of the mixers."""
+    rows: list[_Product] = []
+    for mixer in layer.mixers:
+        projections = mixer.projections(hidden)
+        fused = [projection for projection in projections if projection.fused]
+        outputs = sum(projection.n_out for projection in fused if projection.cut == "columns")
+        kv = sum(projection.n_out for projection in fused if projection.cut == "kv")
+        if fused:
+            rows.append(_Product(inputs=hidden, outputs=outputs, cut_outputs=True, kv_outputs=kv))
+        rows += [_product(projection) for projection in projections if not projection.fused]
+    if layer.moe and layer.moe.latent_size:
+        latent = layer.moe.latent_size
+        rows += [_product(Projection("latent_down", hidden, latent, "whole"))]
+        rows += [_product(Projection("latent_up", latent, hidden, "whole"))]
+    return np.array(rows, dtype=float).reshape(-1, 8)
+
+
+def _product(projection: Projection) -> _Product:
+    return _Product(
+        rows_local=projection.cut == "whole",
+        inputs=projection.n_in,
+        outputs=projection.n_out,
+        cut_inputs=projection.cut == "rows",
+        cut_outputs=projection.cut == "columns",
+        groups=projection.groups,
+        is_up=projection.name in ("q_up", "kv_up"),
+    )
+
+
+def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict[str, Any]:
+    """Return the fields of LayerFacts that say how a layer attends; zeros where it does not."""
+    if attention is None:
+        return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_key_value_heads": 1.0}
+    indexer, pooled = attention.indexer, attention.compression
+    scored = attention.mean_scored(seq_len)
+    whole = [
+        projection
+        for projection in attention.projections(hidden)
+        if projection.cut == "whole" and not projection.name.endswith("_down")
+    ]
+    absorbed = attention.kv_lora_rank if indexer else None
+    passed = attention.kv_dim if pooled else 0
+    if absorbed:
+        passed = absorbed + attention.qk_rope_head_dim
+    return {
+        "attends": True,
+        "num_attention_heads": attention.num_attention_heads,
+        "num_key_value_heads": attention.num_key_value_heads,
+        "head_dim": attention.head_dim,
+        "v_head_dim": attention.v_head_dim,
+        "kv_dim": attention.kv_dim,
+        "mla": attention.is_mla,
+        "q_lora_rank": attention.q_lora_rank or 0,
+        "kv_lora_rank": attention.kv_lora_rank or 0,
+        "qk_rope_head_dim": attention.qk_rope_head_dim,
+        "sliding_window": attention.sliding_window or 0,
+        "mean_keys": attention.mean_keys(seq_len),
+        # Sparse attention over MLA reads chosen keys as latents, which all heads share.
+        "score_dims": 2 * absorbed + attention.qk_rope_head_dim
+        if absorbed
+        else attention.head_dim + attention.v_head_dim,
+        "gate": attention.gate_size,
+        "chooses_keys": attention.is_sparse,
+        "scored_keys": scored,
+        "scoring_flops": 2 * scored * indexer.num_heads * indexer.head_dim if indexer else 0,
+        "chosen_keys": min(indexer.top_k, seq_len) if indexer else 0,
+        "index_elements": sum(projection.n_out for projection in whole),
+        "passed_keys": passed + (indexer.head_dim if indexer and not indexer.shared else 0),
+    }
+
+
+_OF_ATTENTION = (
+    "attends", "num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "kv_dim",
+    "mla", "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "sliding_window", "mean_keys",
+    "score_dims", "gate", "chooses_keys", "scored_keys", "scoring_flops", "chosen_keys",
+    "index_elements", "passed_keys",
+)  # fmt: skip
+
+
+def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
+    """Return the fields of LayerFacts for linear attention and state-space layers; zeros where a
+    layer is neither."""
+    if recurrence is None:
+        names = ("flops", "traffic", "light", "kept", "exchanged")
+        return {"recurs": False, **{f"recurrence_{name}": 0.0 for name in names}}
+    entered = sum(
+        projection.n_out
+        for projection in recurrence.projections(hidden)
+        if projection.cut == "columns" and projection.name != "out"
+    )
+    return {
+        "recurs": True,
+        "recurrence_flops": recurrence.flops,
+        "recurrence_traffic": recurrence.traffic,
+        "recurrence_light": recurrence.light_traffic,
+        "recurrence_kept": entered + recurrence.kept,
+        "recurrence_exchanged": entered + recurrence.values,
+    }

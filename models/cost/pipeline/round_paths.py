@@ -1,0 +1,129 @@
+"""The costliest paths through the chunks of an interleaved pipeline, where the rounds of a stage
+differ."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.columns import Array
+from models.compilation.compiled import compiled
+from models.cost.pipeline.bubble import weighed
+from models.cost.pipeline.layer_split import Layers, Shape
+from models.cost.rows import StageTables
+
+
+class ChunkScratch(NamedTuple):
+    """Buffers for the chunks of a partition, and for a path through them."""
+
+    held: Array
+    """Layers of each kind that a chunk has, and which of the ends, (chunks, parts)."""
+    cost: Array
+    """FLOPs of each chunk, (chunks,)."""
+    best: Array
+    """The cost of the longest path to each stage before each round, (2 * rounds + 1, stages)."""
+    came: Array
+    """The stage from which the longest path to a stage comes, (2 * rounds, stages)."""
+    paths: Array
+    """The stages of the longest paths, (2, rounds)."""
+
+
+@compiled
+def set_paths(
+    layers: Layers, shape: Shape, scratch: ChunkScratch, tables: StageTables, i: int
+) -> None:
+    """Write, for partition i, the paths that cost most through chunks dealt out in rounds, from
+    stage to stage and round after round. One is for stages that alternate between forwards and
+    backwards, the other for all forwards first. Write nothing where both stay on one stage.
+
+    The first path goes down the pipeline with every group of micro-batches, which is taken to have
+    as many as there are stages. It misses as many chunks of both passes as it goes down stages.
+    """
+    pp = shape.pp
+    rounds = shape.virtual_stages
+    costs = layers.costs
+    held = scratch.held
+    alternating = scratch.paths[0, :rounds]
+    ahead = scratch.paths[1, :rounds]
+    chunks = pp * rounds
+    for chunk in range(chunks):
+        scratch.cost[chunk] = weighed(held[chunk], costs)
+    stays = _set_longest_path(
+        pp=pp, rounds=rounds, rounds_walked=rounds, down=0.0, up=np.inf, scratch=scratch, path=ahead
+    )
+    for chunk in range(chunks):
+        # Both passes, of which backward is taken to be two thirds.
+        both = 0.0
+        for part in range(len(costs)):
+            out, back = _passes(held, pp, rounds, chunk, part)
+            both += (out + 2 * back) * costs[part]
+        scratch.cost[chunk] = both / 3
+    missed = (layers.flops_before[-1] + layers.head) / chunks / pp
+    stays_alternating = _set_longest_path(
+        pp=pp,
+        rounds=rounds,
+        rounds_walked=2 * rounds,
+        down=missed,
+        up=0.0,
+        scratch=scratch,
+        path=alternating,
+    )
+    if stays_alternating and stays:
+        return
+    tables.path_last[i] = ahead[-1]
+    for round_ in range(rounds):
+        tables.path_moves[i] += max(alternating[round_] - alternating[round_ - 1], 0)
+        for part in range(len(costs)):
+            out, back = _passes(held, pp, rounds, round_ * pp + alternating[round_], part)
+            tables.path_out[i, part] += out
+            tables.path_back[i, part] += back
+            tables.path_ahead[i, part] += held[round_ * pp + ahead[round_], part]
+
+
+@compiled
+def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[float, float]:
+    """Return the forwards and backwards of a part that a micro-batch has on a stage while stages
+    alternate. Backwards then come one round after the other, from the last one back; `chunk` counts
+    these. Forwards are a round ahead, and two more forwards for every stage that follows
+    (models.cost.pipeline.schedules)."""
+    round_, stage = divmod(chunk, pp)
+    ahead, late = divmod(2 * (pp - 1 - stage), pp)
+    early = held[(round_ - 1 + ahead) % rounds * pp + stage, part]
+    later = held[(round_ + ahead) % rounds * pp + stage, part]
+    share = late / pp
+    return (1 - share) * early + share * later, held[(rounds - 1 - round_) * pp + stage, part]
+
+
+@compiled
+def _set_longest_path(
+    pp: int,
+    rounds: int,
+    rounds_walked: int,
+    down: float,
+    up: float,
+    scratch: ChunkScratch,
+    path: Array,
+) -> bool:
+    """Write the stage of each round on the path through chunks that costs most, once it has
+    `rounds_walked`. A move costs the path `down` or `up` for every stage that it goes. Return
+    whether the path is on one stage."""
+    best = scratch.best
+    came = scratch.came
+    best[0, :pp] = 0.0
+    for walked in range(rounds_walked):
+        for stage in range(pp):
+            longest = -np.inf
+            for other in range(pp):
+                lost = (stage - other) * down if other <= stage else (other - stage) * up
+                if best[walked, other] - lost > longest:
+                    longest = best[walked, other] - lost
+                    came[walked, stage] = other
+            best[walked + 1, stage] = longest + scratch.cost[walked % rounds * pp + stage]
+    end = stage = int(best[rounds_walked, :pp].argmax())
+    stays = True
+    for walked in range(rounds_walked - 1, rounds_walked - 1 - rounds, -1):
+        path[walked % rounds] = stage
+        stays = stays and stage == end
+        stage = came[walked, stage]
+    return stays

@@ -1,0 +1,185 @@
+"""The partitions of layouts: the layers and ends of the model that each stage of a pipeline has."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from models.columns import Array, distinct
+from models.compilation.compiled import compiled
+from models.cost.pipeline.layer_split import (
+    SHAPE,
+    Layers,
+    Shape,
+    goes_in_rounds,
+    is_v_shaped,
+    layers_of,
+    split_layers,
+)
+from models.cost.pipeline.round_paths import ChunkScratch, set_paths
+from models.cost.rows import StageTables
+from models.spec.layout import DUALPIPE, Layouts
+from models.spec.problem import Problem
+
+
+def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
+    """Return the partitions that layouts have, each once, and the number of each layout's."""
+    _, tables, code = splits(problem, layouts)
+    return tables, code
+
+
+def splits(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
+    """Return the first layer of each chunk of the partitions that layouts have; the partitions,
+    each once; and the number of each layout's."""
+    shapes, code = _distinct_shapes(layouts)
+    return *partition(layers_of(problem), shapes), code
+
+
+def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
+    """Return, for each layout, the kinds of the layers of each chunk, in the order of the model."""
+    shapes, code = _distinct_shapes(layouts)
+    layers = layers_of(problem)
+    kinds = layers.kind.tolist()
+    begin, _ = partition(layers, shapes)
+    chunk_count = shapes.pp * shapes.virtual_stages
+
+    def chunks_of(shape: int) -> list[list[int]]:
+        bounds = begin[shape, : chunk_count[shape] + 1].tolist()
+        return [kinds[first:end] for first, end in pairwise(bounds)]
+
+    return [chunks_of(shape) for shape in code]
+
+
+def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
+    """Return one layout of every shape that occurs, and the number of each layout's shape."""
+    if len(layouts) == 1:
+        return layouts, np.zeros(1, dtype=np.int64)
+    columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
+    if layouts.states_layers.any():
+        columns.append(np.unique(layouts.layers_per_chunk, return_inverse=True)[1].ravel())
+    first, code = distinct(*columns)
+    return layouts.take(first), code
+
+
+def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
+    """Return the first layer of each chunk of each shape, (u, most chunks + 1), and the stages that
+    chunks make. From the end of the last chunk on, the first layers are the number of layers."""
+    u = len(shapes)
+    parts = len(layers.costs)
+    chunks = int((shapes.pp * shapes.virtual_stages).max(initial=1))
+    stages = int(shapes.pp.max(initial=1))
+    rounds = int(shapes.virtual_stages.max(initial=1))
+    records = np.empty(u, dtype=SHAPE)
+    for name in ("pp", "virtual_stages", "schedule", "balanced"):
+        records[name] = getattr(shapes, name)
+    records["stated"] = shapes.states_layers
+    begin = np.empty((u, chunks + 1), dtype=np.int64)
+    scratch = ChunkScratch(
+        held=np.empty((chunks, parts)),
+        cost=np.empty(chunks),
+        best=np.empty((2 * rounds + 1, stages)),
+        came=np.empty((2 * rounds, stages), dtype=np.int64),
+        paths=np.empty((2, rounds), dtype=np.int64),
+    )
+    tables = StageTables(
+        different=np.zeros(u, dtype=np.int64),
+        amounts=np.zeros((u, stages, parts)),
+        first_alike=np.zeros((u, stages), dtype=np.int64),
+        kind=np.zeros((u, stages), dtype=np.int64),
+        stretch_ends=np.zeros((u, stages), dtype=np.int64),
+        stretch_end_count=np.zeros(u, dtype=np.int64),
+        first=np.zeros((u, stages, parts)),
+        last=np.zeros((u, stages, parts)),
+        path_out=np.zeros((u, parts)),
+        path_back=np.zeros((u, parts)),
+        path_ahead=np.zeros((u, parts)),
+        path_moves=np.zeros(u),
+        path_last=np.zeros(u),
+    )
+    _partition_all(layers, records, shapes.stated_layers, begin, scratch, tables)
+    return begin, tables
+
+
+@compiled
+def _partition_all(
+    layers: Layers,
+    shapes: Array,
+    stated: Array,
+    begin: Array,
+    scratch: ChunkScratch,
+    tables: StageTables,
+) -> None:
+    """Write the partitions of shapes into tables that are all 0. `stated` (u, chunks) has the
+    layers of those shapes that state them."""
+    for i in range(len(shapes)):
+        split_layers(layers, shapes[i], stated[i], begin[i])
+        _set_chunks(layers, shapes[i], begin[i], scratch.held)
+        _set_stages(shapes[i], scratch.held, tables, i)
+        if layers.take_turns and goes_in_rounds(shapes[i]):
+            set_paths(layers, shapes[i], scratch, tables, i)
+
+
+@compiled
+def _set_chunks(layers: Layers, shape: Shape, begin: Array, held: Array) -> None:
+    """Write into `held` (chunks, parts) the layers of each kind that a chunk has, and a 1 for the
+    embedding in the first chunk and for the head in the last."""
+    chunks = shape.pp * shape.virtual_stages
+    held[:chunks] = 0.0
+    for chunk in range(chunks):
+        for layer in range(begin[chunk], begin[chunk + 1]):
+            held[chunk, layers.kind[layer]] += 1
+    held[0, -2] = held[chunks - 1, -1] = 1.0
+    held[chunks - 1, layers.kind[-1]] += layers.mtp_layers
+
+
+@compiled
+def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
+    """Write the stages of partition i that differ, in the order in which they first come; which of
+    them each stage is like; and where stretches of equal stages begin or end."""
+    pp, kind = shape.pp, tables.kind[i]
+    for stage in range(pp):
+        count = tables.different[i]
+        _set_stage(shape, held, stage, tables, i, count)
+        for like in range(count + 1):
+            if _are_alike(tables, i, like, count):
+                kind[stage] = like
+                break
+        if kind[stage] == count:
+            tables.first_alike[i, count] = stage
+            tables.different[i] += 1
+    for stage in range(pp):
+        begins = stage == 0 or kind[stage - 1] != kind[stage]
+        if begins or stage == pp - 1 or kind[stage + 1] != kind[stage]:
+            tables.stretch_ends[i, tables.stretch_end_count[i]] = stage
+            tables.stretch_end_count[i] += 1
+
+
+@compiled
+def _set_stage(
+    shape: Shape, held: Array, stage: int, tables: StageTables, i: int, place: int
+) -> None:
+    """Write the parts that a stage of partition i has, and which of them are in the first and in
+    the last round, to a place among the stages that differ."""
+    chunks = shape.pp * shape.virtual_stages
+    for part in range(held.shape[1]):
+        amount = 0.0
+        if is_v_shaped(shape):
+            amount = held[stage, part] + held[chunks - 1 - stage, part]
+        else:
+            for chunk in range(stage, chunks, shape.pp):
+                amount += held[chunk, part]
+        tables.amounts[i, place, part] = amount / 2 if shape.schedule == DUALPIPE else amount
+        if goes_in_rounds(shape):
+            tables.first[i, place, part] = held[stage, part]
+            tables.last[i, place, part] = held[chunks - shape.pp + stage, part]
+
+
+@compiled
+def _are_alike(tables: StageTables, i: int, one: int, other: int) -> bool:
+    """Say whether two stages of partition i have the same parts in the same rounds."""
+    for amounts in (tables.amounts[i], tables.first[i], tables.last[i]):
+        for part in range(amounts.shape[1]):
+            if amounts[one, part] != amounts[other, part]:
+                return False
+    return True

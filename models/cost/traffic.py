@@ -1,0 +1,291 @@
+"""The communication of every part of a model on a mesh, of which nothing is hidden, and what else
+its links decide."""
+
+from __future__ import annotations
+
+import math
+
+from models.columns import Array
+from models.compilation.compiled import compiled
+from models.cost.collectives import Links, doublings, time
+from models.cost.compute import largest_of, skew
+from models.cost.encoder import encoder_shard
+from models.cost.facts import (
+    ALLGATHER,
+    DEDUPLICATED,
+    ULYSSES,
+    CoefficientRecord,
+    Facts,
+    Images,
+    LayerFacts,
+    ProblemRecords,
+)
+from models.cost.memory import kept_logit_bytes, logit_bytes
+from models.cost.mesh import Mesh, Part
+from models.cost.rows import Row
+from models.cost.shard import Shard, kv_share, routed_tokens
+
+
+@compiled
+def set_traffic(
+    question: ProblemRecords,
+    row: Row,
+    shard: Shard,
+    coefficients: CoefficientRecord,
+    links: Links,
+    dispatch: Array,
+    parts: Array,
+    mesh: Mesh,
+) -> None:
+    """Write the communication of every part into `parts`, and what else the links decide into
+    `mesh`."""
+    facts = question.facts[0]
+    layers = question.layers
+    largest_unit = largest_keys = 0.0
+    for kind in range(facts.kinds):
+        layer, part = layers[kind], parts[kind]
+        part.tensor = tensor_traffic(facts, layer, row, shard, links)
+        part.stall = stall_seconds(layer, row, coefficients)
+        part.hooks = hook_seconds(facts, layer, shard, coefficients, links)
+        part.context = context_traffic(facts, layer, row, shard, links)
+        part.dispatch = dispatch_seconds(facts, layer, shard, coefficients, links, dispatch[kind])
+        largest_unit = max(largest_unit, part.unit)
+        largest_keys = max(largest_keys, layer.kv_dim * kv_share(layer, shard.tp))
+    for index in range(facts.kinds + 2):
+        sparse = index < facts.kinds and layers[index].sparse
+        set_data_traffic(facts, row, coefficients, links, sparse, parts[index])
+    if len(question.images.layers) > 0:
+        add_encoder_traffic(question.images, row, links, parts[facts.kinds])
+        largest_unit = max(largest_unit, parts[facts.kinds].unit)
+    sequence_keys = row.micro_batch * facts.seq_len * 2 * largest_keys * facts.activation_bytes
+    token_bytes = facts.residual_streams * facts.hidden_size * facts.activation_bytes
+    mesh.micro_batches = micro_batches(facts, row)
+    mesh.send = time(links.send, shard.local_tokens * token_bytes) + coefficients.send_s
+    if row.pp == 1:
+        mesh.send = 0.0
+    mesh.dense_shards = links.dense_shards
+    mesh.expert_shards = links.expert_shards
+    mesh.tensor_across_domains = links.tensor_across_domains
+    mesh.logits = logit_bytes(facts, shard)
+    keeps_logits = row.pp > 1 and facts.keeps_logits
+    mesh.kept_logits = mesh.micro_batches * kept_logit_bytes(facts, shard) if keeps_logits else 0.0
+    mesh.whole_keys = sequence_keys if row.cp > 1 else 0.0
+    mesh.largest_unit = largest_unit
+    devices = row.pp * row.dp_replicate * row.dp_shard * row.cp * row.tp
+    mesh.norm = norm_seconds(coefficients, devices)
+    mesh.straggling = straggling(facts, coefficients, devices)
+    mesh.uneven = uneven_attention(facts, layers, row, parts)
+
+
+@compiled
+def micro_batches(facts: Facts, row: Row) -> int:
+    """Return the number of micro-batches that a rank runs in one step."""
+    return max(facts.global_batch // (row.dp_replicate * row.dp_shard * row.micro_batch), 1)
+
+
+@compiled
+def uneven_attention(facts: Facts, layers: Array, row: Row, parts: Array) -> float:
+    """Return the seconds for each micro-batch that the rank with the longest documents computes
+    longer than the mean rank.
+
+    Attention's work on a document grows with its length squared. Where lengths are log-normal with
+    a coefficient of variation v, the squared coefficient of variation of their squares is (1 + v²)⁴
+    - 1. A rank adds up the squares of its documents in a step. Its work is at most that of
+    sequences that are one document each.
+    """
+    ranks = row.dp_replicate * row.dp_shard
+    if facts.document_spread == 0 or ranks == 1:
+        return 0.0
+    attention = 0.0
+    for kind in range(facts.kinds):
+        part = parts[kind]
+        both = part.attention_forward + part.attention_backward
+        attention += layers[kind].trained_layers * both
+    documents = max(facts.global_batch * facts.seq_len / (ranks * facts.document_length), 1.0)
+    variance = ((1 + facts.document_spread * facts.document_spread) ** 4 - 1) / documents
+    longer = math.sqrt(variance) * largest_of(float(ranks))
+    return attention / row.pp * min(longer, facts.seq_len / facts.attended_length - 1)
+
+
+@compiled
+def cut_blocks(layer: LayerFacts) -> int:
+    """Return the number of blocks of a layer that are cut over tensor-parallel ranks."""
+    mixer = 1 if layer.attends or layer.recurs else 0
+    if layer.parallel:
+        return mixer
+    return mixer + (1 if layer.dense_width > 0 else 0)
+
+
+@compiled
+def tensor_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
+    """Return the seconds of tensor-parallel traffic of a layer in forward.
+
+    With sequence parallelism, every block that is cut has a gather before it and a scatter after
+    it; otherwise it has an all-reduce (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al.
+    §4.2.1). A sparse block without a shared expert needs none, since its tokens stay sharded and
+    travel by all-to-all. The tokens of an etp group are gathered for the slices of its experts, and
+    scattered back.
+    """
+    seconds = 0.0
+    if row.tp > 1:
+        latency = links.tp_reduce.latency_s
+        element_bytes = 2 * facts.activation_bytes
+        if row.sequence_parallel:
+            latency = 2 * links.tp.latency_s
+            element_bytes = facts.tensor_gather_bytes + facts.activation_bytes
+        block = shard.tokens * facts.hidden_size * element_bytes * links.tp.byte_s + latency
+        seconds = cut_blocks(layer) * block
+    if layer.sparse and row.etp > 1:
+        expert_bytes = layer.expert_input * facts.activation_bytes
+        seconds += 2 * time(links.etp, routed_tokens(layer, shard) * expert_bytes)
+    return seconds
+
+
+@compiled
+def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> None:
+    """Add the encoder's traffic to that of the embedding: an all-reduce behind every block that is
+    cut, and a message of parameters, and one of gradients, for each of its layers."""
+    facts = images.facts[0]
+    encoder = images.encoder[0]
+    shard = encoder_shard(images, row)
+    blocks = 0.0
+    for kind in range(len(images.layers)):
+        blocks += images.layers[kind].trained_layers * cut_blocks(images.layers[kind])
+    part.tensor = 0.0
+    if shard.tp > 1:
+        part.tensor = blocks * time(
+            links.tp_reduce, shard.tokens * facts.hidden_size * facts.activation_bytes
+        )
+    part.tensor_back = part.tensor if encoder.trained else 0.0
+    part.gather += facts.encoder_layers * links.sharding.latency_s
+    if encoder.trained:
+        latency = links.sharding.latency_s + links.replicate.latency_s
+        part.scatter += facts.encoder_layers * latency
+
+
+@compiled
+def stall_seconds(layer: LayerFacts, row: Row, coefficients: CoefficientRecord) -> float:
+    """Return the host seconds of a layer's tensor-parallel collectives, which they cost beside
+    pipeline sends."""
+    if row.pp == 1:
+        return 0.0
+    hops = (row.tp - 1) * (2 if row.sequence_parallel else 1)
+    return cut_blocks(layer) * hops * coefficients.stall_s
+
+
+@compiled
+def hook_seconds(
+    facts: Facts, layer: LayerFacts, shard: Shard, coefficients: CoefficientRecord, links: Links
+) -> float:
+    """Return the seconds that the host spends where every matrix of every local expert is gathered
+    by itself: its own time, and the latency of the gather. It waits for the gathers, since it lets
+    no more than two be under way (DeepSpeed runtime/zero/partitioned_param_coordinator.py,
+    max_ongoing_fetch_events)."""
+    if not layer.sparse or not facts.experts_gathered_apart:
+        return 0.0
+    matrices = layer.expert_matrices * layer.num_experts / shard.ep
+    return matrices * (coefficients.hook_s + links.edp.latency_s)
+
+
+@compiled
+def context_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
+    """Return the seconds of context-parallel traffic of a layer in forward. Keys and values of the
+    whole sequence pass every device (ring or gather), or heads are exchanged for tokens."""
+    if row.cp == 1:
+        return 0.0
+    seconds = attention_context(facts, layer, row, shard, links) if layer.attends else 0.0
+    if layer.recurs:  # A recurrence needs whole sequences: heads go for tokens, and come back.
+        exchanged = shard.tokens * layer.recurrence_exchanged / shard.tp
+        seconds += time(links.cp, exchanged * facts.activation_bytes)
+    return seconds
+
+
+@compiled
+def attention_context(
+    facts: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links
+) -> float:
+    """Return the seconds of sending keys and values to queries of other tokens. Sparse attention
+    sends the latents of chosen keys and the keys of the indexer."""
+    keys = layer.kv_dim * kv_share(layer, shard.tp)
+    if layer.passed_keys > 0:
+        return time(links.cp, shard.tokens * row.cp * layer.passed_keys * facts.activation_bytes)
+    if facts.context == ULYSSES:
+        heads = layer.num_attention_heads * (layer.head_dim + layer.v_head_dim) / shard.tp
+        # Every rank needs a key-value head, so they are repeated where there are fewer than ranks.
+        keys = max(keys, row.cp * layer.kv_dim / layer.num_key_value_heads)
+        return time(links.cp, shard.tokens * (heads + keys) * facts.activation_bytes)
+    # Keys come from as many ranks as a window reaches over.
+    reach = min(layer.sliding_window, facts.seq_len) if layer.sliding_window > 0 else facts.seq_len
+    share = min(reach / (facts.seq_len / row.cp), row.cp)
+    return time(links.cp, shard.tokens * share * keys * facts.activation_bytes)
+
+
+@compiled
+def dispatch_seconds(
+    facts: Facts,
+    layer: LayerFacts,
+    shard: Shard,
+    coefficients: CoefficientRecord,
+    links: Links,
+    cost: Array,
+) -> float:
+    """Return the seconds of dispatch and combine of tokens over expert parallelism, where `cost`
+    has the seconds for each byte and before the first byte."""
+    if not layer.sparse or shard.ep == 1:
+        return 0.0
+    byte_s, latency_s = cost
+    if facts.dispatcher == ALLGATHER:
+        every = shard.local_tokens * shard.ep * layer.expert_input * facts.activation_bytes
+        return 2 * (every * byte_s + latency_s)
+    out = facts.gemm_bytes if facts.dispatcher == DEDUPLICATED else facts.activation_bytes
+    elements = shard.local_tokens * layer.experts_per_token * layer.expert_input
+    both = elements * (out + facts.activation_bytes) * byte_s + 2 * latency_s
+    return both * skew(facts, layer, coefficients, shard.ep)
+
+
+@compiled
+def set_data_traffic(
+    facts: Facts, row: Row, coefficients: CoefficientRecord, links: Links, sparse: bool, part: Part
+) -> None:
+    """Write the traffic of parameters and gradients over their data-parallel groups."""
+    gathered = part.dense * facts.gather_bytes
+    gradient = part.trained_dense * facts.reduce_bytes
+    part.gather = time(links.sharding, gathered)
+    part.scatter = time(links.sharding, gradient)
+    part.scatter += time(links.replicate, gradient / links.dense_shards)
+    part.reduce = time(links.replicas, gradient)
+    part.stuck = 0.0
+    copied = part.dense if links.dense_shards > 1 else 0.0
+    reduced = part.trained_dense if links.dense_shards > 1 else 0.0
+    if sparse:
+        of_experts = time(links.edp, part.expert * facts.gather_bytes)
+        over_experts = time(links.edp, part.trained_expert * facts.reduce_bytes)
+        part.gather += of_experts
+        part.stuck = of_experts * (1 - coefficients.expert_prefetch)
+        part.scatter += over_experts
+        part.reduce += 2 * over_experts
+        # Without shards, the group that shares experts has the replicas in it.
+        if row.dp_shard > 1:
+            share = part.trained_expert * facts.reduce_bytes / links.expert_shards
+            part.scatter += time(links.replicate, share)
+        copied += part.expert if links.expert_shards > 1 else 0.0
+        reduced += part.trained_expert if links.expert_shards > 1 else 0.0
+    rate = facts.memory_bytes_s * coefficients.memory
+    part.gather_copy = facts.gather_copy_bytes * copied / rate
+    part.reduce_copy = facts.reduce_copy_bytes * reduced / rate
+
+
+@compiled
+def norm_seconds(coefficients: CoefficientRecord, devices: int) -> float:
+    """Return the seconds of the gradient's norm: two reductions over all devices, if there are
+    several."""
+    if devices == 1:
+        return 0.0
+    return 2 * (coefficients.collective_s + coefficients.scaleout_hop_s * doublings(devices))
+
+
+@compiled
+def straggling(facts: Facts, coefficients: CoefficientRecord, devices: int) -> float:
+    """Return the share of a step that waiting for the slowest of `devices` devices adds to it. It
+    grows with each doubling beyond a node."""
+    return coefficients.jitter * doublings(devices / facts.node)

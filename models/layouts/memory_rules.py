@@ -1,0 +1,187 @@
+"""The rules of recompute and offload."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.columns import Array
+from models.layouts.rule import Rule, is_one_of
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE, policy_code
+
+
+def _recompute_offered(problem: Problem, layouts: Layouts) -> Array:
+    """The stack has this kind of recompute."""
+    offered = problem.stack.recompute
+    is_none, is_full = layouts.recompute == NONE, layouts.recompute == FULL
+    return np.where(
+        is_none, "none" in offered, np.where(is_full, "full" in offered, "selective" in offered)
+    )
+
+
+def _recompute_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} recomputes {', '.join(problem.stack.recompute)}, not"
+        f" {layout.recompute}"
+    )
+
+
+_ALL_MODULES = STACK_SELECTIVE - 1  # a bit for every module (models.spec.recompute)
+
+
+def _modules_offered(problem: Problem, layouts: Layouts) -> Array:
+    """The stack can recompute these modules."""
+    others = _ALL_MODULES & ~policy_code("selective", problem.stack.recomputable_modules)
+    return (layouts.recompute & others) == 0
+
+
+def _modules_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} recomputes the modules"
+        f" {', '.join(problem.stack.recomputable_modules)}, not"
+        f" all of {', '.join(layout.recompute_modules)}"
+    )
+
+
+def _modules_exist(problem: Problem, layouts: Layouts) -> Array:
+    """Some layer of the model has these modules."""
+    nowhere = [name for name in MODULES if not problem.has_module(name)]
+    return (layouts.recompute & policy_code("selective", nowhere) & _ALL_MODULES) == 0
+
+
+def _missing_modules_message(problem: Problem, layout: Layout) -> str:
+    nowhere = ", ".join(name for name in layout.recompute_modules if not problem.has_module(name))
+    return f"no layer of {problem.architecture.name} has {nowhere}"
+
+
+def _layers_fit(problem: Problem, layouts: Layouts) -> Array:
+    """A number of layers to recompute is less than the layers of a chunk, with an even split and
+    activations on the device, and the stack takes such a number.
+
+    A number of layers is meant for chunks of equal length: for unequal ones it would not say which
+    share of a stage is recomputed.
+    """
+    fewer = (
+        layouts.recompute_layers * layouts.pp * layouts.virtual_stages
+        < problem.architecture.num_layers
+    )
+    return (layouts.recompute_layers == 0) | (
+        problem.stack.recompute_layers & fewer & ~layouts.balanced & ~layouts.offload_activations
+    )
+
+
+def _num_layers_message(problem: Problem, layout: Layout) -> str:
+    if not problem.stack.recompute_layers:
+        return f"stack {problem.stack.id} recomputes all layers (0) or none"
+    if layout.offload_activations:
+        return (
+            f"recompute_layers({layout.recompute_layers}) does not go with offload_activations; 0"
+            " recomputes all layers"
+        )
+    if layout.balanced:
+        return (
+            f"recompute_layers({layout.recompute_layers}) needs an even split (balanced: false); 0"
+            " recomputes all layers"
+        )
+    chunk = problem.architecture.num_layers // (layout.pp * layout.virtual_stages)
+    return (
+        f"recompute_layers({layout.recompute_layers}) must be less than the {chunk} layers of a"
+        " chunk; 0 is all of them"
+    )
+
+
+def _offload_offered(problem: Problem, layouts: Layouts) -> Array:
+    """The stack offloads the activations, or the optimizer, that the layout offloads, beside its
+    kind of recompute and with this optimizer."""
+    goes_with_recompute = (layouts.recompute == NONE) | (not problem.stack.offload_alone)
+    goes_with_recompute &= (layouts.recompute == FULL) | (not problem.stack.offloads_checkpoints)
+    has_them = "activations" in problem.stack.offload and (
+        problem.stack.offloads_recurrences or not problem.architecture.recurrences
+    )
+    activations = ~layouts.offload_activations | (has_them & goes_with_recompute)
+    on_host = "optimizer" in problem.stack.offload and _host_runs_optimizer(problem)
+    return activations & (~layouts.offload_optimizer | on_host)
+
+
+def _host_runs_optimizer(problem: Problem) -> bool:
+    """Say whether the optimizer may run on the host, which is too slow for Muon's matrix
+    products."""
+    is_adam = "adam" in problem.workload.optimizer
+    return problem.workload.optimizer != "muon" and (
+        is_adam or not problem.stack.offloads_adam_alone
+    )
+
+
+def _offload_message(problem: Problem, layout: Layout) -> str:
+    offered = f"stack {problem.stack.id} offloads {', '.join(problem.stack.offload) or 'nothing'}"
+    if problem.stack.offload_alone:
+        offered += ", activations without recompute only"
+    if problem.stack.offloads_checkpoints:
+        offered += ", activations with full recompute only"
+    if problem.architecture.recurrences and not problem.stack.offloads_recurrences:
+        offered += ", and nothing of state-space or linear-attention layers"
+    if not _host_runs_optimizer(problem):
+        offered += f", and no optimizer that is {problem.workload.optimizer}"
+    return offered
+
+
+def _offload_sharded(problem: Problem, layouts: Layouts) -> Array:
+    """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only. A stack that offloads the
+    activations which FSDP's checkpointing keeps does so with ZeRO 3 only.
+
+    DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
+    optimizer; accelerate utils/dataclasses.py, FullyShardedDataParallelPlugin.
+    """
+    of_checkpoints = layouts.offload_activations & problem.stack.offloads_checkpoints
+    has_stage = is_one_of(layouts.zero_stage, problem.stack.checkpoint_offload_stages)
+    return (~layouts.offload_optimizer | (layouts.zero_stage > 0)) & (~of_checkpoints | has_stage)
+
+
+def _unsharded_message(problem: Problem, layout: Layout) -> str:
+    if layout.offload_optimizer and not layout.zero_stage:
+        return (
+            "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may"
+            " have too; got zero_stage(0)"
+        )
+    stages = " or ".join(map(str, problem.stack.checkpoint_offload_stages))
+    return (
+        f"stack {problem.stack.id} offloads activations with ZeRO {stages} only; got"
+        f" zero_stage({layout.zero_stage})"
+    )
+
+
+def _offload_blame(problem: Problem, layout: Layout) -> str:
+    of_states = layout.offload_optimizer and not layout.zero_stage
+    return "layout.offload_optimizer" if of_states else "layout.offload_activations"
+
+
+def _offload_in_pipeline(problem: Problem, layouts: Layouts) -> Array:
+    """Activations are not offloaded in a pipeline, unless the stack can do both together."""
+    return ~layouts.offload_activations | (layouts.pp == 1) | (not problem.stack.offload_alone)
+
+
+def _pipelined_message(problem: Problem, layout: Layout) -> str:
+    return f"stack {problem.stack.id} offloads activations without a pipeline only"
+
+
+MEMORY_RULES = (
+    Rule("recompute_offered", "layout.recompute", _recompute_offered, _recompute_message),
+    Rule("modules_offered", "layout.recompute_modules", _modules_offered, _modules_message),
+    Rule("modules_exist", "layout.recompute_modules", _modules_exist, _missing_modules_message),
+    Rule("recompute_layers_offered", "layout.recompute_layers", _layers_fit, _num_layers_message),
+    Rule("offload_offered", "layout", _offload_offered, _offload_message),
+    Rule(
+        "offload_needs_sharding",
+        "layout.offload_optimizer",
+        _offload_sharded,
+        _unsharded_message,
+        _offload_blame,
+    ),
+    Rule(
+        "offload_in_pipeline",
+        "layout.offload_activations",
+        _offload_in_pipeline,
+        _pipelined_message,
+    ),
+)

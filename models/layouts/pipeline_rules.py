@@ -1,0 +1,304 @@
+"""The rules of pipelines: schedules, virtual stages, and the split of layers over chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.columns import Array
+from models.layouts.rule import Rule, holds_for_all, is_one_of
+from models.spec.layout import (
+    AFAB,
+    DUALPIPE,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    SCHEDULES,
+    ZERO_BUBBLE,
+    ZERO_BUBBLE_V,
+    Layout,
+    Layouts,
+)
+from models.spec.problem import Problem
+
+
+def _schedule_offered(problem: Problem, layouts: Layouts) -> Array:
+    """The stack runs the schedule."""
+    offered = [SCHEDULES.index(name) for name in problem.stack.schedules]
+    return is_one_of(layouts.schedule, offered) | (
+        (layouts.pp == 1) & is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB))
+    )
+
+
+def _schedule_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} runs {', '.join(problem.stack.schedules)}, not {layout.schedule}"
+    )
+
+
+def _schedule_has_its_shape(problem: Problem, layouts: Layouts) -> Array:
+    """The schedule has as many stages, virtual stages and micro-batches as it is made for."""
+    m = layouts.num_micro_batches(problem.workload.global_batch)
+    single = (
+        (layouts.pp == 1)
+        & is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB))
+        & (layouts.virtual_stages == 1)
+    )
+    interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
+    if problem.stack.micro_batch_groups != "any":
+        equal = problem.stack.micro_batch_groups == "equal"
+        interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0
+    enough = {"any": m > 0, "stages": m >= layouts.pp, "multiple": m % layouts.pp == 0}
+    plain = (layouts.virtual_stages == 1) & enough[problem.stack.plain_micro_batches]
+    both_ways = (
+        (layouts.virtual_stages == 1) & (layouts.pp % 2 == 0) & (m >= 2 * layouts.pp) & (m % 2 == 0)
+    )
+    with_pipeline = (
+        (is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE)) & plain)
+        | ((layouts.schedule == INTERLEAVED) & interleaved)
+        | ((layouts.schedule == ZERO_BUBBLE_V) & (layouts.virtual_stages == 2))
+        | ((layouts.schedule == DUALPIPE) & both_ways)
+    )
+    return np.where(layouts.pp == 1, single, with_pipeline)
+
+
+def _virtual_stages_have_code(problem: Problem, layouts: Layouts) -> Array:
+    """The stack has virtual stages, where the layout has any, and has them for hybrid models where
+    the model is one."""
+    return (layouts.virtual_stages == 1) | (problem.max_virtual_stages > 1) | (layouts.pp == 1)
+
+
+def _no_virtual_message(problem: Problem, layout: Layout) -> str:
+    of_hybrids = " of hybrid models" if problem.stack.max_virtual_stages > 1 else ""
+    return (
+        f"stack {problem.stack.id} runs at most 1 virtual stages{of_hybrids}, not"
+        f" {layout.virtual_stages}"
+    )
+
+
+def _virtual_stages_searched(problem: Problem, layouts: Layouts) -> Array:
+    """A device has no more virtual stages than `stack.max_virtual_stages`."""
+    return (
+        (layouts.virtual_stages <= problem.max_virtual_stages)
+        | (problem.max_virtual_stages == 1)
+        | (layouts.pp == 1)
+    )
+
+
+def _many_virtual_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"layouts are searched up to stack.max_virtual_stages({problem.max_virtual_stages}), and"
+        f" this has {layout.virtual_stages}: raise that field"
+    )
+
+
+_SCHEDULE_NEEDS = {
+    "interleaved": (
+        "virtual_stages from 2, and micro-batches in groups as the stack makes them: {groups}"
+    ),
+    "zero_bubble_v": "virtual_stages(2)",
+    "dualpipe": "virtual_stages(1), an even pp and an even number of at least 2*pp micro-batches",
+}
+_INTERLEAVED_GROUPS = {
+    "any": "pp of them or more",
+    "equal": "pp of them or more, and a multiple of how often pp goes into their number",
+    "stages": "a multiple of pp",
+}
+_PLAIN_MICRO_BATCHES = {
+    "any": "",
+    "stages": " and at least pp micro-batches",
+    "multiple": " and a multiple of pp micro-batches",
+}
+
+
+def _shape_message(problem: Problem, layout: Layout) -> str:
+    if layout.pp == 1:
+        got = f"got {layout.schedule} with virtual_stages({layout.virtual_stages})"
+        return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
+    m = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
+    plain = f"virtual_stages(1){_PLAIN_MICRO_BATCHES[problem.stack.plain_micro_batches]}"
+    needs = _SCHEDULE_NEEDS.get(layout.schedule, plain)
+    needs = needs.format(groups=_INTERLEAVED_GROUPS[problem.stack.micro_batch_groups])
+    return (
+        f"{layout.schedule} needs {needs}; got virtual_stages({layout.virtual_stages}) and {m}"
+        f" micro-batches with pp({layout.pp})"
+    )
+
+
+def _layers_divide_into_chunks(problem: Problem, layouts: Layouts) -> Array:
+    """There are enough layers for all chunks of the pipeline, and the same number for each unless
+    the layout is `balanced`."""
+    chunks = layouts.pp * layouts.virtual_stages
+    layers = problem.architecture.num_layers
+    # The embedding and the head may each be a chunk by itself
+    # (models.cost.pipeline.stage_partition).
+    ends = 2 * (layouts.schedule == INTERLEAVED)
+    return np.where(layouts.balanced, chunks <= layers + ends, layers % chunks == 0)
+
+
+def _layers_message(problem: Problem, layout: Layout) -> str:
+    layers, chunks = problem.architecture.num_layers, layout.pp * layout.virtual_stages
+    of_degrees = f"pp({layout.pp}) * virtual_stages({layout.virtual_stages})"
+    if not layout.balanced and chunks <= layers:
+        return f"{layers} layers must divide into {chunks} chunks of one length, {of_degrees}"
+    free = ", of which the first and the last may have none" * (layout.schedule == "interleaved")
+    return f"{layers} layers must be enough for {chunks} chunks, {of_degrees}{free}"
+
+
+def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
+    """`layers_per_chunk` adds up to the layers of the model, gives each chunk at least one, except
+    the first and the last of `interleaved`, and goes with a stack that can split so.
+
+    Chunks without layers are those of an embedding or a head by itself, which only chunks that are
+    dealt out in rounds may be. nanotron has its own way of splitting.
+    """
+    if not layouts.states_layers.any():
+        return ~layouts.states_layers
+    stated = layouts.stated_layers
+    chunk = np.arange(stated.shape[1])
+    chunks = (layouts.pp * layouts.virtual_stages)[:, None]
+    may_be_empty = (layouts.schedule == INTERLEAVED)[:, None] & (
+        (chunk == 0) | (chunk == chunks - 1)
+    )
+    filled = (stated > 0) | may_be_empty | (chunk >= chunks)
+    adds_up = (stated.sum(axis=1) == problem.architecture.num_layers) & filled.all(axis=1)
+    return ~layouts.states_layers | (adds_up & (not problem.stack.splits_by_threshold))
+
+
+def _stated_layers_message(problem: Problem, layout: Layout) -> str:
+    if problem.stack.splits_by_threshold:
+        return f"stack {problem.stack.id} splits layers by their cost; leave it out"
+    given, layers = sum(layout.layers_per_chunk), problem.architecture.num_layers
+    if given != layers:
+        return f"adds up to {given}, must to the {layers} layers of {problem.architecture.name}"
+    ends = ", but for the first and the last" if layout.schedule == "interleaved" else ""
+    return f"{list(layout.layers_per_chunk)}: each chunk needs a layer{ends}"
+
+
+def _tied_embedding_allowed(problem: Problem, layouts: Layouts) -> Array:
+    """A model that ties its embedding to its head has no pipeline, unless the stack can share them
+    between stages."""
+    return (
+        (layouts.pp == 1)
+        | problem.stack.ties_in_pipeline
+        | (not problem.architecture.tie_word_embeddings)
+    )
+
+
+def _tie_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} has no pipeline for a model that ties its embedding to its head"
+        " (tie_word_embeddings)"
+    )
+
+
+def _mtp_offered(problem: Problem, layouts: Layouts) -> Array:
+    """A model with multi-token prediction has neither a pipeline nor context parallelism, unless
+    the stack has it together with these."""
+    anywhere = not (problem.stack.mtp_alone and problem.architecture.mtp_layers)
+    return ((layouts.pp == 1) & (layouts.cp == 1)) | anywhere
+
+
+def _mtp_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} has multi-token prediction without pipeline and context"
+        f" parallelism only; got pp({layout.pp}), cp({layout.cp}); mtp_layers 0 leaves it out"
+    )
+
+
+def _gradients_accumulate(problem: Problem, layouts: Layouts) -> Array:
+    """There is one micro-batch only, or a pipeline, where the stack accumulates no gradients in fp8
+    on these chips."""
+    at_once = (
+        problem.workload.precision == "fp8"
+        and problem.cluster.chip.vendor in problem.stack.fp8_at_once_on
+    )
+    return (
+        (layouts.pp > 1)
+        | (layouts.num_micro_batches(problem.workload.global_batch) <= 1)
+        | (not at_once)
+    )
+
+
+def _accumulate_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} accumulates no gradients in fp8 on chips of"
+        f" {problem.cluster.chip.vendor}: without a pipeline micro_batch({layout.micro_batch}) must"
+        f" be all of a rank's {problem.workload.global_batch // layout.dp} sequences"
+    )
+
+
+def _partition_offered(problem: Problem, layouts: Layouts) -> Array:
+    """The stack splits layers over stages evenly, or unevenly, as asked."""
+    if problem.stack.splits_by_threshold:
+        return layouts.balanced == (layouts.pp > 1)
+    return ~layouts.balanced | ((layouts.pp > 1) & (problem.stack.partition == "balanced"))
+
+
+def _partition_message(problem: Problem, layout: Layout) -> str:
+    if layout.pp == 1:
+        return "an uneven split needs pp > 1"
+    split = "by their cost" if problem.stack.splits_by_threshold else "evenly only"
+    return f"stack {problem.stack.id} splits layers {split}"
+
+
+def _forwards_first(problem: Problem, layouts: Layouts) -> Array:
+    """With `global_batch_loss` there is one micro-batch, or the schedule runs all forward passes
+    before the first backward pass.
+
+    An auxiliary loss over the global batch is known only after the forward of every micro-batch,
+    unless the stack keeps running statistics for it.
+    """
+    if not balances_global_batch(problem):
+        return holds_for_all(layouts)
+    return (layouts.schedule == AFAB) | (
+        layouts.num_micro_batches(problem.workload.global_batch) == 1
+    )
+
+
+def balances_global_batch(problem: Problem) -> bool:
+    """Say whether there is a load-balancing loss over the global batch that constrains
+    schedules."""
+    over_global_batch = problem.workload.load_balancing == "global_batch_loss"
+    return problem.architecture.is_moe and over_global_batch and not problem.stack.running_balance
+
+
+def _balancing_message(problem: Problem, layout: Layout) -> str:
+    lacks_schedule = layout.pp > 1 and "afab" not in problem.stack.schedules
+    return (
+        f"load_balancing({problem.workload.load_balancing}), an auxiliary loss over the global"
+        " batch, needs every forward before the first backward: one micro-batch, or the"
+        " all-forward-all-backward schedule"
+        f" (afab){f', which stack {problem.stack.id} lacks' if lacks_schedule else ''}"
+    )
+
+
+PIPELINE_RULES = (
+    Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedule_message),
+    Rule("schedule_shape", "layout.schedule", _schedule_has_its_shape, _shape_message),
+    Rule(
+        "virtual_stages_offered",
+        "layout.virtual_stages",
+        _virtual_stages_have_code,
+        _no_virtual_message,
+    ),
+    Rule(
+        "virtual_stages_searched",
+        "layout.virtual_stages",
+        _virtual_stages_searched,
+        _many_virtual_message,
+        kind="search",
+    ),
+    Rule(
+        "stated_layers_add_up",
+        "layout.layers_per_chunk",
+        _stated_layers_add_up,
+        _stated_layers_message,
+    ),
+    Rule("layers_divide", "layout.pp", _layers_divide_into_chunks, _layers_message),
+    Rule("tied_embedding_in_pipeline", "layout.pp", _tied_embedding_allowed, _tie_message),
+    Rule("mtp_offered", "layout.pp", _mtp_offered, _mtp_message),
+    Rule("accumulation_offered", "layout.micro_batch", _gradients_accumulate, _accumulate_message),
+    Rule("partition_offered", "layout.balanced", _partition_offered, _partition_message),
+    Rule(
+        "balancing_needs_all_forwards_first", "layout.schedule", _forwards_first, _balancing_message
+    ),
+)

@@ -1,0 +1,60 @@
+"""A rule of legality, and what the tests of rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from models.columns import Array
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of legality. `field` is the dotted path of the value that an error blames, unless
+    `blame` names another for a layout.
+
+    `test` returns an array of truth values, one for each of n layouts: true where the layout obeys.
+    The first paragraph of its docstring says what the rule asks, as the documentation shows it.
+    `message` says what the rule asks of a layout that breaks it.
+
+    A rule of the kind "framework" says what cannot run. One of the kind "search" says how far
+    layouts are searched: the framework runs what it refuses, and `lifted` raises its limit for a
+    layout that is stated.
+    """
+
+    name: str
+    field: str
+    test: Callable[[Problem, Layouts], Array]
+    message: Callable[[Problem, Layout], str]
+    blame: Callable[[Problem, Layout], str] | None = None
+    kind: Literal["framework", "search"] = "framework"
+
+    def blamed_field(self, problem: Problem, layout: Layout) -> str:
+        """Return the dotted path of the value to blame for a layout that breaks the rule."""
+        return self.field if self.blame is None else self.blame(problem, layout)
+
+    def blamed_knob(self, problem: Problem, layout: Layout) -> str | None:
+        """Return the field of the layout to blame; None where it is no single one, or none of a
+        layout."""
+        part, _, knob = self.blamed_field(problem, layout).partition(".")
+        return knob or None if part == "layout" else None
+
+
+def holds_for_all(layouts: Layouts) -> Array:
+    """Return true for each of the layouts: the rule does not concern this problem."""
+    # The shape is that of a column, since the space tests chains by schedules in two dimensions.
+    return np.ones(layouts.pp.shape, dtype=bool)
+
+
+def is_one_of(column: Array, offered: Iterable[int]) -> Array:
+    """Say of each value of a column whether it is among those that are offered. For so few it is
+    several times as fast as np.isin."""
+    found = np.zeros(column.shape, dtype=bool)
+    for one in offered:
+        found |= column == one
+    return found

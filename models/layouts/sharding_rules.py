@@ -1,0 +1,181 @@
+"""The rules of how parameters, gradients and optimizer states are sharded."""
+
+from __future__ import annotations
+
+from models.columns import Array
+from models.layouts.rule import Rule, holds_for_all, is_one_of
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+
+
+def _zero_stage_matches_degrees(problem: Problem, layouts: Layouts) -> Array:
+    """ZeRO stage 0 goes with `dp_shard` 1, and stages 1 to 3 with more, or with no data parallelism
+    at all."""
+    plain = (layouts.zero_stage == 0) & (layouts.dp_shard == 1)
+    sharded = (layouts.zero_stage > 0) & ((layouts.dp_shard > 1) | (layouts.dp_replicate == 1))
+    return plain | sharded
+
+
+def _zero_stage_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"zero_stage({layout.zero_stage}) with dp_shard({layout.dp_shard}),"
+        f" dp_replicate({layout.dp_replicate}): stage 0 replicates (dp_shard 1), stages 1 to 3"
+        " shard (dp_shard above 1, or no data parallelism)"
+    )
+
+
+def _zero_stage_offered(problem: Problem, layouts: Layouts) -> Array:
+    """The stack has the ZeRO stage, also beside replicas where there are some."""
+    is_hybrid = (layouts.dp_replicate > 1) & (layouts.dp_shard > 1)
+    others = problem.stack.unsearched_zero_stages
+    hybrid_is_offered = ~is_hybrid | is_one_of(
+        layouts.zero_stage, (*problem.stack.hybrid_stages, *others)
+    )
+    return is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *others)) & hybrid_is_offered
+
+
+def _zero_stage_searched(problem: Problem, layouts: Layouts) -> Array:
+    """The ZeRO stage is one of `stack.zero_stages`, also where the stack runs others."""
+    others = set(problem.stack.unsearched_zero_stages) - set(problem.stack.zero_stages)
+    return ~is_one_of(layouts.zero_stage, others)
+
+
+def _unsearched_zero_message(problem: Problem, layout: Layout) -> str:
+    searched = ", ".join(map(str, problem.stack.zero_stages))
+    return f"layouts are searched with stack.zero_stages {searched}; add {layout.zero_stage} to it"
+
+
+def _zero_stages_message(problem: Problem, layout: Layout) -> str:
+    beside_replicas = ""
+    if layout.dp_replicate > 1 and layout.dp_shard > 1:
+        hybrid = ", ".join(map(str, problem.stack.hybrid_stages)) or "none"
+        beside_replicas = f", and beside replicas {hybrid}"
+    return (
+        f"stack {problem.stack.id} offers ZeRO stages"
+        f" {', '.join(map(str, problem.stack.zero_stages))}"
+        f"{beside_replicas}; got {layout.zero_stage}"
+    )
+
+
+def _muon_goes_with_zero_stage(problem: Problem, layouts: Layouts) -> Array:
+    """The stack has the optimizer Muon with this ZeRO stage."""
+    return is_one_of(layouts.zero_stage, problem.stack.muon_stages) | (
+        problem.workload.optimizer != "muon"
+    )
+
+
+def _muon_message(problem: Problem, layout: Layout) -> str:
+    stages = ", ".join(map(str, problem.stack.muon_stages))
+    return f"stack {problem.stack.id} has Muon with ZeRO stages {stages}, not {layout.zero_stage}"
+
+
+def _states_go_with_zero_stage(problem: Problem, layouts: Layouts) -> Array:
+    """The stack has the optimizer's moments, and the number format, with this ZeRO stage."""
+    ok = holds_for_all(layouts)
+    if problem.workload.optimizer == "adamw_bf16_moments":
+        ok &= is_one_of(layouts.zero_stage, problem.stack.narrow_moment_stages)
+    if problem.workload.precision == "fp8":
+        ok &= is_one_of(layouts.zero_stage, problem.stack.fp8_stages)
+    return ok
+
+
+def _states_message(problem: Problem, layout: Layout) -> str:
+    is_narrow = layout.zero_stage not in problem.stack.narrow_moment_stages
+    is_of_moments = problem.workload.optimizer == "adamw_bf16_moments" and is_narrow
+    what = problem.workload.optimizer if is_of_moments else problem.workload.precision
+    stages = problem.stack.narrow_moment_stages if is_of_moments else problem.stack.fp8_stages
+    offered = ", ".join(map(str, stages))
+    return (
+        f"stack {problem.stack.id} has {what} with ZeRO stages {offered}, not {layout.zero_stage}"
+    )
+
+
+def _zero_in_pipeline(problem: Problem, layouts: Layouts) -> Array:
+    """The stack has this ZeRO stage beside a pipeline."""
+    return (layouts.zero_stage <= problem.stack.max_zero_in_pipeline) | (layouts.pp == 1)
+
+
+def _zero_pipeline_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} has ZeRO up to {problem.stack.max_zero_in_pipeline} beside a"
+        f" pipeline, not {layout.zero_stage}"
+    )
+
+
+def _zero_in_context(problem: Problem, layouts: Layouts) -> Array:
+    """The stack has this ZeRO stage beside context parallelism."""
+    return (layouts.zero_stage >= problem.stack.min_zero_in_context) | (layouts.cp == 1)
+
+
+def _zero_context_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} shards parameters over context parallelism too: cp({layout.cp})"
+        f" needs ZeRO {problem.stack.min_zero_in_context} or more, not {layout.zero_stage}"
+    )
+
+
+def _zero_with_experts(problem: Problem, layouts: Layouts) -> Array:
+    """ZeRO stage 3 with expert parallelism has no context parallelism, unless the stack has all
+    three together."""
+    return (
+        (layouts.zero_stage <= 2)
+        | (layouts.ep == 1)
+        | (layouts.cp == 1)
+        | (not problem.stack.experts_alone)
+    )
+
+
+def _zero_experts_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} has ZeRO 3 with ep({layout.ep}) only without context"
+        f" parallelism; got cp({layout.cp})"
+    )
+
+
+def _zero_beside_sharding_axes(problem: Problem, layouts: Layouts) -> Array:
+    """The axes of context and expert parallelism need ZeRO stage 3 where they shard parameters."""
+    beside = (layouts.cp > 1) | (layouts.ep > 1)
+    return (layouts.zero_stage == 3) | ~beside | (not problem.stack.shards_over_context_and_experts)
+
+
+def _zero_sharding_axes_message(problem: Problem, layout: Layout) -> str:
+    return (
+        f"stack {problem.stack.id} shards parameters over context and expert parallelism too:"
+        f" cp({layout.cp}) and ep({layout.ep}) need ZeRO 3, not {layout.zero_stage}"
+    )
+
+
+def _reshard_offered(problem: Problem, layouts: Layouts) -> Array:
+    """With ZeRO stage 3 the stack can drop gathered parameters, or keep them, as the layout
+    does."""
+    return (layouts.zero_stage < 3) | is_one_of(layouts.reshard, problem.stack.reshard)
+
+
+def _reshard_message(problem: Problem, layout: Layout) -> str:
+    offered = ", ".join(str(value).lower() for value in problem.stack.reshard)
+    return f"stack {problem.stack.id} offers reshard after forward: {offered}"
+
+
+SHARDING_RULES = (
+    Rule("sharding_shape", "layout.zero_stage", _zero_stage_matches_degrees, _zero_stage_message),
+    Rule("sharding_offered", "layout.zero_stage", _zero_stage_offered, _zero_stages_message),
+    Rule(
+        "sharding_searched",
+        "layout.zero_stage",
+        _zero_stage_searched,
+        _unsearched_zero_message,
+        kind="search",
+    ),
+    Rule("muon_offered", "layout.zero_stage", _muon_goes_with_zero_stage, _muon_message),
+    Rule("states_offered", "layout.zero_stage", _states_go_with_zero_stage, _states_message),
+    Rule("sharding_in_pipeline", "layout.zero_stage", _zero_in_pipeline, _zero_pipeline_message),
+    Rule("sharding_in_context", "layout.zero_stage", _zero_in_context, _zero_context_message),
+    Rule("sharding_beside_experts", "layout.zero_stage", _zero_with_experts, _zero_experts_message),
+    Rule(
+        "sharding_axes_need_zero_3",
+        "layout.zero_stage",
+        _zero_beside_sharding_axes,
+        _zero_sharding_axes_message,
+    ),
+    Rule("reshard_offered", "layout.reshard", _reshard_offered, _reshard_message),
+)
