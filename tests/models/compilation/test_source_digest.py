@@ -70,7 +70,7 @@ def test_a_change_during_a_run_changes_nothing(package: Path) -> None:
 
 def test_the_cost_model_depends_on_the_constants_that_it_names() -> None:
     package = ROOT / "models"
-    found = sources(package / "cost" / "pipeline.py", package)
+    found = sources(package / "cost" / "step.py", package)
     assert package / "compilation" / "compiled.py" in found
     assert package / "spec" / "layout.py" in found
     assert not [file for file in found if file.parent.name in ("search", "advice")]

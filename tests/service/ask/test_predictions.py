@@ -109,8 +109,8 @@ def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips:
     ("preset", "chip"), [("ct5p-hightpu-4t", "tpu-v5p"), ("trn2.48xlarge", "trainium2")]
 )
 def test_a_machine_of_tori_is_its_chip(client, preset: str, chip: str) -> None:
-    body = {**PREDICTION, "stack": "generic", "cluster": {"preset": preset, "num_chips": 64}}
-    devices = 64 * catalogue.chip(chip).devices_per_chip
+    body = {**PREDICTION, "stack": "generic", "cluster": {"preset": preset, "num_chips": 32}}
+    devices = 32 * catalogue.chip(chip).devices_per_chip
     found = client.post(
         "/v1/predictions", json={**body, "layout": {"dp_shard": devices, "zero_stage": 3}}
     ).json()

@@ -485,10 +485,8 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_left_out(client) -> None:
         "/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}
     ).json()
     again = client.post("/v1/recommendations", json=QUESTION).json()
-    layout, needed = (
-        predicted(first, "fastest")["layout"],
-        predicted(first, "fastest")["needed_gib"],
-    )
+    ran = first["layouts"][0]["prediction"]
+    layout, needed = ran["layout"], ran["needed_gib"]
     assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [
         (report["id"], layout)
     ]

@@ -58,7 +58,7 @@ SAID = [
         {**SPARSE, "stack": {**LOOPED, "version": "0.17.1"}, "layout": SHARDED},
         "gathers every matrix of each by itself: deepspeed.utils.set_z3_leaf_modules has it",
     ),
-    (on("trn2", **SHARDED), "usable memory is nominal: all 96 GiB of the data sheet"),
+    (on("trn2", **SHARDED, tp=4), "usable memory is nominal: all 96 GiB of the data sheet"),
     (
         on("mi250x", **SHARDED),
         "cluster.num_chips counts mi250x-gcd: each is a GCD, half of an MI250X",
@@ -252,7 +252,7 @@ def test_a_partly_filled_domain_and_an_idle_network_are_named(shared_client) -> 
 
 
 def test_memory_that_the_request_states_is_not_nominal(shared_client) -> None:
-    body = changed(on("trn2", **SHARDED), "cluster.usable_memory_gib", 90)
+    body = changed(on("trn2", **SHARDED, tp=4), "cluster.usable_memory_gib", 90)
     answer = shared_client.post("/v1/predictions", json=body)
     assert "usable memory is nominal" not in "\n".join(answer.json()["assumptions"])
 

@@ -62,7 +62,8 @@ def test_an_announced_chip_is_recommended_for_with_reservations(shared_client, c
     launched = answer["layouts"][0]["prediction"]
     assert launched["provenance"]["grade"] == "data_sheet"
     assert 0.05 < launched["mfu"]["causal"] < 0.75
-    assert launched["needed_gib"] <= launched["usable_gib"] == chip.usable_memory_gib
+    device_gib = chip.usable_memory_gib / chip.devices_per_chip
+    assert launched["needed_gib"] <= launched["usable_gib"] == device_gib
     assert launched["step_time_high_s"] > 1.15 * launched["step_time_s"]
 
 

@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> Path:
 
 def _state(monkeypatch: pytest.MonkeyPatch, state: str, log: Path) -> None:
     shown = f"JobId=7 JobState={state} Comment=x StdIn=/dev/null StdOut={log} Power= \n"
-    monkeypatch.setattr(end, "_shown", lambda _: shown)
+    monkeypatch.setattr(end, "_scontrol_line", lambda _: shown)
 
 
 def test_a_report_names_the_check_and_carries_labels_but_no_secrets(
