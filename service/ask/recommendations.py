@@ -38,6 +38,7 @@ from service.ask.recommendation_reasons import (
     failure_assumptions,
     fewest_chips_without_price,
     groups_reasons,
+    learned_reasons,
     points_to_check,
     spare_chips_reasons,
 )
@@ -276,9 +277,6 @@ class Recommendations:
         target = solution.target
         members = _found_members(recommendation, solution.thresholds)
         advised = _advised_layouts(members)
-        reasons = _reasons(asked, solution, advised)
-        members["reasons"] = [reason.sentence for reason in reasons]
-        members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
         evidence = self._evidence.nearest_to_layout(
             recommendation.problem, recommendation.fastest.prediction.layout, asked.profile
         )
@@ -288,6 +286,10 @@ class Recommendations:
         )
         launched = recommendation.recommended.prediction.layout
         grounds = basis(question, answered, asked.profile, launched)
+        reasons = _reasons(asked, solution, advised)
+        reasons += learned_reasons(grounds["learned"])
+        members["reasons"] = [reason.sentence for reason in reasons]
+        members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
         grounds["request"] |= _request_members(asked, target)
         grounds["assumptions"] += _assumptions(asked, target, advised)
         allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)

@@ -24,6 +24,7 @@ from service.learning.drift_flags import changes_of_level
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
 from service.learning.step_time_changes import step_time_changes
 from service.own_profile import is_own, own_profile_id
+from service.resolve.disclosure import shared_influences
 from service.resolve.profiles import add_own_version, add_version, version_document
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.process_pool import ProcessPool
@@ -236,7 +237,12 @@ def _fitted(given: CalibrationInput) -> Calibration:
     made_by = f"calibration on {len(given.runs)} reports and {len(given.benchmark_ids)} benchmarks"
     if given.owner is not None:
         made_by += f" of one tenant, on top of version {given.base.version}"
-    return calibrate(profile, with_limited_sources(given.observations), made_by, posterior)
+    fitted = calibrate(profile, with_limited_sources(given.observations), made_by, posterior)
+    found = fitted.profile.influences
+    if found is None or given.owner is not None:
+        return fitted
+    shared = replace(fitted.profile, influences=shared_influences(found))
+    return replace(fitted, profile=shared)
 
 
 def _calibration_answer(
