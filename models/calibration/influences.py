@@ -23,9 +23,9 @@ from models.spec.profile import TermKey
 
 Name = TypeVar("Name", str, int)
 
-# A version is stored with so many groups, which take some 20 KB, and each answer predicts a step
-# without each of them, which takes a millisecond.
-_MOST_GROUPS = 24
+# A version is stored with so many groups, which take some 40 KB, a third of a profile. Answers
+# predict a step without each of them, which takes less than half a millisecond.
+_MOST_GROUPS = 40
 # Keys that are kept for each group: enough to look at what was reported last.
 _MOST_LATEST = 3
 # A share of a term's spread: a smaller shift moves no prediction by a tenth of a percent.
