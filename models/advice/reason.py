@@ -21,6 +21,7 @@ Kind = Literal[
     "fit",
     "bolder",
     "unsupported",
+    "learned",
     "stopped",
     "groups",
     "spare_chips",

@@ -15,6 +15,7 @@ from models.calibration.cross_validation import (
     cross_validate_time,
     median_error,
 )
+from models.calibration.influences import influences
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
@@ -113,7 +114,12 @@ def calibrate(
     odd = [*contradicted, *outliers(time, time_estimate), *outliers(memory, memory_estimate)]
 
     told = _told_terms(profile, before, changed)
-    fitted = profile.with_terms(told, residual_spread=time_estimate.spread, made_by=made_by)
+    fitted = profile.with_terms(
+        told,
+        residual_spread=time_estimate.spread,
+        made_by=made_by,
+        influences=None if published else influences(time, time_estimate, observations, told),
+    )
     groups = {o.key: o.group or o.key for o in observations}
     fitted, held_out = cross_validate_time(profile, fitted, time, time_estimate, groups)
     fitted, held_out_memory = cross_validate_memory(

@@ -86,7 +86,8 @@ class Estimate:
 
     `common_noise` (runs,) is the noise expected of each run times one factor, which all sources
     share. `noise` (runs,) has the factor of the run's own source. `spread` is the median of
-    `common_noise`.
+    `common_noise`. `irls_weight` (runs,) has the weights of squared residuals in the step that led
+    to these terms.
     """
 
     linear: Linearisation
@@ -94,6 +95,7 @@ class Estimate:
     spread: float
     common_noise: Array
     noise: Array
+    irls_weight: Array
 
     @property
     def theta(self) -> Array:
@@ -450,11 +452,13 @@ class Fit:
         are found at `noise`. The noise of the estimate is made of the residuals without them."""
         effect = self._model_effect(linear.predicted, weight, noise)
         residual = self.residual(linear.predicted + effect)
+        irls_weight = self._student_t_weight(residual, weight, noise)
         common_noise, noise = self._estimated_noise(residual, weight)
         information = self._information(linear.predicted + effect, weight, noise)
         normal = self.prior_precision + self._normal_matrix(linear, information)
         spread = float(np.median(common_noise)) if len(residual) else self.profile.residual_spread
-        return Estimate(linear, np.linalg.inv(normal), spread, common_noise, noise)
+        covariance = np.linalg.inv(normal)
+        return Estimate(linear, covariance, spread, common_noise, noise, irls_weight)
 
 
 def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:

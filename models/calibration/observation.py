@@ -50,6 +50,11 @@ class Observation:
     organisation: str = ""
     model: str = ""
 
+    @property
+    def is_benchmark(self) -> bool:
+        """True for a micro-benchmark, which measured no run."""
+        return self.step_time_s is None and self.memory_bytes is None and not self.out_of_memory
+
     def without_parts(self) -> Observation:
         """Return the run without the measurements of the parts of its step."""
         has_parts = self.exposed_s is not None or self.coefficients

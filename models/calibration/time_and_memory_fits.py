@@ -211,8 +211,8 @@ def _time_targets(o: Observation) -> list[Target]:
 
 
 def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
-    if o.step_time_s is None and o.memory_bytes is None and not o.out_of_memory:
-        return []  # a micro-benchmark
+    if o.is_benchmark:
+        return []
     targets = list[Target]()
     if o.memory_bytes is not None:
         targets.append(_target(o, o.memory_kind, o.memory_bytes))

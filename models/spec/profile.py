@@ -22,6 +22,7 @@ import numpy as np
 from models.columns import Array
 from models.errors import Invalid, UnknownName
 from models.spec.identity import cached_by_identity
+from models.spec.influences import Influences
 
 Value = TypeVar("Value")
 
@@ -350,6 +351,9 @@ class Profile:
     """The ranges of quantities that the runs behind the profile cover."""
     newest: tuple[NewestSoftware, ...] = ()
     """The newest software that ran on each generation of chips."""
+    influences: Influences | None = None
+    """The measurements that the fit moved its terms by; None where it was of published runs, or by
+    an earlier release."""
     version: int = 1
 
     @cached_property
@@ -471,6 +475,8 @@ class Profile:
             "spans": [asdict(one) for one in self.spans],
             "newest": [asdict(one) for one in self.newest],
             "terms": [asdict(term) for term in self.terms],
+            # Left out where there are none, so that versions of before keep their hash.
+            **({} if self.influences is None else {"influences": self.influences.to_json()}),
         }
 
     @classmethod
@@ -486,6 +492,7 @@ class Profile:
             raise Invalid(
                 "profile.terms", sorted(unknown), "every coefficient needs a term of scope 'all'"
             )
+        influences = data.get("influences")
         return cls(
             id=data["id"],
             version=data.get("version", 1),
@@ -504,6 +511,7 @@ class Profile:
             seen=tuple(TermCoverage.from_json(one) for one in data.get("seen", ())),
             spans=tuple(_of_known(QuantityRange, one) for one in data.get("spans", ())),
             newest=tuple(_of_known(NewestSoftware, one) for one in data.get("newest", ())),
+            influences=influences and Influences.from_json(influences),
             terms=terms,
         )
 

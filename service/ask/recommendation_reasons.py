@@ -11,6 +11,7 @@ from models.advice.objective import Objective
 from models.advice.reason import Reason, reasons_of
 from models.spec.hardware import Chip
 from service.resolve.assumptions import empty_chunk_assumptions
+from service.schemas.learned import Learned
 from service.schemas.objective import ObjectiveFields
 from service.schemas.prediction import PredictedLayout
 
@@ -68,6 +69,17 @@ def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[R
             why += f", and the fastest way found uses {used}"
     sentence = f"{spare} of the {used + spare} chips that are held are spare: {why}."
     return [Reason("spare_chips", sentence, {"spare": spare, "used": used})]
+
+
+def learned_reasons(learned: Learned | None) -> list[Reason]:
+    """Which reports moved the recommended layout; nothing where none did."""
+    if learned is None or not learned.reports:
+        return []
+    figures = {
+        "against_version": learned.against_version,
+        "step_time_change": learned.step_time_change,
+    }
+    return [Reason("learned", learned.sentence, figures)]
 
 
 def failure_assumptions(objective: ObjectiveFields) -> list[str]:

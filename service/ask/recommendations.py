@@ -20,6 +20,7 @@ from service.ask.recommendation_reasons import (
     cluster_reasons,
     failure_assumptions,
     groups_reasons,
+    learned_reasons,
     points_to_check,
     spare_chips_reasons,
 )
@@ -102,9 +103,6 @@ class Recommendations:
         target = solution.target
         members = _layout_members(recommendation, solution.thresholds)
         advised = _advised_layouts(members)
-        reasons = _reasons(inputs, solution, advised)
-        members["reasons"] = [reason.sentence for reason in reasons]
-        members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
         evidence = self._evidence.nearest_to_layout(
             recommendation.problem, recommendation.fastest.prediction.layout, inputs.profile
         )
@@ -114,6 +112,10 @@ class Recommendations:
         )
         launched = recommendation.recommended.prediction.layout
         grounds = basis(question, answered, inputs.profile, launched)
+        reasons = _reasons(inputs, solution, advised)
+        reasons += learned_reasons(grounds["learned"])
+        members["reasons"] = [reason.sentence for reason in reasons]
+        members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
         grounds["request"] |= _request_members(inputs, target)
         grounds["assumptions"] += _assumptions(inputs, target, advised)
         allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)

@@ -24,6 +24,7 @@ from service.learning.drift_flags import changes_of_level
 from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
 from service.learning.step_time_changes import step_time_changes
 from service.own_profile import is_own, own_profile_id
+from service.resolve.disclosure import shared_influences
 from service.resolve.profiles import add_own_version, add_version, version_document
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.process_pool import ProcessPool
@@ -257,7 +258,12 @@ def _fit(inputs: CalibrationInput) -> Calibration:
     )
     if inputs.owner is not None:
         made_by += f" of one tenant, on top of version {inputs.base.version}"
-    return calibrate(profile, with_limited_sources(inputs.observations), made_by, posterior)
+    fitted = calibrate(profile, with_limited_sources(inputs.observations), made_by, posterior)
+    influences = fitted.profile.influences
+    if influences is None or inputs.owner is not None:
+        return fitted
+    shared = replace(fitted.profile, influences=shared_influences(influences))
+    return replace(fitted, profile=shared)
 
 
 def _calibration_answer(

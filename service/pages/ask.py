@@ -39,6 +39,7 @@ from service.schemas.recommendation import RecommendationRequest
 
 PATH = FIRST_PAGE
 _SHELL = "text/x-shellscript"
+_MOST_GROUPS = 5  # of reports, which are listed by what they change: the rest change little
 _TRIED = "with_"
 """Before the name of a degree that is tried in place of the recommended one."""
 
@@ -87,6 +88,8 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
         "memory_rows": memory_rows(recommended),
         "mesh": mesh_of_answer(answer),
         "switches": changed_switches(answer),
+        "learned": answer.get("learned"),  # which answers of an earlier release lack
+        "most_groups": _MOST_GROUPS,
         "launches": _launches(services, answer),
         "pins": PINS,
     }

@@ -11,6 +11,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.identifiers import new_id
 from service.resolve.assumptions import assumptions
+from service.resolve.learned_reports import learned
 from service.resolve.resolution import ResolvedQuestion
 from service.resolve.switches import switches_answer
 from service.schemas.prediction import Conventions, MfuPeak, ProfileUsed
@@ -38,7 +39,7 @@ def grounds(
     question: Question, resolved: ResolvedQuestion, profile: Profile, layout: Layout | None = None
 ) -> dict[str, Any]:
     """Returns the members of service.schemas.prediction.Grounds; `layout` is the one whose switches
-    are weighed, if any."""
+    are weighed, and of which it is said which reports moved its step time, if any."""
     problem = resolved.problem
     return {
         "request": {**resolved.request, **_requested_profile(question)},
@@ -49,6 +50,7 @@ def grounds(
         "switches": []
         if layout is None
         else switches_answer(problem, profile, layout, resolved.request["stack"]),
+        "learned": None if layout is None else learned(problem, layout, profile),
     }
 
 

@@ -7,14 +7,43 @@ others have described, and when others measured.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from models.calibration.influences import joined
 from models.spec import catalogue
+from models.spec.influences import Influence, Influences
 from models.spec.profile import FLEET
 from service.store import Rows
 
 Document = dict[str, Any]
+
+
+def shared_influences(influences: Influences) -> Influences:
+    """Returns the influences of a version that all share, as any tenant may see them: without ids,
+    and with the names of the shipped catalogue alone. Groups that have the same names then are one
+    group."""
+    groups = defaultdict[tuple[object, ...], list[Influence]](list)
+    for group in map(_without_private_names, influences.groups):
+        groups[group.chip, group.stack, group.model, group.parameters].append(group)
+    return replace(influences, groups=tuple(map(joined, groups.values())))
+
+
+def _without_private_names(group: Influence) -> Influence:
+    has_known_chip = group.chip in {chip.id for chip in catalogue.chips().values()}
+    has_known_stack = group.stack in {stack.id for stack in catalogue.stacks().values()}
+    models = {architecture.name for architecture in catalogue.architectures().values()}
+    is_known = group.model in models
+    return replace(
+        group,
+        chip=group.chip if has_known_chip else None,
+        stack=group.stack if has_known_stack else None,
+        model=group.model if is_known else None,
+        parameters=group.parameters if is_known else None,
+        latest=(),
+    )
 
 
 class Disclosure:

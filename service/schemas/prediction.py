@@ -15,6 +15,7 @@ from models.spec.hardware import Cluster
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
+from service.schemas.learned import Learned
 from service.schemas.micro_batch import LayoutForm, layouts_in_sequences
 from service.schemas.patience import Patience
 from service.schemas.question import PinnedQuestion
@@ -292,6 +293,9 @@ class Grounds(Document):
     switches: list[SwitchAnswer] = []
     """Switches of the software, for one layout: the recommended one, or the first that is predicted
     or compared."""
+    learned: Learned | None = None
+    """The reports that moved the prediction of that layout, and by how much; null where the version
+    in use rests on no reports, or was made by an earlier release."""
 
 
 class Basis(Grounds, StoredAnswer):

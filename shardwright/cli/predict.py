@@ -41,6 +41,8 @@ def predict(
             if seconds > 0:
                 share = seconds / prediction["step_time_s"]
                 output.bar(name.removesuffix("_s"), share, f"{rounded(seconds)} s")
+    if answer.get("learned"):
+        output.point("plain", answer["learned"]["sentence"])
     for warning in answer.get("warnings", []):
         output.point("warning", str(warning))
     output.more(f"prediction {answer['id']}: give this id with a report of the run")

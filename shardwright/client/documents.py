@@ -522,6 +522,17 @@ class LayoutFields(TypedDict):
     offload_optimizer: NotRequired[bool]
 
 
+class LearnedFrom(TypedDict):
+    chip: str | None
+    stack: str | None
+    model: str | None
+    parameters: int | None
+    runs: int
+    benchmarks: int
+    latest: list[str]
+    step_time_change: float
+
+
 class LevelFields(TypedDict):
     name: NotRequired[str]
     size: NotRequired[int | None]
@@ -858,6 +869,7 @@ class ReasonFacts(TypedDict):
         "fit",
         "bolder",
         "unsupported",
+        "learned",
         "stopped",
         "groups",
         "spare_chips",
@@ -1883,6 +1895,13 @@ class LayerRepetition(TypedDict):
     layers: list[str | LayerGroup]
 
 
+class Learned(TypedDict):
+    sentence: str
+    against_version: int
+    step_time_change: float
+    reports: list[LearnedFrom]
+
+
 class ListedVersion(TypedDict):
     version: int
     created_at: str
@@ -2089,6 +2108,7 @@ class CheckAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     id: NotRequired[str | None]
     created_at: NotRequired[str | None]
     location: NotRequired[str | None]
@@ -2175,6 +2195,7 @@ class ExplanationAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     first_fix: str
     outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
     layout: LayoutFields
@@ -2197,6 +2218,7 @@ class FrontierAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     points: list[PointAnswer]
     crossings: list[CrossingAnswer]
     reasons: list[str]
@@ -2277,6 +2299,7 @@ class PredictionAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     layouts: list[PredictedLayout]
     out_of_memory: NotRequired[list[OutOfMemoryRun]]
     warnings: NotRequired[list[str]]
@@ -2302,6 +2325,7 @@ class ReportAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
     prediction_id: str | None
     recommendation_id: str | None
@@ -2364,6 +2388,7 @@ class StoredReport(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     outcome: Literal["ok", "out_of_memory", "crashed", "aborted"]
     prediction_id: str | None
     recommendation_id: str | None
@@ -2464,6 +2489,7 @@ class ComparisonAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     first: CandidateAnswer
     second: CandidateAnswer
     time: Time
@@ -2718,6 +2744,7 @@ class RecommendationAnswer(TypedDict):
     conventions: Conventions
     assumptions: list[str]
     switches: NotRequired[list[SwitchAnswer]]
+    learned: NotRequired[Learned | None]
     layouts: list[CandidateAnswer]
     recommended: int
     fastest: int

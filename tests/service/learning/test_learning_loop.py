@@ -11,7 +11,7 @@ import pytest
 
 from service.ask import evidence
 from service.learning import replays, report_ingestion
-from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem, changed, predicted
+from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem, changed
 
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
 

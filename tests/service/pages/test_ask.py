@@ -7,8 +7,10 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from service.pages.numbers import seconds
+from service.pages.numbers import error, seconds
+from tests.service.conftest import MakeClient
 from tests.service.pages.questions import BODY, FORM, HOSTILE
+from tests.service.pages.reported_runs import reported_runs
 
 
 def data_of(page: str) -> dict:
@@ -39,6 +41,21 @@ def test_the_page_shows_the_answer_that_the_api_gives(shared_client: TestClient)
         headers={"Accept": "text/x-shellscript"},
     )
     assert launch.text in html.unescape(page.text)
+
+
+def test_the_page_shows_which_reports_moved_the_answer(make_client: MakeClient) -> None:
+    client = make_client()
+    assert "What reports changed" not in client.get("/ask", params=FORM).text
+    reported_runs(client.post)
+    client.post("/v1/profiles/default/calibrations")
+    client.post("/v1/profiles/default/versions/2/activate", headers={"If-Match": "*"})
+    page = html.unescape(client.get("/ask", params=FORM).text)
+    learned = data_of(page)["answer"]["learned"]
+    table = page[page.index("What reports changed") :]
+    assert learned["sentence"] in table
+    for group in learned["reports"]:
+        assert group["model"] in table
+        assert error(abs(group["step_time_change"])) in table
 
 
 def test_every_tile_has_the_interval_of_its_figure(shared_client: TestClient) -> None:

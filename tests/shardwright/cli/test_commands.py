@@ -122,6 +122,21 @@ def test_an_answer_for_people_has_the_verdict_first(run: Any, job: str) -> None:
     assert "GO" in found.stdout.splitlines()[0]
 
 
+def test_a_prediction_says_which_reports_moved_it(
+    client: TestClient, run: Any, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = json.loads(run("predict", job, "--on", "h100", "--json").stdout)
+    measured = {"step_time_s": 1.2 * usual["layouts"][0]["step_time_s"]}
+    reports = [{"prediction_id": usual["id"], "outcome": "ok", "measured": measured}] * 5
+    client.post("/v1/reports", json={"reports": reports})
+    client.post("/v1/profiles/default/calibrations")
+    client.post("/v1/profiles/default/versions/2/activate", headers={"If-Match": "*"})
+    monkeypatch.setenv("COLUMNS", "400")
+    found = run("predict", job, "--on", "h100", "--no-json").stdout
+    assert "longer than under version 1: " in found
+    assert "from 5 reports of " in found
+
+
 def test_what_a_framework_refuses_is_shown_with_the_file_that_does(run: Any) -> None:
     line = "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
     line += " --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 --swiglu"

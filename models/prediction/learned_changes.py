@@ -1,0 +1,61 @@
+"""Learned changes say by how much a predicted step time differs from that of the version that the
+profile is based on, and how much of it each group of measurements caused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.columns import Array
+from models.cost.facts import coefficient_records
+from models.cost.predictions import step_costs_under_each
+from models.prediction.prediction import predictions_of
+from models.spec.identity import cached_by_identity
+from models.spec.influences import Influence, Influences
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+
+_CACHED_SCOPES = 64  # profiles with the scopes of a problem
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedChanges:
+    """The change of a step time against the version before, and those that each group of
+    measurements causes: the step time over what it would be without the group's shift, less 1.
+    Step times are no sums of terms, so that changes add up to the whole only where they are
+    small."""
+
+    against_version: int
+    step_time_change: float
+    groups: tuple[tuple[Influence, float], ...]
+
+
+def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> LearnedChanges | None:
+    """Return the changes of the step time of a legal layout, or None where the profile rests on no
+    measurements beyond those of the version before."""
+    influences = profile.influences
+    if influences is None:
+        return None
+    rows = predictions_of(problem, profile, layout).rows
+    coefficients = _coefficients(profile, influences, problem.scopes)
+    step_time_s = step_costs_under_each(rows, coefficients).step_time_s
+    whole, *by_group = (step_time_s[0] / step_time_s[1:] - 1).tolist()
+    return LearnedChanges(
+        against_version=influences.against_version,
+        step_time_change=whole,
+        groups=tuple(zip(influences.groups, by_group, strict=True)),
+    )
+
+
+@cached_by_identity(_CACHED_SCOPES, objects=2)
+def _coefficients(profile: Profile, influences: Influences, scopes: tuple[str, ...]) -> Array:
+    """Return records of coefficients as the profile has them, without the whole shift, and without
+    that of each group; shape (2 + groups,)."""
+    unmoved = (0.0,) * len(influences.terms)
+    taken_off = [unmoved, influences.shift, *(group.shift for group in influences.groups)]
+    offsets = dict(zip(influences.terms, -np.array(taken_off).T, strict=True))
+    coefficients = profile.coefficients(scopes, offsets)
+    # Where no shift is in these scopes, no record differs.
+    return np.broadcast_to(coefficient_records(coefficients), len(taken_off))

@@ -1,0 +1,92 @@
+"""The reports that moved a prediction, as answers name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.prediction.learned_changes import learned_changes
+from models.spec.influences import Influence
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from service.own_profile import is_own
+from service.schemas.learned import Learned, LearnedFrom
+from service.schemas.wire import UNNAMED
+
+_LEAST_SHOWN = 0.0005  # of a step: less would be shown as 0.0%
+_MOST_NAMED = 3  # groups of reports in a sentence, which the others end
+_BILLION = 1e9
+
+
+def learned(problem: Problem, layout: Layout, profile: Profile) -> Learned | None:
+    """The reports behind a profile that move the step time of a layout; None where it rests on no
+    reports."""
+    changes = learned_changes(problem, layout, profile)
+    if changes is None:
+        return None
+    noticed = [
+        _learned_from(group, change)
+        for group, change in changes.groups
+        if abs(change) >= _LEAST_SHOWN
+    ]
+    noticed.sort(key=lambda one: -abs(one.step_time_change))
+    whose = "the shared version" if is_own(profile.id) else "version"
+    against = f"{whose} {changes.against_version}"
+    return Learned(
+        sentence=_sentence(changes.step_time_change, against, noticed),
+        against_version=changes.against_version,
+        step_time_change=changes.step_time_change,
+        reports=noticed,
+    )
+
+
+def _learned_from(group: Influence, step_time_change: float) -> LearnedFrom:
+    return LearnedFrom(
+        chip=group.chip,
+        stack=group.stack,
+        model=group.model,
+        parameters=group.parameters,
+        runs=group.runs,
+        benchmarks=group.benchmarks,
+        latest=[*group.latest],
+        step_time_change=step_time_change,
+    )
+
+
+def _sentence(change: float, against: str, reports: Sequence[LearnedFrom]) -> str:
+    if not reports:
+        return f"Reports that came after {against} do not move this prediction."
+    parts = [f"{one.step_time_change:+.1%} from {_words(one)}" for one in reports[:_MOST_NAMED]]
+    others = reports[_MOST_NAMED:]
+    if others:
+        runs = sum(one.runs + one.benchmarks for one in others)
+        parts.append(f"the rest from {runs} other reports")
+    return f"A step takes {_difference(change)} under {against}: {', '.join(parts)}."
+
+
+def _difference(change: float) -> str:
+    if abs(change) < _LEAST_SHOWN:
+        return "as long as"
+    return f"{abs(change):.1%} {'longer' if change > 0 else 'less'} than"
+
+
+def _words(reports: LearnedFrom) -> str:
+    """Returns the number of reports, and what they are of, as far as that is told."""
+    counts = [
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in ((reports.runs, "report"), (reports.benchmarks, "benchmark"))
+        if count
+    ]
+    words = " and ".join(counts)
+    if reports.model is not None and reports.parameters is not None:
+        # The hash that an unnamed model is listed by would tell a reader nothing.
+        is_named = not reports.model.startswith(f"{UNNAMED}-")
+        size = f"{reports.parameters / _BILLION:.3g}B parameters"
+        words += f" of {reports.model}" if is_named else f" of a model of {size}"
+    if reports.chip is not None:
+        words += f" on {reports.chip}"
+    if reports.stack is not None:
+        words += f" with {reports.stack}"
+    if reports.latest:
+        words += f" (latest {reports.latest[0]})"
+    return words
