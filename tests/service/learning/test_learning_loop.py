@@ -143,7 +143,7 @@ def test_a_replay_shows_what_another_version_would_change(client) -> None:
 
 
 def test_a_replay_asks_for_layouts_as_sure_as_the_question_did(client) -> None:
-    sure = {"constraints": {"min_fit_probability": 0.9}}
+    sure = {"constraints": {"min_fit_probability": 0.9}, "tolerance": 0}
     asked = client.post("/v1/recommendations", json={**QUESTION, **sure}).json()
     best = asked["layouts"][0]["prediction"]
     close = 0.98 * (best["usable_gib"] - best["memory_gib"]["context_gib"])
