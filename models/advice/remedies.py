@@ -186,21 +186,19 @@ def fit_probability_after(
     If the peak was measured the factor is known. Otherwise it is that of the cases in which the
     given layout fits, or in which it does not. From one layout to another the logarithm moves by no
     more than they differ, and by no more than _CHANGE_SPREAD. That is the spread of differences
-    between the residuals of published runs of one job.
+    between the residuals of published runs of one job. What they have in common is the less, so
+    that a run of which one was sure says nothing new.
     """
     if given is None or shown.outcome == "not_known":
         return probability
     spread = _log_spread(given)
     headroom = _headroom(needed_gib, given, spread)
     given_headroom = _headroom(given.needed_gib, given, spread)
-    move = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom))
+    move = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom), 1.0)
+    common = math.sqrt(1 - move * move)
     errors = _possible_errors(given_headroom, spread, shown)
     cdf = NormalDist().cdf
-    after = fmean(cdf((headroom - error) / max(move, _LEAST_MOVE)) for error in errors)
-    # A layout's own spread may differ a little from that of the given one, which stands for both.
-    if shown.peak_factor is None:
-        return max(after, probability) if shown.outcome == "fitted" else min(after, probability)
-    return after
+    return fmean(cdf((headroom - common * error) / max(move, _LEAST_MOVE)) for error in errors)
 
 
 def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:
