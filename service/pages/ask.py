@@ -78,6 +78,8 @@ async def ask(
 
 
 def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the Ask template that show a recommendation, whose document is
+    `answer`."""
     layouts = named_layouts(answer)
     recommended = layouts[0].prediction
     return {
@@ -96,7 +98,8 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
 
 
 def _launches(services: Services, answer: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns the recommended layout as a script of each framework that its stack is of."""
+    """Returns a launch script for the recommended layout in each format that its stack reads. An
+    entry has `format` and `text`, or `format` and `refusal` where no script can be written."""
     stack = answer["catalogue"]["stack"]["name"]
     scripts = []
     for name, format_ in FORMATS.items():
@@ -120,7 +123,9 @@ async def _comparison_with_pins(
     services: Services,
     computation: ComputationDep,
 ) -> dict[str, Any]:
-    """Returns the best layout with the degrees that are to be tried, beside the recommended one."""
+    """Compares the recommended layout with the best one that has the degrees which the user asked
+    to try. Returns the fields of the template: the degrees as `tried`, the `comparison` with the
+    terms that differ, or the reason for a `refusal`."""
     pinned = {
         name: whole_number(text)
         for name in PINS

@@ -36,8 +36,8 @@ class TermRow:
 
 
 def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
-    """Returns the recommended, the fastest, the simplest and the bold layout; one that is several
-    of these comes once."""
+    """Returns the recommended, the fastest, the simplest and the bold layout of an answer. A layout
+    that is several of these comes once, with all of its names."""
     bolder = answer["bolder"]
     positions = {
         "recommended": answer["recommended"],
@@ -69,6 +69,8 @@ def _rows(
     values: Mapping[str, float],
     total: float,
 ) -> list[TermRow]:
+    """Returns the rows of a table of terms, without those that are zero. `values` maps fields of
+    terms to seconds or GiB, and `total` is what each row's share is a part of."""
     grounds = (prediction.get("provenance") or {}).get("terms", {})
     return [
         TermRow(
@@ -82,7 +84,7 @@ def _rows(
 
 
 def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
-    """Returns the mesh of the recommended layout, on the innermost links of the cluster."""
+    """Returns the mesh of the recommended layout, drawn on the innermost links of the cluster."""
     layout = answer["layouts"][answer["recommended"]]["prediction"]["layout"]
     num_devices = prod(layout[axis] for axis in layout["placement"])
     links = answer["catalogue"]["fabric"]["links"]
@@ -90,7 +92,8 @@ def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
 
 
 def domain_of(answer: Mapping[str, Any]) -> int | None:
-    """Chips in a scale-up domain; None on a torus."""
+    """Returns the number of chips in a scale-up domain, at most those that are used; None on a
+    torus or where no link is a scale-up one."""
     links = answer["catalogue"]["fabric"]["links"]
     if not links or is_torus(links) or links[0].get("scale") != "up":
         return None
@@ -100,7 +103,8 @@ def domain_of(answer: Mapping[str, Any]) -> int | None:
 
 
 def changed_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the switches of the software, those that cost most when set otherwise first."""
+    """Returns the switches of the software stack, sorted by how much the step time would change if
+    each were set the other way, largest first."""
 
     def cost(switch: Mapping[str, Any]) -> float:
         return abs((switch["otherwise"] or {}).get("step_time_s") or 0.0)

@@ -83,6 +83,8 @@ def _context(sent: Mapping[str, str]) -> dict[str, str]:
 
 
 def _body(sent: Mapping[str, str], text: str) -> dict[str, Any]:
+    """Returns the body of a request for a check. `sent` holds the fields of the form, and `text` is
+    the launch script or command as typed. Empty fields are left out."""
     cluster = without_empty(
         preset=sent.get("cluster", "").strip(),
         num_chips=whole_number(sent.get("chips", "").strip()),

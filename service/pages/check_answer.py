@@ -35,6 +35,8 @@ class SettingRead:
 
 
 def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:
+    """Returns every setting that the check read or assumed, with the line of `text` that says
+    it."""
     return [
         *_layout_read(check, text),
         *_workload_read(check, text),
@@ -44,6 +46,8 @@ def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:
 
 
 def _layout_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+    """Yields the settings of the layout that was checked. Lists, such as a stage partition, are
+    left out: a table row has no room for them."""
     own_names = KNOB_SETTINGS[check["launch_read"]["format"]]
     for knob, entry in LAYOUT.items():
         value = (check["layout"] or {}).get(knob)
@@ -53,8 +57,8 @@ def _layout_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
 
 
 def _spellings(setting: str) -> list[str]:
-    """Returns a setting in full, and by the last part of its name, as files with sections have
-    it."""
+    """Returns the names by which a text may give a setting: in full, and by its last part, as files
+    with sections have it. "--training.seq_len" gives ["--training.seq_len", "seq_len"]."""
     return list(dict.fromkeys((setting, setting.lstrip("-").rpartition(".")[2])))
 
 
@@ -64,6 +68,8 @@ def _workload_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]
 
 
 def _model_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+    """Yields the settings of the model: its name, or the fields of an architecture that the text
+    describes. Nested fields are left out."""
     model = check["request"]["model"]
     if not isinstance(model, Mapping):
         yield SettingRead("model", "name", str(model), None)
@@ -74,8 +80,12 @@ def _model_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
 
 
 def _field_read(part: str, name: str, value: Any, text: str) -> SettingRead:
+    """Returns a setting named by its field in the API. `part` is the part of the question, such as
+    "model". Frameworks have other names for some fields, and the line is searched by all of
+    them."""
     names = (name, *_OTHER_NAMES.get(name, ()))
     shown = _text_of_value(value)
+    # Megatron pads the vocabulary, so that the table has to explain a number that nobody typed.
     if name == "vocab_size" and (typed := number_of(text, names)) not in (None, value):
         shown += f", padded from {typed}"
     return SettingRead(part, name.replace("_", " "), shown, line_of(text, names))
@@ -87,14 +97,16 @@ def _cluster_read(check: Mapping[str, Any]) -> Iterator[SettingRead]:
 
 
 def _text_of_value(value: Any) -> str:
+    """Returns a value of a setting in words: "on" or "off" for a switch."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
 
 
 def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
-    """Returns the change to make first, as a diff of the text, and the settings for which the text
-    has no place."""
+    """Returns the change to make first, the diff that makes it in the text, the text after it, and
+    as `left` the settings for which the text has no place. None where the check proposes no
+    change."""
     change = check["first_change"]
     if change is None:
         return None
@@ -105,8 +117,10 @@ def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
 
 
 def marked_lines(check: Mapping[str, Any], text: str) -> list[tuple[str, bool]]:
-    """Returns the lines of the text, and whether each has something that was not understood."""
+    """Returns the lines of the text, each with True where it has a setting that the check did not
+    understand."""
     unread = [reservation["setting"] for reservation in check["reservations"]]
+    # A setting may be quoted as "name value" or "name=value", and the text be spaced otherwise.
     numbers = {line_of(text, (setting, setting.split("=")[0].split()[0])) for setting in unread
                if setting.strip()}  # fmt: skip
     return [(line, number in numbers) for number, line in enumerate(text.splitlines(), start=1)]

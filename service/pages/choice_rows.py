@@ -26,7 +26,9 @@ class ChoiceRow:
 
     @classmethod
     def of(cls, choice: Mapping[str, Any], query: Mapping[str, str]) -> ChoiceRow:
-        """`query` is that of the question."""
+        """Returns the row of a place to run, `choice` in the API's document. `query` holds the
+        question's fields as the URL has them. The link asks the same question of this place
+        alone."""
         preset, chips = choice["cluster"]["preset"], choice["num_chips"]
         place_query = {**query, "cluster": preset, "chips": str(chips), "stack": choice["stack"]}
         name = f"{chips:,} × {preset} with {choice['stack']}"
@@ -40,6 +42,8 @@ def limit_words(objective: Mapping[str, Any]) -> str:
 
 
 def title(rows: Sequence[ChoiceRow], objective: Mapping[str, Any]) -> str:
+    """Returns the heading of a comparison: the best place, and whether it keeps the deadline and
+    the budget. `rows` come best first, and `objective` is that of the request."""
     best, limits = rows[0], limit_words(objective)
     if limits and not best.choice["meets"]:
         surely = f"{100 * objective['deadline_probability']:.4g}%"
@@ -48,6 +52,7 @@ def title(rows: Sequence[ChoiceRow], objective: Mapping[str, Any]) -> str:
         return f"{best.name} keeps {limits}" if limits else best.name
     if limits and sum(row.choice["meets"] for row in rows) == 1:
         return f"Only {best.name} keeps {limits}"
+    # The best place lacks a price only where all do, and they are then ranked by time.
     lacks_cost = objective["minimize"] == "cost" and best.choice["usd"] is None
     superlative = _SUPERLATIVES["time" if lacks_cost else objective["minimize"]]
     among = f"Of the places that keep {limits}, " if limits else ""

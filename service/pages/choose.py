@@ -53,6 +53,7 @@ async def choose(request: Request, services: ServicesDep, creation: CreationDep)
 def _compared(
     answer: Mapping[str, Any], body: RecommendationRequest, form: ChooseForm
 ) -> dict[str, Any]:
+    """Returns the fields of the Choose template that show the places compared in `answer`."""
     objective = body.objective.model_dump(mode="json")
     rows = [ChoiceRow.of(choice, form.question.query) for choice in answer["choices"]]
     reasons = zip(answer["reasons"], answer["reason_facts"], strict=True)

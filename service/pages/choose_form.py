@@ -51,6 +51,7 @@ class ChooseForm:
 
     @classmethod
     def of(cls, sent: Mapping[str, str]) -> ChooseForm:
+        """Returns the form with the fields that a URL has. Fields that it lacks are empty."""
         names = [f"{name}_{row}" for row in _rows(_MOST_ROWS) for name in _ROW_FIELDS]
         return cls(
             QuestionForm.of(sent),
@@ -65,14 +66,15 @@ class ChooseForm:
 
     @property
     def rows(self) -> range:
-        """The numbers of the rows that the form shows: the filled ones, and one more."""
+        """Returns the numbers of the rows that the form shows: up to the last filled row, and one
+        empty row more."""
         filled = [row for row in _rows(_MOST_ROWS) if any(self._row(row))]
         last = max(filled, default=1) + 1
         return _rows(min(max(last, _FEWEST_ROWS), _MOST_ROWS))
 
     def body(self) -> dict[str, Any]:
-        """Returns the body of a request for a recommendation. Raises Invalid where prices cannot be
-        read, or there is nothing to train."""
+        """Returns the body of a request for a recommendation among several places. Raises Invalid
+        where prices cannot be read, or the tokens to train are not given."""
         values = self.values
         if not values["tokens"]:
             rule = "is required: hours and dollars are those of a whole training run"
@@ -105,12 +107,15 @@ def _rows(most: int) -> range:
 
 
 def _quantity(text: str) -> float | str:
-    """Returns the number in a text such as 15T, 1e12 or 2,000,000; other texts as they are."""
+    """Returns the number in a text such as 15T, 1e12 or 2,000,000. Returns any other text as it is,
+    which the schema then refuses by name."""
     scaled = _SCALED.fullmatch(text)
     return float(scaled[1]) * _SCALES[scaled[2].lower()] if scaled else number(text)
 
 
 def _prices(text: str) -> dict[str, float | str]:
+    """Returns the price of each chip, in dollars an hour, from a text such as "gb300=8.5, b200=5".
+    Raises Invalid for a part without an equals sign."""
     prices = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, price = part.partition("=")

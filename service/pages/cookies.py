@@ -10,7 +10,8 @@ from fastapi import Request, Response
 def keep(
     request: Request, response: Response, name: str, value: str, lasts: timedelta | None = None
 ) -> None:
-    """Keeps a cookie in the browser, until that is closed unless it is said how long it lasts."""
+    """Sets a cookie on the response. The browser keeps it for `lasts`, or until it is closed where
+    that is None."""
     response.set_cookie(
         name,
         value,

@@ -28,7 +28,8 @@ class ScaleUp(NamedTuple):
 
 
 def scale_up_of(chip: Chip) -> ScaleUp | None:
-    """Returns the links of a chip within its usual scale-up domain; None where that is a torus."""
+    """Returns the size and bandwidth of a chip's usual scale-up domain; None where its links form a
+    torus or are not described."""
     levels = chip.fabric.levels
     if chip.fabric.torus is not None or not levels or levels[0].size is None:
         return None
@@ -53,8 +54,8 @@ class EvidenceRow:
 
     @property
     def scale_up(self) -> ScaleUp | None:
-        """The links within a scale-up domain: those that the run names, or those of its chips. None
-        on a torus."""
+        """Returns the size and bandwidth of the scale-up domain that the run names, or else of its
+        chip's usual one. None on a torus."""
         levels = self.run["cluster"].get("levels")
         if not levels:
             return scale_up_of(catalogue.chip(self.chip))
@@ -63,7 +64,7 @@ class EvidenceRow:
 
     @property
     def domain(self) -> str:
-        """The scale-up domain, in words."""
+        """Returns the scale-up domain in words, such as "8 chips at 450 GB/s"."""
         links = self.scale_up
         return "torus" if links is None else f"{links.domain:,} chips at {links.gb_s:,.0f} GB/s"
 
@@ -74,6 +75,7 @@ class EvidenceRow:
 
     @property
     def hardware(self) -> str:
+        """Returns the number and name of the chips, such as "2,048 × h800"."""
         cluster = self.run["cluster"]
         name = cluster.get("chip") or cluster.get("preset")
         chips = cluster.get("num_chips")
@@ -81,15 +83,15 @@ class EvidenceRow:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted step time."""
+        """Returns measured over predicted step time; None where no step time was measured."""
         measured = self.run["measured"]["step_time_s"]
         return measured and measured / self.run["predicted"]["step_time_s"]
 
 
 def source_link(source: Mapping[str, str]) -> str | None:
-    """Returns the address at which a source can be read: the one that it names itself, that of its
-    paper, or that of the file in the repository, at the commit where that was read. None for a
-    source that names none of these."""
+    """Returns the address at which a source can be read; None where it names none. An address in
+    the source comes first, then the file in its repository at the commit that was read, then its
+    paper on arXiv."""
     where = source["where"]
     if (address := _ADDRESS.search(where)) is not None:
         return address[0]
@@ -100,6 +102,8 @@ def source_link(source: Mapping[str, str]) -> str | None:
 
 
 def _repository_link(repository: re.Match[str], commit: re.Match[str] | None) -> str:
+    """Returns the address of a repository, or of its tree or file at a commit. `repository` matched
+    the source's text, and `commit` the hash in it."""
     home = f"https://github.com/{repository['name']}"
     if commit is None:
         return home

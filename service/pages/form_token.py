@@ -21,15 +21,15 @@ _MOST_FIELDS = 100  # four times as many as the longest form has
 
 
 def form_token(request: Request) -> str:
-    """Returns the token of this browser, or a new one. It lies in a cookie that other sites cannot
-    read, and in every form: only a page of ours can send both."""
+    """Returns the CSRF token of this browser, or a new one. It lies in a cookie that other sites
+    cannot read, and in every form: only a page of this service can send both."""
     token = request.cookies.get(TOKEN_COOKIE, "")
     return token if _TOKEN.fullmatch(token) else secrets.token_urlsafe(32)
 
 
 async def posted_form(request: Request) -> dict[str, str]:
     """Returns the fields of a form. Raises ForeignForm unless a page of this service sent it, and
-    MalformedBody where the body is no form."""
+    MalformedBody where the body is not a form."""
     body = await request.body()
     kind = Message()
     kind["Content-Type"] = request.headers.get("content-type", "")
@@ -41,6 +41,8 @@ async def posted_form(request: Request) -> dict[str, str]:
     except ValueError as error:
         raise MalformedBody(f"The form cannot be read: {error}.") from None
     kept = request.cookies.get(TOKEN_COOKIE, "")
+    # The comparison takes as long for every wrong token, so that nobody can guess it piece by
+    # piece.
     is_same = hmac.compare_digest(kept.encode(), fields.pop(_FIELD, "").encode())
     # Browsers say where a request comes from; older ones do not, and the token has to do.
     site = request.headers.get("sec-fetch-site", "same-origin")
@@ -50,8 +52,8 @@ async def posted_form(request: Request) -> dict[str, str]:
 
 
 def _parts(body: bytes, boundary: str | None) -> dict[str, str]:
-    """Returns the fields of a form with files (RFC 7578), each file as its text. Raises ValueError
-    where the body is no such form."""
+    """Returns the fields of a multipart form (RFC 7578), each file as its text. Raises ValueError
+    where the body is not such a form."""
     if not boundary:
         raise ValueError("it names no boundary between its fields")
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), _MOST_FIELDS)

@@ -81,7 +81,8 @@ async def frontier(
 
 
 def _published(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
-    """Returns the published runs of the model, where it has a name."""
+    """Returns the published runs of the model. The list is empty for a model that the request
+    describes instead of naming it, and for one that cannot be found."""
     try:
         return fastest_by_chip(services, body.model) if isinstance(body.model, str) else []
     except SHOWN_ERRORS:
@@ -103,6 +104,8 @@ async def frontier_events(
 async def _events(
     request: Request, services: Services, computation: ComputationResponder
 ) -> AsyncIterator[bytes]:
+    """Yields server-sent events: each point of the frontier once it is found, the whole answer, and
+    its title. An error ends the stream with an event that tells it."""
     try:
         body = FrontierRequest.model_validate(FrontierForm.of(request.query_params).body())
         # Whoever leaves the page gives the turn back: the search ends at its next checkpoint.

@@ -15,8 +15,9 @@ _LINKS = {"scale_up": "up", "scale_out": "out"}
 
 
 def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolerance: float) -> str:
-    """Returns a sentence on the largest part of the grid, reaching to one of its corners, in which
-    a layout without a pipeline is predicted to cost no more than the tolerance."""
+    """Returns a sentence that says where a layout without a pipeline is predicted to cost no more
+    than the tolerance. `grid` has the values of each axis. The sentence describes the largest
+    rectangle of such points that reaches a corner of the grid."""
     points = {tuple(point["at"][name] for name in grid): point for point in answer["points"]}
     simple = {place for place, point in points.items() if costs_more(point, tolerance) is False}
     begin = "Without a pipeline a step is predicted to take"
@@ -37,10 +38,12 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
 
 
 def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
-    """Returns True where leaving the pipeline away costs more than the tolerance; None where nobody
-    knows."""
+    """Returns whether leaving out the pipeline costs more than the tolerance at a point; None where
+    that is unknown."""
     if point["gap"] is not None:
         return bool(point["gap"] > tolerance)
+    # A search that was cut short may have missed a layout, and where neither kind of layout exists
+    # there is nothing to compare.
     if not point["exact"] or point["without_s"] is point["with_s"] is None:
         return None
     return point["without_s"] is None
@@ -49,7 +52,8 @@ def costs_more(point: Mapping[str, Any], tolerance: float) -> bool | None:
 def _quadrant(
     corner: tuple[float, ...], grid: Mapping[str, Sequence[float]]
 ) -> set[tuple[float, ...]]:
-    """Returns the places of the grid that lie from this one on, towards less need of a pipeline."""
+    """Returns the points of the grid between this corner and the one where a pipeline is needed
+    least: larger domains and bandwidths, fewer chips and layers."""
     beyond = [
         [value for value in values if _is_beyond(name)(value, limit)]
         for (name, values), limit in zip(grid.items(), corner, strict=True)
@@ -58,12 +62,15 @@ def _quadrant(
 
 
 def _is_beyond(name: str) -> Callable[[float, float], bool]:
+    """Returns a test of whether a value on this axis needs a pipeline no more than a limit does."""
     if name in _LARGER_IS_SIMPLER:
         return lambda value, limit: value >= limit
     return lambda value, limit: value <= limit
 
 
 def _limit(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) -> str:
+    """Returns a phrase for the limit on one axis, such as "on up to 512 chips". `limits` holds the
+    limits of all axes of the picture, and `answer` the links by which multiples become GB/s."""
     value = limits[name]
     if name == "domain":
         return f"in domains of {count(value)} chips and more"
@@ -81,8 +88,8 @@ def _limit(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) ->
 
 
 def link_gb_s(answer: Mapping[str, Any], scale: str) -> float | None:
-    """Returns the bandwidth of the innermost switched links of the cluster; None where it has
-    none."""
+    """Returns the bandwidth in GB/s per chip of the cluster's innermost switched links of a scale,
+    "up" or "out"; None where it has none."""
     for link in answer["catalogue"]["fabric"]["links"]:
         if (link["kind"], link.get("scale")) == ("switch", scale):
             return float(link["gb_s"])

@@ -64,12 +64,16 @@ class FrontierForm:
 
     @classmethod
     def of(cls, sent: Mapping[str, str]) -> FrontierForm:
+        """Returns the form with the fields that a URL has: the question, the axes and the values
+        typed for them."""
         across, up = sent.get("x", "domain"), sent.get("y", "scale_up")
         typed = sent.get("x_values", "").strip(), sent.get("y_values", "").strip()
         return cls(QuestionForm.of(sent), (across, up), typed)
 
     @property
     def shown(self) -> dict[str, str]:
+        """Returns the text of every field as the form shows it. Fields of the URL replace
+        defaults."""
         across, up = self.axes
         return {
             **self.question.values,
@@ -82,7 +86,8 @@ class FrontierForm:
         }
 
     def body(self) -> dict[str, Any]:
-        """Returns the body of a request for a frontier. Raises Invalid where the axes are none."""
+        """Returns the body of a request for a frontier. Raises Invalid for an unknown axis, or
+        where both axes are the same."""
         across, up = self.axes
         for place, name in (("x", across), ("y", up)):
             if name not in AXES:
@@ -95,6 +100,8 @@ class FrontierForm:
         return {**self.question.question(), "grid": grid}
 
     def _values(self, name: str, text: str) -> list[Any]:
+        """Returns the values of an axis: those typed, such as "8, 16, 72", or else its defaults.
+        Defaults for the number of chips are multiples of the question's, and none without one."""
         if text:
             return [number(part.strip()) for part in text.split(",") if part.strip()]
         defaults = AXES[name].values

@@ -11,9 +11,9 @@ from service.pages.evidence_rows import EvidenceRow, ScaleUp, scale_up_of
 
 
 def pins(runs: Sequence[EvidenceRow]) -> list[dict[str, Any]]:
-    """Returns a pin for each kind of scale-up domain, which is a size with a bandwidth: the names
-    of its chips, the newest first, and the rows of the published runs on it. A run on a torus has
-    no pin."""
+    """Returns a pin for each pair of domain size and bandwidth: the names of the chips that have
+    it, the newest first, and the published runs on it. `row` is a run's position in `runs`. A run
+    on a torus has no pin."""
     chips = _chips_by_place()
     runs_by_place: dict[ScaleUp, list[Mapping[str, Any]]] = {}
     for row, run in enumerate(runs):
@@ -33,6 +33,7 @@ def pins(runs: Sequence[EvidenceRow]) -> list[dict[str, Any]]:
 
 
 def _chips_by_place() -> dict[ScaleUp, list[str]]:
+    """Returns the ids of the catalogue's chips by their scale-up domain, the newest first."""
     places: dict[ScaleUp, list[Chip]] = {}
     for chip in {chip.id: chip for chip in catalogue.chips().values()}.values():
         place = scale_up_of(chip)

@@ -141,8 +141,9 @@ where they have no value."""
 
 
 def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
-    """Returns a sentence of the API with fields of the request in the words of the forms. `names`
-    has better ones for some, such as places by where they stand in the request."""
+    """Returns a sentence of the API in which fields of the request, such as "workload.seq_len", are
+    replaced by the labels of the forms. `names` maps some fields to names that fit the page
+    better."""
     for field, name in (names or {}).items():
         # Such a name is followed by what it is; "cluster" alone is an everyday word.
         sentence = sentence.replace(f"{field} (", f"{name} (")
@@ -156,13 +157,16 @@ def plain(sentence: str, names: Mapping[str, str] | None = None) -> str:
 
 
 def _other_cluster(match: re.Match[str]) -> str:
+    """Returns the label of another cluster in a comparison, or of a field of it. The API counts
+    clusters from 0, and the form from 1."""
     place = f"other cluster {int(match[1]) + 1}"
     member = match[2]
     return place if member is None else f"{place}, {FIELDS.get(f'cluster.{member}', member)}"
 
 
 def glossed(sentence: str, names: Mapping[str, str] | None = None) -> Markup:
-    """Returns a sentence as `plain` does, in HTML that explains the knobs of layouts in it."""
+    """Returns a sentence as `plain` does, as HTML in which each setting of a layout has its meaning
+    as a tooltip."""
     text = plain(sentence, names)
     parts = []
     end = 0
@@ -173,7 +177,8 @@ def glossed(sentence: str, names: Mapping[str, str] | None = None) -> Markup:
 
 
 def explained(name: str, shown: str | None = None) -> Markup:
-    """Returns a knob by its name, or as it is shown, in HTML that explains it."""
+    """Returns the name of a layout's setting as HTML with its meaning as a tooltip. `shown` is the
+    text to show instead of the name."""
     entry = LAYOUT[_SPELLINGS.get(name, name)]
     title = f"{entry.heading}: {entry.meaning}"
     return Markup('<abbr title="{}">{}</abbr>').format(title, shown or name)

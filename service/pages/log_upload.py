@@ -56,6 +56,7 @@ async def upload_log(request: Request, services: ServicesDep, creation: Creation
 
 
 async def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of the template: the form with what was sent, and the names it offers."""
     return {
         "form": {name: sent.get(name, "") for name in _FIELDS},
         "choices": await run_in_threadpool(choices, services.catalog),
@@ -65,7 +66,8 @@ async def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any
 
 
 def log_body(sent: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the form as the body of a request to the API. A file goes before a pasted text."""
+    """Returns the form as the body of a request to the API. An uploaded file is preferred to a
+    pasted text."""
     text = sent.get("log_file") or sent.get("log", "")
     cluster = without_empty(
         preset=sent.get("cluster", "").strip(),

@@ -73,8 +73,9 @@ def mesh_of(
     domain: int | None,
     links: Sequence[Mapping[str, Any]] = (),
 ) -> Mesh:
-    """Returns the mesh of a layout as answers have it, its axes placed from the inside out. Without
-    a switched domain there are no nodes, but a torus where the links make one."""
+    """Returns the picture of a layout's mesh, axes placed innermost first. `domain` is the number
+    of chips in a scale-up domain, each drawn as a node. Where it is None there are no nodes, but a
+    torus if `links` form one."""
     axes = tuple(_axes(layout, domain or num_devices))
     if domain is None:
         strides = [(axis.name, axis.stride, axis.degree) for axis in axes]
@@ -104,6 +105,8 @@ def mesh_of(
 
 
 def _axes(layout: Mapping[str, Any], domain: int) -> Iterator[Axis]:
+    """Yields the mesh axes of degree above 1, innermost first, with the distance in ranks between
+    neighbours of a group. `domain` is the number of chips in a scale-up domain."""
     stride = 1
     for name in layout["placement"]:
         degree = layout[name]
@@ -116,9 +119,12 @@ def _axes(layout: Mapping[str, Any], domain: int) -> Iterator[Axis]:
 
 
 def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
+    """Yields the chips of ranks `first` to `end` - 1 with their pipeline stage and tensor-parallel
+    rank."""
     by_name = {axis.name: axis for axis in axes}
 
     def place(name: str, rank: int) -> int:
+        """Returns the coordinate of a rank on an axis; 0 on an axis of degree 1."""
         axis = by_name.get(name)
         return 0 if axis is None else rank // axis.stride % axis.degree
 
@@ -127,8 +133,8 @@ def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
 
 
 def _rows(nodes: list[NodeDrawn], domain: int) -> list[Row]:
-    """Returns a row for each set of stages, with one of its nodes; where all nodes are alike, with
-    some."""
+    """Returns a row for consecutive nodes with the same pipeline stages. A row shows one of its
+    nodes and counts the others. If all nodes have the same stages, the only row shows several."""
     groups = [
         (stages, list(group))
         for stages, group in groupby(nodes, lambda node: tuple({chip.stage for chip in node.chips}))

@@ -6,7 +6,8 @@ _THIN_SPACE = "\u202f"
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Returns a number with so many digits that count; whole thousands keep all of theirs."""
+    """Returns a number rounded to so many significant digits. Numbers of more digits keep all
+    digits before the decimal point."""
     if value == 0:
         return "0"
     if abs(value) >= 10**digits:
@@ -20,6 +21,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
+    """Returns a duration in s, ms or µs, with three significant digits."""
     if 0 < abs(value) < 1e-3:
         return f"{significant(value * 1e6)}{_THIN_SPACE}µs"
     if 0 < abs(value) < 1:
@@ -45,7 +47,7 @@ def percent(share: float) -> str:
 
 
 def error(share: float) -> str:
-    """Returns a share in percent to a tenth, since calibrations change errors by less than a
+    """Returns a relative error in percent, to a tenth: calibrations change errors by less than a
     percent."""
     return f"{100 * share:.1f}%"
 
@@ -55,8 +57,8 @@ def ratio(value: float) -> str:
 
 
 def probability(value: float) -> str:
-    """Returns a probability in percent, which is neither 0 nor 100 unless it is rounded from
-    these."""
+    """Returns a probability in percent. Above 99% and below 1% it is given as a bound, since 100%
+    and 0% would claim certainty."""
     if value > 0.99:
         return "more than 99%"
     return "less than 1%" if value < 0.01 else percent(value)

@@ -78,6 +78,8 @@ async def change_version(request: Request, services: ServicesDep) -> Response:
 
 
 def _change(services: Services, change: VersionChange) -> None:
+    """Activates the version of a profile that the form names, or deactivates the profile's own
+    where it names none. Raises Conflict where the profile changed since the page was opened."""
     try:
         if change.version is None:
             services.profiles.deactivate(change.profile, [change.etag])
@@ -93,6 +95,9 @@ def _change(services: Services, change: VersionChange) -> None:
 def _context(
     request: Request, services: Services, id_: str | None, version: int | None
 ) -> dict[str, Any]:
+    """Returns the fields of the template. `id_` is the profile to show, by default the one that
+    predicts for the caller. `version` is the version shown in detail, by default the newest that a
+    calibration made."""
     caller: Caller = request.state.caller
     profiles_seen = services.profiles.page()["items"]
     in_use = _profile_in_use(profiles_seen, caller.tenant)
@@ -123,7 +128,8 @@ def _context(
 
 
 def _profile_in_use(profiles_seen: list[dict[str, Any]], tenant: str | None) -> str:
-    """Returns the profile that predicts for a tenant: its own where a version of that is active."""
+    """Returns the id of the profile that predicts for a tenant: the tenant's own where a version of
+    it is active, and otherwise the shared default."""
     for profile in profiles_seen:
         if tenant is not None and profile["tenant"] == tenant and profile["active_version"]:
             return str(profile["id"])

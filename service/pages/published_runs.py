@@ -12,9 +12,9 @@ _MOST_PAGES = 4  # of 50 runs: no model has more, and each takes a millisecond o
 
 
 def fastest_by_chip(services: Services, model: str) -> list[EvidenceRow]:
-    """Returns one published run of a model for each chip, the one with most tokens a second and
-    chip. The fewest pipeline stages come first. Raises UnknownName for a model that has no such
-    name."""
+    """Returns the fastest published run of a model on each kind of chip, by tokens per second and
+    chip. Runs with the fewest pipeline stages come first. Raises UnknownName for an unknown
+    model."""
     best: dict[str, EvidenceRow] = {}
     for row in _rows(services, model):
         if row.chip not in best or row.speed > best[row.chip].speed:
@@ -23,6 +23,7 @@ def fastest_by_chip(services: Services, model: str) -> list[EvidenceRow]:
 
 
 def _rows(services: Services, model: str) -> Iterator[EvidenceRow]:
+    """Yields the successful published runs of a model, a page at a time up to _MOST_PAGES."""
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
         query = EvidenceQuery(model=model, exact=True, outcome="ok", limit=50, cursor=cursor)

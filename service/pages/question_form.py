@@ -65,8 +65,8 @@ class QuestionForm:
         return {name: value for name, value in self.values.items() if value}
 
     def question(self) -> dict[str, Any]:
-        """Returns the question as the body of a request. Fields that were left empty are left out,
-        so that the API's own sentences say what is required. Raises Invalid for a config that is no
+        """Returns the question as the body of a request. Empty fields are left out, so that the
+        API's own sentences say what is required. Raises Invalid where the pasted config is not
         JSON."""
         values = self.values
         cluster = without_empty(preset=values["cluster"], num_chips=whole_number(values["chips"]))
@@ -87,19 +87,19 @@ class QuestionForm:
 
 
 def without_empty(**members: Any) -> dict[str, Any]:
-    """Returns the members that are neither an empty text nor None."""
+    """Returns the arguments that are neither an empty text nor None, by name."""
     return {name: value for name, value in members.items() if value not in ("", None)}
 
 
 def whole_number(text: str) -> int | str:
-    """Returns the number in a text such as 2,048 or 2 048; other texts as they are, which the
-    schema then refuses by name."""
+    """Returns the number in a text such as 2,048 or 2 048. Returns any other text as it is, which
+    the schema then refuses by name."""
     return int(re.sub(r"\D", "", text)) if _WHOLE_NUMBER.fullmatch(text) else text
 
 
 def number(text: str) -> float | str:
-    """Returns the number in a text, whole where it is one; other texts as they are, which the
-    schema then refuses by name."""
+    """Returns the number in a text, as an integer where it is whole. Returns any other text as it
+    is, which the schema then refuses by name."""
     whole = whole_number(text)
     try:
         value = float(whole)
@@ -109,6 +109,8 @@ def number(text: str) -> float | str:
 
 
 def _config(text: str) -> Any:
+    """Returns the parsed config.json of a model; None for an empty text. Raises Invalid where it is
+    not JSON."""
     if not text:
         return None
     try:
@@ -119,7 +121,8 @@ def _config(text: str) -> Any:
 
 
 def choices(catalog: Catalog) -> dict[str, Any]:
-    """Returns the names that a form offers."""
+    """Returns the names that the form offers. Launchable stacks are those for which the service
+    reads and writes launch scripts."""
     stacks = catalog.names("stacks")
     return {
         "models": catalog.names("architectures"),

@@ -25,7 +25,8 @@ _YEAR_S = 365 * 24 * 3600
 
 
 def _digest() -> str:
-    """Changes with every file of the pages, so that browsers may keep files for good."""
+    """Returns a digest of the version and of all static files. It is part of their address, so that
+    browsers may keep them for good."""
     hashed = sha256(__version__.encode())
     pending = [_STATIC]
     while pending:
@@ -97,11 +98,13 @@ class StaticFilesForGood(StaticFiles):
     """Files at a path that has their digest, which browsers need not ask for again."""
 
     def file_response(self, *arguments: Any, **options: Any) -> Any:
+        """Returns a file that browsers may keep for a year without asking again."""
         response = super().file_response(*arguments, **options)
         response.headers["Cache-Control"] = f"public, max-age={_YEAR_S}, immutable"
         return response
 
     async def get_response(self, path: str, scope: Scope) -> Any:
+        """Returns a file, and tells caches that compressed and plain ones differ."""
         response = await super().get_response(path, scope)
         response.headers.setdefault("Vary", "Accept-Encoding")
         return response
@@ -114,7 +117,8 @@ def static_files() -> StaticFiles:
 def page(
     request: Request, template: str, context: Mapping[str, Any], status: int = 200
 ) -> HTMLResponse:
-    """Returns a page, which no cache keeps: what it shows may belong to a tenant."""
+    """Returns a rendered template with the form token, and sets the token's cookie where it is new.
+    No cache keeps a page: what it shows may belong to a tenant."""
     token = form_token(request)
     html = _environment.get_template(template).render(
         request=request,

@@ -62,6 +62,8 @@ async def run(
 async def _explanation(
     request: Request, services: Services, computation: ComputationDep, report: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Returns the API's explanation of a report. Its log, where it has one, is read in the process
+    for large texts."""
     body = _FORM.validate_python(explanation_body(report))
     submission = await run_in_threadpool(services.explanations.log_submission, body)
     contents = None
@@ -73,8 +75,8 @@ async def _explanation(
 
 
 def explanation_body(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the body that asks the API for an explanation of a report, by the version that
-    predicted it. Raises Invalid for a report whose submission is not kept."""
+    """Returns the body of a request to explain a report, by the profile version that predicted it.
+    Raises Invalid where what was submitted is no longer stored."""
     if not report["submission"]:
         raise Invalid("submission", None, "is not kept of a withdrawn report with a long log")
     submission = json.loads(report["submission"])

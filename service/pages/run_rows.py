@@ -30,6 +30,8 @@ class RunRow:
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> RunRow:
+        """Returns the row of a report, `report` in the API's document. Step times are in
+        seconds."""
         measured, predicted = report["measured"], report["prediction"]
         return cls(
             id=report["id"],
@@ -53,6 +55,7 @@ class RunRow:
 
 
 def run_name(report: Mapping[str, Any]) -> str:
+    """Returns what ran where, such as "llama-3.1-8b on 256 × h100, torchtitan"."""
     names = {kind: entry["name"] for kind, entry in report["catalogue"].items() if entry}
     chips = report["request"]["cluster"].get("num_chips")
     hardware = f"{chips:,} × {names['chip']}" if chips else names["chip"]
@@ -76,12 +79,14 @@ class LevelRow:
 
 
 def level_rows(summary: Mapping[str, Any]) -> list[LevelRow]:
-    """Returns the kinds of runs with a step time, by each grouping, those with most runs first."""
+    """Returns the statistics of runs by each grouping, such as chip or stack. Groups with most runs
+    come first, and groups without a measured step time are left out."""
     return [
         LevelRow(
             grouping=words,
             name=name,
             runs=statistics["measured"],
+            # Residuals are logarithms of measured over predicted step time.
             median=math.exp(statistics["residual_median"]),
             low=math.exp(statistics["residual_low"]),
             high=math.exp(statistics["residual_high"]),

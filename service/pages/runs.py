@@ -60,8 +60,8 @@ async def runs(request: Request, services: ServicesDep, computation: Computation
 
 
 def _api_query(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the query of the API: the days of the form as the moments when they begin, and names
-    with commas between as several values."""
+    """Returns the query as the API has it. A day of the form becomes its first moment in UTC, and
+    names with commas between become a list."""
     moments = {
         name: f"{sent[name]}T00:00:00Z"
         for name in ("since", "until")
@@ -76,6 +76,8 @@ def _api_query(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the template before any run is selected. `sent` holds the query of the
+    URL."""
     return {
         "form": {
             name: ", ".join(sent.get(name, [])) if name in _LIST_FIELDS else sent.get(name, "")
@@ -98,6 +100,8 @@ def _context(services: Services, sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _selected_runs(services: Services, query: ReportQuery) -> dict[str, Any]:
+    """Returns the fields of the template that show one page of the selected runs, and the summary
+    of all of them."""
     reports = services.reports.page(query)
     context = {name: getattr(query, name) for name in ReportFilterQuery.model_fields}
     summary = services.report_summaries.summary(SummaryQuery.model_validate(context))
@@ -116,8 +120,9 @@ async def _drift(
     query: ReportQuery,
     summary: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the changes of level among the kinds of runs that are shown. A service that is busy
-    answers without them."""
+    """Returns the fields of the template that show shifts of measured over predicted step time, for
+    the chips, stacks and families on the page. Where the analysis cannot run, the only field says
+    why."""
     drift_query = DriftQuery(since=query.since, until=query.until, limit=_DRIFT_RUNS)
     try:
         drift = await computation.computed(

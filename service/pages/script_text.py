@@ -14,8 +14,8 @@ _LINES_AROUND = 2  # of a change: enough to find it, and no more
 
 
 def line_of(text: str, names: Iterable[str]) -> int | None:
-    """Returns the number of the first line, from 1, that has one of these settings, the first name
-    that is found; None where there is none."""
+    """Returns the number of the first line, from 1, that has a setting; None where no line has.
+    `names` are its names, and the first that the text has decides."""
     for name in names:
         match = re.search(_pattern(name), text)
         if match is not None:
@@ -24,8 +24,8 @@ def line_of(text: str, names: Iterable[str]) -> int | None:
 
 
 def number_of(text: str, names: Iterable[str]) -> int | None:
-    """Returns the whole number that the text gives to the first of these settings that it has; None
-    where it gives none."""
+    """Returns the whole number that the text gives to a setting by any of its `names`; None where
+    it gives none. "--seq-length 4096" gives 4096."""
     for name in names:
         match = re.search(rf"{_pattern(name)}[\s=:]+(\d+)\b", text)
         if match is not None:
@@ -34,8 +34,8 @@ def number_of(text: str, names: Iterable[str]) -> int | None:
 
 
 def _pattern(name: str) -> str:
-    """Returns a regular expression for a setting by its whole name. Dashes and underscores are the
-    same to most parsers."""
+    """Returns a regular expression for the whole name of a setting, with or without two dashes
+    before it. Dashes and underscores in the name match each other, as most parsers read them."""
     bare = re.escape(name.lstrip("-"))
     either = re.sub(r"(?:\\-|_)", "[-_]", bare)
     return rf"(?<![\w.-])(?:--)?{either}(?![\w-])"
@@ -44,9 +44,9 @@ def _pattern(name: str) -> str:
 def changed(
     text: str, settings: Sequence[Mapping[str, Any]], beside: Iterable[str]
 ) -> tuple[str, list[Mapping[str, Any]]]:
-    """Returns the text with the `to` of each setting, and the settings for which it has no place.
-    One that the text does not have yet is put before the first of the settings `beside`, if that is
-    an option of a command line."""
+    """Returns the text with each setting at its new value `to`, and the settings for which the text
+    has no place. A new option is put before the first of the settings `beside` that the command
+    line has."""
     without_place = []
     for setting in settings:
         rewritten = _with_value(text, setting) or _with_new_option(text, setting, beside)
@@ -58,7 +58,8 @@ def changed(
 
 
 def _with_value(text: str, setting: Mapping[str, Any]) -> str | None:
-    """Returns the text with another value of a setting that it has; None where it has none."""
+    """Returns the text with a new value of a setting that it already has; None where it does not
+    have it."""
     name, value = setting["name"], setting["to"]
     sections = name.lstrip("-").split(".")
     # A TOML or YAML file has the sections of a name above it, and the last part beside the value.
@@ -69,6 +70,7 @@ def _with_value(text: str, setting: Mapping[str, Any]) -> str | None:
         whole = match[1]
         between = match[2] or ""
         old = match[3] or ""
+        # An option that another option follows has no value, and is switched on by being there.
         is_flag = whole.startswith("--") and (not old or old.startswith("-"))
         if is_flag:
             words = "" if value in (None, False) else _option(name, value) + between
@@ -80,8 +82,8 @@ def _with_value(text: str, setting: Mapping[str, Any]) -> str | None:
 
 
 def _with_new_option(text: str, setting: Mapping[str, Any], beside: Iterable[str]) -> str | None:
-    """Returns the text with an option that it does not have, put before the first of the settings
-    `beside`; None where the setting is no option, or the text has none of those."""
+    """Returns the text with a new option of a command line, before the first of the settings
+    `beside` that it has. None where the setting is not an option, or the text has none of those."""
     if not setting["name"].startswith("--"):
         return None
     for name in beside:
@@ -97,16 +99,19 @@ def _option(name: str, value: Any) -> str:
 
 
 def _word(value: Any) -> str:
+    """Returns a value as a shell takes it: items of a list with spaces between, a boolean as true
+    or false, and anything else quoted where it must be."""
     if isinstance(value, list):
         return " ".join(map(_word, value))
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
 def diff(before: str, after: str) -> list[tuple[str, str]]:
-    """Returns the lines that differ, with some around them: each with "added", "removed" or
-    "same"."""
+    """Returns the lines of a unified diff with their kind: "added", "removed", "same", or "place"
+    for a line that says where a hunk begins."""
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), lineterm="", n=_LINES_AROUND
     )
     kinds = {"+": "added", "-": "removed", " ": "same", "@": "place"}
+    # The first two lines name files, which these texts are not.
     return [(kinds[line[0]], line) for line in list(lines)[2:]]

@@ -75,8 +75,9 @@ def is_torus(links: Sequence[Mapping[str, Any]]) -> bool:
 def torus_of(
     layout: Mapping[str, Any], axes: Axes, links: Sequence[Mapping[str, Any]], num_devices: int
 ) -> Torus | None:
-    """Returns the first slice of a cluster with these links, which come innermost first; None where
-    they make no torus, or the cluster is only a part of a slice."""
+    """Returns the picture of the first slice of a cluster. `axes` are those of the mesh, and
+    `links` come innermost first. None where the links form no torus, or the layout fills only a
+    part of a slice."""
     rings = [(place, link) for place, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
@@ -87,6 +88,7 @@ def torus_of(
     ranks = dict[Place, int]()
     for rank, place in enumerate(places):
         ranks.setdefault(place, rank)
+    # In a ring of two the wraparound link joins the chips that are neighbours already.
     closing = [link["kind"] == _RING and length > 2 for (_, link), length in
                zip(rings, lengths, strict=True)]  # fmt: skip
     planes = _planes(lengths, ranks, axes, closing)
@@ -111,8 +113,8 @@ def _length(links: Sequence[Mapping[str, Any]], place: int) -> int:
 def _places(
     layout: Mapping[str, Any], links: Sequence[Mapping[str, Any]], dims: Sequence[int]
 ) -> list[Place]:
-    """Returns the coordinates of each rank of a slice along the dims of the torus, in the order in
-    which the layout fills them (models.layouts)."""
+    """Returns the coordinates of each rank of a slice, in the order in which the layout fills the
+    torus. `dims` are the positions in `links` of the torus's dims."""
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
@@ -137,7 +139,9 @@ def _places(
 def _planes(
     lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, closing: Sequence[bool]
 ) -> list[Plane]:
-    """Returns the planes of a slice, one of each that look the same."""
+    """Returns the planes of a slice, of which those that look alike are drawn once. `lengths` are
+    the chips along each dim, `ranks` maps coordinates to ranks, and `closing` says which dims have
+    a wraparound link."""
     chips = defaultdict[int, list[TorusChip]](list)
     stages = next(((stride, degree) for name, stride, degree in axes if name == "pp"), (1, 1))
     for place in sorted(ranks):
@@ -158,6 +162,8 @@ def _links(
     axes: Axes,
     closing: Sequence[bool],
 ) -> Iterator[Link]:
+    """Yields the links from a chip to the next one along each dim, with the mesh axis that each
+    serves. `place` has the coordinates of the chip."""
     for dim, length in enumerate(lengths):
         following = list(place)
         following[dim] = (place[dim] + 1) % length
@@ -169,6 +175,8 @@ def _links(
 
 
 def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
+    """Returns the outermost mesh axis on which the coordinates of two ranks differ; empty where
+    none does."""
     differing = [
         name
         for name, stride, degree in axes
@@ -180,8 +188,8 @@ def _outermost_difference(axes: Axes, rank: int, neighbour: int) -> str:
 def _spans(
     names: Sequence[str], axes: Axes, places: Sequence[Place], num_devices: int
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the dims along which the members of the first group of each axis lie. For groups that
-    leave the slice, the network between slices is one of them."""
+    """Returns for each mesh axis the dims along which its first group lies. A group that leaves the
+    slice also spans the network between slices."""
     spans = {}
     for axis, stride, degree in axes:
         members = [rank * stride for rank in range(degree) if rank * stride < num_devices]

@@ -35,8 +35,8 @@ class Trouble:
 
 
 async def trouble_of(request: Request, error: Exception, form: Any = None) -> Trouble:
-    """Returns an exception in the sentences of the API's problem documents, with fields in the
-    words of the forms. `form` is the schema that a ValidationError is about."""
+    """Returns an error in the sentences of the API's problem documents, with fields by the labels
+    of the forms. `form` is the schema that a ValidationError is about."""
     if isinstance(error, ValidationError):
         violations = violations_of(error, (), form, limit=_MOST)
         sentences = tuple(plain(violation.sentence()) for violation in violations)
@@ -63,8 +63,8 @@ def trouble_page(
     template: str = "trouble.html",
     context: Mapping[str, Any] | None = None,
 ) -> Response:
-    """Returns a page that tells the trouble, with its status: a page of its own, or the form that
-    was sent, with its `context`."""
+    """Returns a page that tells what went wrong, with its status. It is a page of its own, or
+    `template` with the fields in `context`, such as the form that was sent."""
     response = page(request, template, {**(context or {}), "trouble": trouble}, trouble.status)
     response.headers.update(trouble.headers)
     return response
@@ -74,6 +74,7 @@ class PageRoute(APIRoute):
     """A route whose errors are pages too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns the handler of the route, which answers errors with a page instead of JSON."""
         handle = super().get_route_handler()
 
         async def handle_with_pages(request: Request) -> Response:

@@ -9,8 +9,8 @@ from starlette.datastructures import QueryParams
 
 
 def sent_query(schema: type[BaseModel], params: QueryParams) -> dict[str, Any]:
-    """Returns those fields of a query that a URL has and that say something: an empty field of a
-    form says nothing."""
+    """Returns the fields of a schema that a URL gives. Empty values are left out, because browsers
+    send a form's empty fields. A field that is not a list takes its last value."""
     sent: dict[str, Any] = {}
     for name, field in schema.model_fields.items():
         values = [value.strip() for value in params.getlist(name) if value.strip()]

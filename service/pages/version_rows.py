@@ -23,6 +23,7 @@ class VersionRow:
 
     @classmethod
     def of(cls, version: Mapping[str, Any], active: int | None) -> VersionRow:
+        """Returns the row of a version. `active` is the number of the profile's active version."""
         return cls(
             version=version["version"],
             created_at=version["created_at"],
@@ -38,7 +39,8 @@ class VersionRow:
 
     @property
     def mark(self) -> dict[str, Any] | None:
-        """The row as the picture draws it; None without an error on unseen runs."""
+        """Returns the fields that the picture draws; None where no error on unseen runs is
+        known."""
         if self.unseen is None:
             return None
         return {
@@ -50,7 +52,8 @@ class VersionRow:
 
 
 def kind_rows(unseen: Mapping[str, Any] | None) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Returns the errors on unseen runs by chip and by framework: grouping, name and errors."""
+    """Returns the errors on unseen runs as (grouping, name, errors), such as by chip and by
+    framework."""
     rows = []
     for errors in unseen["kinds"] if unseen else ():
         grouping, _, name = errors["kind"].partition(":")

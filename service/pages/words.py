@@ -75,5 +75,6 @@ def nonzero(terms: tuple[Term, ...], values: Mapping[str, float]) -> list[Term]:
 
 
 def ground(provenance: Mapping[str, Mapping[str, object]], field: str) -> str:
-    """Returns the evidence that a term rests on; empty where an answer does not say."""
+    """Returns the evidence that a term rests on, such as "measured"; empty where the answer does
+    not say."""
     return str(provenance.get(field, {}).get("ground", ""))
