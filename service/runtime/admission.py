@@ -60,7 +60,8 @@ class Turn:
         self.granted.set_exception(error)
 
     async def come(self, within_s: float) -> None:
-        """Returns once the turn has come. Raises QueueFull, TurnNeverCame or ClientGone."""
+        """Waits until the turn has come. Raises QueueFull, TurnNeverCame after `within_s` seconds,
+        or ClientGone."""
         deadline = time.monotonic() + within_s
         poll_s = min(_CLIENT_POLL_S, within_s)
         granted = asyncio.wrap_future(self.granted)
@@ -73,7 +74,8 @@ class Turn:
 
     @asynccontextmanager
     async def watching_client(self) -> AsyncIterator[None]:
-        """Watches the connection while the block runs."""
+        """Watches the connection while the block runs, so that checkpoints learn of a client that
+        has disconnected."""
         watch = asyncio.create_task(self._watch_client())
         try:
             yield
@@ -82,15 +84,15 @@ class Turn:
             self._disconnected.set()  # for a thread that computes on after its request was ended
 
     def bounded_checkpoint(self) -> Callable[[], None]:
-        """Returns the checkpoint, which ends a search in time where the caller says how long it
-        waits."""
+        """Returns the checkpoint. Where the caller has said how long it waits, the checkpoint also
+        tells a search until when it may run."""
         if self._wait is None:
             return self.checkpoint
         return Until.within(self.checkpoint, self._wait)
 
     def checkpoint(self) -> None:
-        """Raises ClientGone once the client has disconnected. Waits here while the slot belongs to
-        the requests of other tenants."""
+        """Raises ClientGone once the client has disconnected. Blocks while the slot is lent to
+        requests of other tenants."""
         if self._disconnected.is_set():
             raise ClientGone
         if time.monotonic() >= self._slice_ends and self._admission.wants_slot_of(self):
@@ -99,7 +101,7 @@ class Turn:
             self._wait_to_go_on()
 
     def _wait_to_go_on(self) -> None:
-        """Waits for the slot to come back. Raises ClientGone once the client has disconnected."""
+        """Blocks until the slot comes back. Raises ClientGone once the client has disconnected."""
         while True:
             try:
                 return self.granted.result(_CLIENT_POLL_S)
@@ -147,8 +149,9 @@ class AdmissionControl:
     async def admit(
         self, is_disconnected: IsDisconnected, tenant: str | None = None, wait: Wait | None = None
     ) -> AsyncIterator[Turn]:
-        """Holds a slot while the block runs, and gives it the turn that its thread shall ask. The
-        request waits no longer than its caller does, where that is less than any may.
+        """Holds a slot while the block runs, and yields the turn whose checkpoint the computing
+        thread has to call. The request waits no longer than the queue allows, nor than its caller
+        does.
 
         Raises QueueFull, TurnNeverCame, or ClientGone where the client disconnects before its
         turn.
@@ -169,6 +172,7 @@ class AdmissionControl:
             self._leave(turn)
 
     async def _come(self, turn: Turn, within_s: float) -> None:
+        """Waits until the turn has come, and counts a refusal in the metrics."""
         try:
             with self._metrics.waiting():
                 await turn.come(within_s)
@@ -177,14 +181,14 @@ class AdmissionControl:
             raise
 
     def wants_slot_of(self, turn: Turn) -> bool:
-        """Returns whether the computation should call `set_aside`, because others wait or too many
+        """Returns whether the computation should give up its slot, because others wait or too many
         run. Any thread may ask."""
         others_wait = any(waiting.tenant != turn.tenant for waiting in [*self._waiting])
         return others_wait or len(self._running) > self._concurrency
 
     def set_aside(self, turn: Turn) -> None:
-        """Takes the slot of a computation, and puts it in line again. Where too many run, only a
-        tenant that holds most gives one back."""
+        """Takes the slot of a computation, and puts it back in line. Where more run than there are
+        slots, a tenant that does not hold most of them keeps its slot."""
         if turn not in self._running:  # its request has ended meanwhile
             return
         held = Counter(running.tenant for running in self._running)
@@ -203,8 +207,9 @@ class AdmissionControl:
         asyncio.get_running_loop().call_later(_SLICE_S, self._let_in, turn, granted)
 
     def _let_in(self, turn: Turn, granted: Future[None]) -> None:
-        """Gives a slot beyond the others to a tenant that holds none. Looks again as long as the
-        turn waits."""
+        """Gives a slot beyond the regular ones to a waiting tenant that holds none. Where that is
+        not possible yet, looks again later. `granted` is the wait that this look was planned
+        for."""
         if granted.done() or turn not in self._waiting:
             return
         if all(other.tenant != turn.tenant for other in self._running) and self._may_go_on(turn):
@@ -213,6 +218,8 @@ class AdmissionControl:
             self._look_later(turn, granted)
 
     def _enter(self, turn: Turn) -> None:
+        """Puts a turn in line, fills free slots, and refuses one turn where the queue is then too
+        long."""
         self._wait_in_line(turn)
         self._fill_slots()
         queued = [waiting for waiting in self._waiting if not waiting.has_begun]
@@ -222,20 +229,23 @@ class AdmissionControl:
             refused.refuse(QueueFull(self._concurrency, self._queue))
 
     def _one_too_many(self, queued: list[Turn]) -> Turn:
-        """Returns the turn that a full queue refuses: the last that came of the tenant with most
-        requests, where of several tenants that have as many the newcomer's loses."""
+        """Returns the turn that a full queue refuses: the newest one of the tenant with most
+        requests. Among tenants with equally many requests the newest turn is refused."""
         requests = Counter(turn.tenant for turn in [*self._running, *self._waiting])
         return max(reversed(queued), key=lambda turn: requests[turn.tenant])
 
     def _leave(self, turn: Turn) -> None:
+        """Removes a turn that has ended or was refused, and gives its slot to another."""
         for turns in (self._running, self._waiting):
             if turn in turns:
                 turns.remove(turn)
+        # Tenants without requests are forgotten, or the record would grow with every tenant.
         if all(other.tenant != turn.tenant for other in [*self._running, *self._waiting]):
             self._last_served.pop(turn.tenant, None)
         self._fill_slots()
 
     def _fill_slots(self) -> None:
+        """Gives free slots to waiting turns in their order of precedence."""
         while len(self._running) < self._concurrency:
             ready = [turn for turn in self._waiting if self._may_go_on(turn)]
             if not ready:
@@ -243,13 +253,16 @@ class AdmissionControl:
             self._run(min(ready, key=self._precedence))
 
     def _run(self, turn: Turn) -> None:
+        """Gives a waiting turn a slot, and notes when its tenant was last served."""
         self._waiting.remove(turn)
         self._running.append(turn)
         self._last_served[turn.tenant] = next(self._serials)
         turn.grant()
 
     def _may_go_on(self, turn: Turn) -> bool:
-        """Returns whether the turn has begun already, or one more may begin."""
+        """Returns whether a waiting turn may have a slot. A turn that was set aside always may; a
+        new one only where few enough computations are begun, in all and by its tenant."""
+        # A computation that is set aside keeps its memory, so that their number is limited.
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
         return turn.has_begun or (
             len(begun) < self._concurrency + self._max_set_aside

@@ -42,7 +42,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that the rest takes; None where too little is done to tell."""
+        """Returns the seconds that the rest will take; None where too little is done to tell."""
         if self.share < _SURE_FROM:
             return None
         return self.elapsed_s * (1 - self.share) / self.share
@@ -52,8 +52,9 @@ Show = Callable[[Progress], None]
 
 
 def compile_in_processes(warm_up: Step, show: Show) -> None:
-    """Compiles what `warm_up` calls, and keeps it. Where a process cannot, it ends early, and
-    whoever calls finds what is missing."""
+    """Compiles all functions that `warm_up` calls, in worker processes that keep the machine code
+    on disk. Calls `show` with the progress. A process that fails ends early, and leaves its
+    functions uncompiled."""
     shares: Sequence[Sequence[Step]] = [[warm_up]]
     if isinstance(warm_up, WarmUp):
         shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))
@@ -77,14 +78,16 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
 
 
 def _cores() -> int:
-    """Returns the cores that this process may use; all of the machine where the system does not
-    say."""
+    """Returns the number of cores that this process may use, or all of the machine where the system
+    does not say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _compile_share(steps: Sequence[Step], sender: Connection) -> None:
+    """Runs some steps of the compilation in a worker process, and sends the name and weight of each
+    compiled function."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     event.register("numba:compile", _Reporter(sender))
     with taking_turns():
@@ -93,7 +96,8 @@ def _compile_share(steps: Sequence[Step], sender: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Even if that was killed: whoever started it waits for all that hold its output open."""
+    """Ends this process once its parent has ended, even if that was killed. A shell that started
+    the parent waits for every process that holds its output open."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -110,6 +114,8 @@ class _Reporter(event.Listener):
         pass
 
     def on_end(self, event: Any) -> None:
+        """Sends the name of a function that was compiled, and its weight. A compilation that failed
+        is left out."""
         dispatcher, types = event.data["dispatcher"], tuple(event.data["args"])
         result = dispatcher.overloads.get(types)
         if result is None:
@@ -121,8 +127,8 @@ class _Reporter(event.Listener):
 
 
 def _weight(result: Any) -> float:
-    """Returns the share of all work that a compiled function was. Linking takes as long as there
-    are libraries to link."""
+    """Returns the weight of a compiled function in the work of all. Linking takes time in
+    proportion to the number of libraries."""
     if isinstance(result.library, PartLibrary):
         return _PART_WEIGHT
     linked = {id(library) for library in result.library._linking_libraries}

@@ -32,9 +32,9 @@ def _ignore(_: Progress) -> None:
 
 
 def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> None:
-    """Compiles what `warm_up` calls, or loads what an earlier process has compiled. Of processes
-    that start at the same time one sees to it, and the others wait. Where the machine code can be
-    kept, processes of their own compile."""
+    """Compiles all functions that `warm_up` calls, or loads what an earlier process has compiled.
+    Among processes that start at the same time one compiles, and the others wait. Where machine
+    code can be kept, worker processes compile it."""
     began = time.monotonic()
     folder = next(machine_code().usable(), None)
     with _turn(folder):
@@ -52,7 +52,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
 
 
 def _is_kept(warm_up: Callable[[], object]) -> bool:
-    """Returns whether an earlier process has kept the machine code of all that `warm_up` calls."""
+    """Returns whether all functions that `warm_up` calls have been compiled and kept earlier."""
     try:
         with only_kept():
             warm_up()
@@ -63,8 +63,8 @@ def _is_kept(warm_up: Callable[[], object]) -> bool:
 
 @contextmanager
 def _turn(folder: Path | None) -> Iterator[None]:
-    """Holds the lock on a folder. Goes on without it where the file system has no locks, or where
-    it does not come in time: that only costs time."""
+    """Holds the lock on a folder while the block runs. Runs the block without it where the file
+    system has no locks, or where it does not come in time: two processes then do the same work."""
     if folder is None:
         yield
         return
@@ -77,8 +77,8 @@ def _turn(folder: Path | None) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> None:
-    """Waits for the lock of a file. Goes on without it where the file system has no locks, or after
-    _LONGEST_TURN_S: what it guards against is only work done twice."""
+    """Waits for the lock of an open file. Gives up where the file system has no locks, or after
+    _LONGEST_TURN_S: the lock only saves work from being done twice."""
     ends = time.monotonic() + _LONGEST_TURN_S
     while time.monotonic() < ends:
         try:
@@ -105,27 +105,30 @@ class CostModel:
         self._logged_s = 0.0
 
     async def start(self) -> None:
-        """Returns once it is compiled, but soon, so that a service which only loads it is ready
-        when it listens."""
+        """Starts the compilation, and waits for it a moment, so that a service that only loads the
+        machine code is ready when it listens."""
         # A daemon, so that a service that is stopped meanwhile stops at once.
         threading.Thread(target=self._run, name="compile the cost model", daemon=True).start()
         await self._wait_until_ended(_SOON_S)
 
     async def require(self, wait_s: float | None = None) -> None:
-        """Returns once it is compiled. Raises StillCompiling where that takes too long, or longer
-        than a caller waits."""
+        """Waits until the cost model is compiled. Raises StillCompiling after the service's own
+        limit, or after `wait_s` where that is shorter."""
         longest_s = self._wait_s if wait_s is None else min(wait_s, self._wait_s)
         if not await self._wait_until_ended(longest_s):
             progress = self._progress
             raise StillCompiling(None if progress is None else progress.left_s)
 
     async def _wait_until_ended(self, within_s: float) -> bool:
+        """Waits until the compilation has ended, at most `within_s` seconds. Returns whether it
+        has."""
         ends = time.monotonic() + within_s
         while not self._ended.is_set() and time.monotonic() < ends:
             await asyncio.sleep(_POLL_S)
         return self._ended.is_set()
 
     def _show(self, progress: Progress) -> None:
+        """Keeps the progress of the compilation, and logs it now and then."""
         is_first = self._progress is None
         self._progress = progress
         if is_first or progress.elapsed_s > self._logged_s + _LOGGED_EVERY_S:
@@ -135,6 +138,7 @@ class CostModel:
             log.info("cost model is being compiled", extra=told)
 
     def _run(self) -> None:
+        """Compiles the cost model, and sets `state` to the outcome."""
         try:
             compile_cost_model(self._warm_up, self._show)
             self.state = "ok"

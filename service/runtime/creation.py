@@ -51,7 +51,8 @@ class Creation:
         return self.store.create(self.key, prepare)
 
     async def earlier_answer(self) -> CreatedResource | None:
-        """Returns what an earlier request with the same key was answered with."""
+        """Returns what an earlier request with the same Idempotency-Key was answered with; None
+        where there was none."""
         if self.key is None:
             return None
         return await run_sync(self.store.earlier_answer, self.key)
@@ -59,8 +60,8 @@ class Creation:
     async def create_in_turn(
         self, prepare: Callable[[Turn], Prepared], admission: AdmissionControl | None = None
     ) -> CreatedResource:
-        """Creates what computes long, once `admission` lets it in: that of searches unless given.
-        A retry of what is already answered does not wait."""
+        """Creates a resource that takes long to compute, once `admission` lets it in, by default
+        that of searches. A retry gets its earlier answer without waiting."""
         if (earlier := await self.earlier_answer()) is not None:
             return earlier
         admission = admission or self.admission
@@ -95,6 +96,8 @@ class Creation:
         compute: Callable[[Q, Turn], Prepared],
         is_abandoned: IsDisconnected,
     ) -> CreatedResource:
+        """Returns an earlier answer to the question, or computes one in a turn. `is_abandoned` says
+        whether every client that waits for it is gone."""
         earlier = await run_sync(look_up)
         if not isinstance(earlier, Unanswered):
             return await self._create_prepared(earlier)

@@ -59,6 +59,7 @@ class _Clock:
         return monotonic() - self._set_aside_s
 
     def come_by(self) -> None:
+        """Calls the checkpoint, and stops the clock for the time that the call takes."""
         began = monotonic()
         self._checkpoint()
         self._set_aside_s += monotonic() - began
@@ -75,6 +76,7 @@ class Deadline:
         self._last = require_client.ends if isinstance(require_client, Until) else inf
 
     def __call__(self) -> bool:
+        """Calls the checkpoint, and returns whether time is left."""
         self._clock.come_by()
         has_time = self._left_s > 0
         self._clock.ran_out |= not has_time
@@ -86,8 +88,8 @@ class Deadline:
 
     @property
     def ran_out(self) -> bool:
-        """True once a computation was told that no time is left, by this deadline or by one that
-        was made of it."""
+        """Returns whether a computation was told that no time is left, by this deadline or one
+        derived from it."""
         return self._clock.ran_out
 
     def three_quarters(self) -> Deadline:
@@ -96,12 +98,12 @@ class Deadline:
         return self.at_most(0.75 * max(self._left_s, 0.0))
 
     def share(self, parts: int) -> Deadline:
-        """Returns the deadline of the first of so many steps that take equal parts of the time
+        """Returns the deadline of a step that may take one of `parts` equal parts of the time
         left."""
         return self.at_most(max(self._ends - self._clock.now(), 0.0) / parts)
 
     def at_most(self, seconds: float) -> Deadline:
-        """Returns this deadline, or one in so many seconds from now where that comes first."""
+        """Returns a deadline `seconds` from now, or at this deadline where that is earlier."""
         earlier = copy(self)
         earlier._ends = min(self._ends, self._clock.now() + seconds)
         return earlier

@@ -75,7 +75,8 @@ class EventStream:
         return self._batch is None and not self._has_ended
 
     def take(self, batch: EventBatch, mark: Hashable) -> None:
-        """Holds a batch for the client. `mark` is that of the topic from before it was read."""
+        """Holds a batch until the client takes it. `mark` is the topic's mark from before the batch
+        was read: what is committed meanwhile shows as another mark."""
         self.place = batch.place
         self.mark = mark if batch.is_all else None
         self._batch = batch if batch.text else None
@@ -83,13 +84,13 @@ class EventStream:
         self._changed.set()
 
     def end(self) -> None:
-        """Ends the stream once its client has taken what it was given."""
+        """Ends the stream once its client has taken the batch that is held."""
         self._has_ended = True
         self._changed.set()
 
     async def pieces(self, keepalive: bytes) -> AsyncIterator[bytes]:
-        """Yields the bytes that are sent to the client until the stream ends, and `keepalive` after
-        each silence."""
+        """Yields the bytes to send to the client until the stream ends, and `keepalive` after each
+        silence."""
         while self._batch is not None or not self._has_ended:
             if self._batch is not None:
                 yield self._batch.text
@@ -127,8 +128,8 @@ class EventStreams:
         self._is_closed = False
 
     def open(self, tenant: str | None, feed: Feed, topic: str, place: Hashable) -> EventStream:
-        """Returns a stream of what follows a place, to be closed by the caller. Raises
-        TooManyStreams, and Stopping once the service stops."""
+        """Returns a stream of the events of a topic that follow a place. The caller has to close
+        it. Raises TooManyStreams, or Stopping once the service stops."""
         if self._is_closed:
             raise Stopping
         if sum(stream.tenant == tenant for stream in self._open) >= self._per_tenant:
@@ -148,24 +149,28 @@ class EventStreams:
         self._is_wanted.set()
 
     def forget(self, stream: EventStream) -> None:
+        """Removes a stream that its client no longer reads."""
         if stream in self._open:
             self._open.remove(stream)
         EVENT_STREAMS.set(len(self._open))
 
     def end_all(self) -> None:
-        """Ends every stream, and opens none any more. Clients connect again, to this service once
-        it is back or to another, and go on where they were."""
+        """Ends every stream, and opens no more. Clients connect again and continue at their
+        place."""
         self._is_closed = True
         for stream in self._open:
             stream.end()
 
     def close(self) -> None:
+        """Ends every stream and the thread that reads events."""
         self.end_all()
         if self._reader is not None:
             self._reader.cancel()
         self._thread.shutdown(wait=False)
 
     async def _read_while_open(self) -> None:
+        """Reads events for the open streams, when a stream asks for them and otherwise every
+        _LOOK_S seconds."""
         while self._open:
             self._is_wanted.clear()
             for feed in {stream.feed for stream in self._open}:
@@ -175,8 +180,9 @@ class EventStreams:
                     await self._is_wanted.wait()
 
     async def _read(self, feed: Feed) -> None:
-        """Gives each stream of a feed that has room its next batch of events. Where events cannot
-        be read the streams end, so that their clients connect again and are told the reason."""
+        """Gives each stream of a feed that has room its next batch of events. Ends streams whose
+        topic is gone. Where events cannot be read all of them end, so that clients connect again
+        and are told the reason."""
         streams = [stream for stream in self._open if stream.feed is feed and stream.takes_more]
         try:
             marks = await self._in_thread(feed.marks, {stream.topic for stream in streams})
@@ -195,8 +201,8 @@ class EventStreams:
                 stream.end()
 
     async def _in_thread(self, read: Callable[..., T], *arguments: object) -> T:
-        """Returns what `read` returns in the thread of streams, after a rest in proportion to the
-        time that it took: a slow database is not read without pause."""
+        """Returns the result of `read`, called in the thread of streams. Pauses afterwards in
+        proportion to the time that it took, so that a slow database is not read without pause."""
         began = time.monotonic()
         result = await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
         await asyncio.sleep(min(_REST * (time.monotonic() - began), _LOOK_S))
@@ -206,7 +212,8 @@ class EventStreams:
 def _by_place(
     streams: Collection[EventStream], marks: Mapping[str, Hashable]
 ) -> dict[tuple[str, Hashable], list[EventStream]]:
-    """Groups the streams that have something to read by their topic and place."""
+    """Returns the streams with unread events, grouped by topic and place. `marks` holds the current
+    mark of each topic, and a stream whose mark equals it has read everything."""
     groups = defaultdict[tuple[str, Hashable], list[EventStream]](list)
     for stream in streams:
         if stream.topic in marks and stream.mark != marks[stream.topic]:

@@ -53,8 +53,8 @@ class GracefulStop:
         self._ending: asyncio.Task[None] | None = None
 
     def watch_signals(self) -> None:
-        """Begins as soon as the process is told to stop. To be called in the main thread, from
-        within the event loop, once the server has its handler there."""
+        """Makes SIGTERM and SIGINT begin the stop. Must be called in the main thread, within the
+        event loop, after the server has installed its own handler."""
         loop = asyncio.get_running_loop()
         stop_server = signal.getsignal(signal.SIGINT)
         was_told = False
@@ -73,20 +73,22 @@ class GracefulStop:
             signal.signal(number, handle)
 
     def _begin(self) -> None:
-        """Begins to stop once, however many signals come. Should the end get stuck, the process
-        exits all the same."""
+        """Begins to stop, once however many signals come. A timer ends the process even if the stop
+        gets stuck."""
         if self._ending is None:
             _exit_after(self._grace_s + LAST_S, _STUCK)
             self._end_streams()
             self._ending = asyncio.create_task(self._end_after_grace())
 
     async def _end_after_grace(self) -> None:
+        """Waits for the time that requests have to finish, and then ends those that still run."""
         await asyncio.sleep(self._grace_s)
         log.warning("time to finish is over: requests that still run are answered with 503")
         await self.end()
 
     async def end(self) -> None:
-        """Stops everything that may still run. Done twice it does no harm."""
+        """Prevents further commits, releases keys, and answers requests that still run with an
+        error. A second call does no harm."""
         thread = ThreadPoolExecutor(1)  # not one of the loop's, which may all be busy
         closed = asyncio.get_running_loop().run_in_executor(thread, self._close)
         await asyncio.wait({closed}, timeout=_COMMIT_S)
@@ -96,6 +98,8 @@ class GracefulStop:
             _exit_after(_EXIT_S, _STOPPED)
 
     def _close(self) -> None:
+        """Waits for commits that are under way, prevents further ones, and releases the held
+        Idempotency-Keys."""
         self._gate.close(_COMMIT_S)
         try:
             self._leases.release_all()
@@ -104,8 +108,8 @@ class GracefulStop:
 
 
 def _exit_after(seconds: float, status: int) -> None:
-    """Ends the process unless it has ended by then. The interpreter waits for threads that compute
-    and for processes of a pool, which nobody needs any more."""
+    """Ends the process after `seconds` with this exit status, unless it has ended by then. The
+    interpreter would wait for computing threads and pool processes that nobody needs any more."""
     timer = threading.Timer(seconds, os._exit, (status,))
     timer.daemon = True
     timer.start()

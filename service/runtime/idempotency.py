@@ -75,7 +75,7 @@ class IdempotentCreation:
         self._leases = leases
 
     def of(self, store: Store) -> IdempotentCreation:
-        """Returns a copy that writes to the store of a tenant."""
+        """Returns a copy that writes to this store, such as that of a tenant."""
         other = copy(self)
         other._store = store
         return other
@@ -83,10 +83,11 @@ class IdempotentCreation:
     def create(
         self, key: IdempotencyKey | None, prepare: Callable[[], Prepared]
     ) -> CreatedResource:
-        """Creates what `prepare` computes, unless an earlier request with the key already has.
+        """Creates the resource that `prepare` computes, unless an earlier request with this key
+        already has, whose answer is then returned.
 
-        `prepare` runs outside of any transaction; what it returns writes the rows. Raises KeyReused
-        or StillRunning.
+        `prepare` runs outside of any transaction, and returns the resource or a function that
+        writes its rows. Raises KeyReused, or StillRunning while another request holds the key.
         """
         if key is None:
             return self._run(prepare)
@@ -104,8 +105,8 @@ class IdempotentCreation:
 
     @contextmanager
     def holding(self, name: str) -> Iterator[None]:
-        """Holds a name while the block runs, which only one of all processes does at a time. Raises
-        StillRunning where another does."""
+        """Holds a lock by this name, among all processes, while the block runs. Raises StillRunning
+        where another holds it."""
         token = new_id()
         self._claim(IdempotencyKey.of(name), token)
         with self._leases.held(token):
@@ -113,7 +114,8 @@ class IdempotentCreation:
         self._leases.release(token)
 
     def earlier_answer(self, key: IdempotencyKey) -> CreatedResource | None:
-        """Returns the answer that an earlier request with this key got, if any. Claims nothing."""
+        """Returns the answer that an earlier request with this key got; None where there is none.
+        Does not claim the key."""
         with self._store.reading() as rows:
             row = rows.idempotency_keys.find(key.key)
             now = rows.now()
@@ -126,8 +128,8 @@ class IdempotentCreation:
         prepare: Callable[[], Prepared],
         finish: Callable[[Rows, CreatedResource], None] | None = None,
     ) -> CreatedResource:
-        """Returns the resource that `prepare` makes. Its rows are written in one transaction with
-        what `finish` notes of it."""
+        """Returns the resource that `prepare` makes. Writes its rows in one transaction with what
+        `finish` stores about it, which is the answer to its key."""
         prepared = prepare()
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared
@@ -138,7 +140,9 @@ class IdempotentCreation:
         return created
 
     def _claim(self, key: IdempotencyKey, token: str) -> CreatedResource | None:
-        """Returns the answer of an earlier request, or None once this request holds the key."""
+        """Claims the key for this request, which holds it under `token`, and returns None. If an
+        earlier request has been answered, returns that answer. Raises KeyReused, or StillRunning
+        where another request holds the key."""
         self._leases.catch_up()
         with self._store.writing() as rows:
             now = rows.now()
@@ -157,7 +161,8 @@ class IdempotentCreation:
     def _take(
         self, rows: Rows, row: IdempotencyRow | None, key: IdempotencyKey, token: str, now: datetime
     ) -> bool:
-        """Claims a key that was read as free; False where another request was faster."""
+        """Claims a key that was read as free; returns False where another request was faster. `row`
+        is the key's expired claim, if it has one."""
         until = now + self._leases.length
         if row is not None:
             return rows.idempotency_keys.take_over(row, token, now, until)
@@ -173,9 +178,9 @@ class IdempotentCreation:
     def _stored_answer(
         self, rows: Rows, row: IdempotencyRow, key: IdempotencyKey, now: datetime
     ) -> CreatedResource | None:
-        """Returns the answer stored for a key. None where the answer has been dropped since, and
-        where the key's lease is over, or is from before the clock was set back: nobody leases a key
-        for longer than we do."""
+        """Returns the answer stored for a key. None where the answer has been dropped, or the
+        request that claimed the key is gone. Raises KeyReused where the key came with another
+        request, and StillRunning while that request runs."""
         if row.fingerprint != key.fingerprint:
             raise KeyReused
         if row.location is not None:
@@ -187,6 +192,8 @@ class IdempotentCreation:
             except NotFound:
                 return None
             return CreatedResource(row.location, None, True, text, status)
+        # A lease that ends later than any made now dates from before the clock was set back, and no
+        # longer counts.
         if row.leased_until and now < row.leased_until <= now + self._leases.length:
             raise StillRunning
         return None

@@ -54,20 +54,24 @@ class Leases:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Releases in the database what could not be before, because that was gone."""
+        """Releases claims that could not be released earlier, because the database did not
+        answer."""
         if released := [*self._released]:
             with self._store.writing() as rows:
                 rows.idempotency_keys.release(released)
             self._released.difference_update(released)
 
     def release_all(self) -> None:
-        """Releases every claim: nothing of this process can be committed any more."""
+        """Releases every claim, also after the store is closed to other writes: nothing of this
+        process can be committed any more."""
         self._ended.set()
         if tokens := [*self._held, *self._released]:
             with self._store.writing(after_closing=True) as rows:
                 rows.idempotency_keys.release(tokens)
 
     def _begin(self, token: str) -> None:
+        """Adds a claim to those that are renewed, and starts the renewing thread where none
+        runs."""
         with self._lock:
             self._held.add(token)
             if self._is_renewing:
@@ -76,7 +80,7 @@ class Leases:
         threading.Thread(target=self._renew_all, name="renew leases", daemon=True).start()
 
     def _renew_all(self) -> None:
-        """Renews the leases that are held, time and again, until none is."""
+        """Renews the held leases periodically, until none is held."""
         while not self._ended.wait(self.length.total_seconds() / RENEWALS):
             with self._lock:
                 held = [*self._held]

@@ -46,8 +46,8 @@ class ProcessPool:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Returns the result of the task; `size` is the number of reports that it is about, and few
-        are computed in the calling thread."""
+        """Returns the result of the task. `size` is the number of reports that it reads; few are
+        handled in the calling thread, since a process would cost more."""
         if size <= MAX_INLINE_REPORTS:
             return task(store, *args, **kwargs)
         return self.run_in_process(store, task, *args, **kwargs)
@@ -59,8 +59,8 @@ class ProcessPool:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Returns the result of the task. Raises WorkerKilled where its process was killed
-        twice."""
+        """Returns the result of the task, run in a worker process with a store of the same
+        visibility. Raises WorkerKilled where its process was killed twice."""
         visibility = store.tenant, store.sees_all
         job: Callable[[], T] = partial(
             _run_with_own_store, self._database, visibility, task, *args, **kwargs
@@ -79,8 +79,9 @@ def _run_with_own_store(
     *args: object,
     **kwargs: object,
 ) -> T:
-    """Returns the result of a task in a process of the pool, which has a connection of its own to
-    the database. `visibility` is the tenant whose rows it sees, and whether it sees all."""
+    """Returns the result of a task, run in a worker process with its own connection to the
+    database. `database_place` is the URL and the seconds to wait for it; `visibility` is the
+    tenant, and whether the rows of all tenants are seen."""
     tenant, sees_all = visibility
     store = Store(database.connect(*database_place), tenant, sees_all=sees_all)
     try:

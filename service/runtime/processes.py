@@ -41,8 +41,8 @@ class Processes:
         self._is_closed = False
 
     def run(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns the result of the task. If its process was killed the task is tried once more, in
-        a new one. Raises WorkerKilled where that one is killed too."""
+        """Returns the result of the task, which is pickled. If its process is killed the task is
+        tried once more in a new one. Raises WorkerKilled where that one is killed too."""
         try:
             return self._result_of(task, *args, **kwargs)
         except BrokenProcessPool:
@@ -54,7 +54,7 @@ class Processes:
             raise WorkerKilled from None
 
     def close(self) -> None:
-        """Ends the processes, whatever they compute."""
+        """Ends the processes at once, whatever they compute."""
         with self._lock:
             self._is_closed = True
             executor = self._executor
@@ -65,8 +65,8 @@ class Processes:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _result_of(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns the result of a task. Where a process has died, raises BrokenProcessPool and
-        drops the executor, so that the next task starts another."""
+        """Returns the result of a task. Where its process has died, drops the broken executor, so
+        that the next task starts another, and raises BrokenProcessPool."""
         executor = self._running_executor()
         try:
             return executor.submit(task, *args, **kwargs).result()
@@ -82,6 +82,7 @@ class Processes:
         broken.shutdown(wait=False)
 
     def _running_executor(self) -> ProcessPoolExecutor:
+        """Returns the executor, and starts one where there is none. Raises Stopping once closed."""
         with self._lock:
             if self._is_closed:
                 raise Stopping
@@ -102,14 +103,15 @@ def _initialize_worker(lifeline: Connection, niceness: int) -> None:
 
 
 def _exit_with_server(lifeline: Connection) -> None:
-    """Ends this worker once the pool is closed or the server has ended, even if it was killed."""
+    """Waits until the pool is closed or the server has ended, even if it was killed, and then ends
+    this worker."""
     lifeline.poll(None)  # nothing is ever sent, so that this returns when the other end is closed
     os._exit(1)
 
 
 def _reduced(error: errors.DomainError) -> tuple[Any, ...]:
-    """Returns the pickled form of an error, as service.errors does for its own. Pickle would call
-    the class with the message, but the class takes the values that the message is made of."""
+    """Returns the pickled form of a DomainError. By default pickle would call the class with the
+    message, but the class takes the values that the message is made of."""
     return type(error).__new__, (type(error), *error.args), vars(error)
 
 

@@ -24,8 +24,8 @@ class Readiness:
         self._running: Future[str] | None = None
 
     async def state(self, within_s: float | None = None) -> str:
-        """Returns the text "ok", or what keeps the database from being used, also where that is not
-        known within so many seconds, WAIT_S unless given."""
+        """Returns "ok", or a sentence on why the database cannot be used. A database that does not
+        answer within `within_s` seconds, by default WAIT_S, counts as silent."""
         if self._running is None or self._running.done():
             self._running = self._thread.submit(self._store.state)
         waited = asyncio.wrap_future(self._running)

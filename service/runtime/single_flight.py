@@ -24,7 +24,7 @@ class _Flight(Generic[T]):
         self.task = asyncio.ensure_future(lead(self.is_abandoned))
 
     async def is_abandoned(self) -> bool:
-        """Returns whether every client has gone away."""
+        """Returns whether every client of the flight has gone away."""
         for client in list(self.clients):
             if not await client():
                 return False
@@ -60,6 +60,8 @@ class SingleFlight(Generic[T]):
         return await asyncio.shield(flight.task), True
 
     def _land(self, key: Hashable, task: asyncio.Future[T]) -> None:
+        """Forgets a computation that has ended, and marks its error as seen, since asyncio logs
+        errors that nobody has awaited."""
         del self._flights[key]
         if not task.cancelled():
             task.exception()  # it was heard of, or all clients are gone

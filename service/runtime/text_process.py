@@ -38,8 +38,8 @@ class TextProcess:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Returns the result of a reader on a text. Short texts are read here, others as `run`
-        does."""
+        """Returns the result of a reader on a text. Short texts are read in a thread, others as
+        `run` does."""
         if len(text) <= MAX_INLINE_CHARACTERS:
             return await run_sync(partial(reader, text, *args, **kwargs))
         return await self.run(is_disconnected, tenant, reader, text, *args, **kwargs)
@@ -52,8 +52,9 @@ class TextProcess:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Returns the result of the task in the process, once it is the tenant's turn. Raises
-        QueueFull, TurnNeverCame, ClientGone or WorkerKilled, and whatever the task raises."""
+        """Returns the result of the task, run in the process for large texts once it is the
+        tenant's turn. Raises QueueFull, TurnNeverCame, ClientGone or WorkerKilled, and whatever the
+        task raises."""
         job = partial(task, *args, **kwargs)
         async with self._admission.admit(is_disconnected, tenant):
             return await run_sync(self._process.run, _then_trimmed, job)
@@ -63,6 +64,7 @@ class TextProcess:
 
 
 def _then_trimmed(job: Callable[[], T]) -> T:
+    """Returns the result of a job, and gives the memory that it freed back to the system."""
     try:
         return job()
     finally:

@@ -11,9 +11,8 @@ _QUALITY = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.ASCII | re.IGNOR
 
 
 def preferred_media_type(accept: str | None, offered: Sequence[str]) -> str:
-    """Returns the media type on offer that an Accept header prefers: the first of those that it
-    likes equally, and the first of all without a header. Raises NotAcceptable where the header
-    takes none."""
+    """Returns the offered media type that an Accept header prefers; the first offered one among
+    equals, and where there is no header. Raises NotAcceptable where the header accepts none."""
     if accept is None or not accept.strip():
         return offered[0]
     ranges = [_range(part) for part in accept.split(",") if part.strip()]
@@ -25,8 +24,8 @@ def preferred_media_type(accept: str | None, offered: Sequence[str]) -> str:
 
 
 def _range(part: str) -> tuple[str, float]:
-    """Returns a media range in lower case, without parameters, and its weight. A weight that cannot
-    be read is 0."""
+    """Returns a media range in lower case without parameters, and its weight. "Text/*;q=0.5" gives
+    ("text/*", 0.5). A weight that cannot be read is 0."""
     name, *parameters = (piece.strip() for piece in part.split(";"))
     weights = [piece for piece in parameters if piece.lower().startswith("q=")]
     if not weights:
@@ -36,7 +35,8 @@ def _range(part: str) -> tuple[str, float]:
 
 
 def _quality(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
-    """Returns the weight of the most specific range that has a media type; 0 where none has."""
+    """Returns the weight of the most specific range that matches a media type; 0 where none
+    matches. `ranges` are pairs of a range and its weight."""
     kind = media_type.partition("/")[0]
     for name in (media_type, f"{kind}/*", "*/*"):
         weights = [weight for range_, weight in ranges if range_ == name]

@@ -35,8 +35,9 @@ class AtHandRoute(JsonRoute):
     the same caller, so that it may have them."""
 
     def response_at_hand(self, request: JsonRequest, body: bytes) -> Response | None:
-        """Returns the whole answer that is kept in memory for this request; None where there is
-        none, or another form of it is asked for. Remembers where to keep one."""
+        """Returns the answer that is kept in memory for this request; None where none is kept, or
+        where the request has a query, a preference or an Idempotency-Key. Where none is kept, notes
+        in the request's state where the answer is to be kept."""
         asks_for_more = any(name in request.headers for name in _ASKS_FOR_MORE)
         if request.scope["query_string"] or asks_for_more:
             return None
@@ -55,14 +56,15 @@ class AtHandRoute(JsonRoute):
 
 
 def keep_read(request: Request, text: AnswerText) -> None:
-    """Keeps what a GET is answered with, which never changes."""
+    """Keeps the answer to this GET in memory for good: what it shows never changes."""
     place: _Place | None = getattr(request.state, "place", None)
     if place is not None:
         place.memory.put_at_hand_unchanging(place.key, text, text.size)
 
 
 def keep_answered(request: Request, location: str, text: AnswerText) -> None:
-    """Keeps the answer to a question that was answered before, until something changes."""
+    """Keeps the stored answer to this POST, and its location, in memory until something is
+    committed to the database."""
     place: _Place | None = getattr(request.state, "place", None)
     if place is not None:
         place.memory.put_at_hand(place.key, place.since, (location, text), text.size)

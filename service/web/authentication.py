@@ -43,7 +43,10 @@ class Authentication:
         self.pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Puts the caller into the scope's state, or answers with an error. A page without a
+        session redirects to the form for signing in."""
         if scope["type"] == "http":
+            # Paths that are not guarded, such as /livez, are open to anyone.
             scope["state"]["caller"] = ANYONE
             is_page = scope["path"].startswith(self.pages)
             if is_page or scope["path"].startswith(self.guarded):
@@ -66,7 +69,7 @@ class Authentication:
 
     async def _caller_of_key(self, scope: Scope) -> Caller:
         """Returns the caller of a request under /v1, by its ticket, its session or its key. Raises
-        Unauthenticated."""
+        Unauthenticated where none of these is in force."""
         authorization = Headers(scope=scope).getlist("authorization")
         if not authorization and scope["method"] == "GET" and (ticket := _ticket(scope)):
             return await run_in_threadpool(caller_of_ticket, self.store, ticket, scope["path"])
@@ -96,7 +99,7 @@ def _session(scope: Scope) -> str:
 
 
 def _to_sign_in(scope: Scope) -> RedirectResponse:
-    """Redirects to the form for a key, and from there back to the page."""
+    """Returns a redirect to the form for signing in, which leads back to the page."""
     query = scope["query_string"].decode("latin-1")
     page = f"{scope['path']}?{query}" if query else scope["path"]
     return RedirectResponse(f"{SIGN_IN}?next={quote(page, safe='')}", _SEE_OTHER)

@@ -30,6 +30,9 @@ class CompressionMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Compresses the response where the client accepts gzip, and gives it an ETag of its own,
+        because the bytes differ from the plain ones."""
+
         async def send_with_etag(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -45,13 +48,14 @@ class CompressionMiddleware:
 
 
 def accepts_gzip(headers: Headers) -> bool:
-    """Returns whether the client accepts gzip, by its own weight or else by that of "*" (RFC 9110
-    §12.5.3). Starlette looks for the name only, and would take `gzip;q=0` for consent."""
+    """Returns whether the client accepts gzip, by the weight of "gzip" or else that of "*" (RFC
+    9110 §12.5.3). Starlette looks for the name only, and would take `gzip;q=0` for consent."""
     weights: dict[str, str] = {}
     for coding in ",".join(headers.getlist("accept-encoding")).lower().split(","):
         name, _, parameters = coding.partition(";")
         weights[name.strip()] = parameters.replace(" ", "")
     weight = weights.get("gzip", weights.get("*"))
+    # A weight of zero, written q=0, q=0.0 and so on, refuses the coding.
     return weight is not None and weight.rstrip("0.") != "q="
 
 

@@ -18,8 +18,8 @@ _PREFLIGHT_KEPT_S = 600  # Chromium keeps none for longer than two hours; a key 
 
 
 def cors(settings: Settings) -> list[Middleware]:
-    """Returns the middleware that answers preflights, before a key is asked for, and lets the
-    allowed origins read answers. There is none where no origin is allowed."""
+    """Returns the middleware that answers preflight requests, before a key is asked for, and lets
+    pages of allowed origins read answers. The list is empty where no origin is allowed."""
     origins = listed_items(settings.cors_origins)
     if not origins:
         return []

@@ -21,8 +21,8 @@ _HEADER = re.compile(rf"[ \t]*(?:\*|{_ENTITY_TAG}(?:[ \t]*,[ \t]*{_ENTITY_TAG})*
 
 
 def parse_entity_tags(header: str) -> list[str]:
-    """Returns the entity tags of an If-Match or If-None-Match header, those of compressed answers
-    as those of the plain ones: both are of the same state."""
+    """Returns the entity tags of an If-Match or If-None-Match header. The tag of a compressed
+    answer is given as that of the plain one: both are of the same state."""
     return [_plain(tag) for tag in _TAG_OR_STAR.findall(header)]
 
 
@@ -31,8 +31,8 @@ def _plain(tag: str) -> str:
 
 
 def parse_if_match(if_match: str) -> list[str]:
-    """Returns the entity tags of an If-Match header. Raises BadHeader where it cannot be read,
-    because it would then not guard the change that it comes with."""
+    """Returns the entity tags of an If-Match header. Raises BadHeader where the header cannot be
+    read, since the change would otherwise go unguarded."""
     if not _HEADER.fullmatch(if_match):
         raise BadHeader(
             "If-Match", 'must be * or a list of ETags, each in double quotes, such as "default-3"'
@@ -43,15 +43,15 @@ def parse_if_match(if_match: str) -> list[str]:
 def conditional_response(
     request: Request, document: dict[str, Any], etag: str, form: Form = WHOLE
 ) -> Response:
-    """Returns the document with its ETag, or 304 where If-None-Match says that the client has it.
-    That comparison is weak (RFC 9110 §13.1.2)."""
+    """Returns a form of the document with its ETag, or 304 where If-None-Match has that ETag. The
+    comparison is weak (RFC 9110 §13.1.2)."""
     seen = not_modified_response(request, etag, form.headers)
     return seen or JSONResponse(form.of(document), headers={**form.headers, "ETag": etag})
 
 
 def content_response(request: Request, content: bytes, media_type: str) -> Response:
-    """Returns a content in the media type that the Accept header asked for, with its digest as its
-    ETag, or 304 where the client has it."""
+    """Returns bytes in the negotiated media type with their digest as ETag, or 304 where
+    If-None-Match has that ETag."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"Vary": "Accept"}
     seen = not_modified_response(request, etag, headers)
@@ -61,7 +61,8 @@ def content_response(request: Request, content: bytes, media_type: str) -> Respo
 def not_modified_response(
     request: Request, etag: str, headers: Mapping[str, str]
 ) -> Response | None:
-    """Returns a 304 where the client has this state, with the ETag of what the client has."""
+    """Returns a 304 where If-None-Match has this ETag or is "*"; None otherwise. The response
+    repeats the client's own spelling of the ETag."""
     if_none_match = request.headers.get("if-none-match", "")
     seen = [tag.removeprefix("W/") for tag in _TAG_OR_STAR.findall(if_none_match)]
     for tag in seen:
@@ -73,12 +74,12 @@ def not_modified_response(
 
 
 def immutable_response(request: Request, document: dict[str, Any], form: Form = WHOLE) -> Response:
-    """Returns a response with a form of a document that never changes, so that its address serves
-    as its ETag."""
+    """Returns a form of a document that never changes. Its address serves as its ETag."""
     return conditional_response(request, document, address_etag(request, form), form)
 
 
 def address_etag(request: Request, form: Form) -> str:
-    """Returns the ETag of a form of what lies at the address of the request and never changes."""
+    """Returns an ETag made from the request's path and the form, for a resource that never
+    changes."""
     address = request.scope["path"].rsplit("/v1/", 1)[-1]
     return f'"{address}{form.tag}"'

@@ -21,7 +21,7 @@ is read when prometheus-client is imported."""
 
 def share_between_processes() -> None:
     """Makes the processes that this one starts from now on keep their metrics in one folder, so
-    that each of them can answer for all."""
+    that any of them can answer a scrape for all."""
     if _FOLDER not in os.environ:
         folder = tempfile.mkdtemp(prefix="shardwright-metrics-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -37,8 +37,8 @@ class _Families(Collector):
 
 
 def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """Returns the metrics of all worker processes and those given, in the format that the Accept
-    header of the scrape asks for, and the media type of that format."""
+    """Returns the metrics of all worker processes and the given families as bytes, and their media
+    type. The format is the one that the scrape's Accept header asks for."""
     registry = CollectorRegistry()
     registry.register(_process_metrics())
     registry.register(_Families(families))
@@ -47,7 +47,8 @@ def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
 
 
 def _process_metrics() -> Collector:
-    """Returns the metrics of all processes: of this one alone, unless they share a folder."""
+    """Returns a collector of the metrics of all worker processes, or of this one alone where no
+    folder is shared."""
     folder = os.environ.get(_FOLDER)
     if folder is None:
         return REGISTRY
@@ -59,7 +60,9 @@ def _process_metrics() -> Collector:
 
 
 def _has_ended(pid: int) -> bool:
+    """Returns whether no process has this id any more."""
     try:
+        # Signal 0 only asks whether the process exists.
         os.kill(pid, 0)
     except ProcessLookupError:
         return True

@@ -32,8 +32,8 @@ a moment, and uploads that trickle do not keep all others out."""
 
 
 def default_limit() -> int:
-    """Half of the descriptors that the process may open. The other half is for the database, for
-    worker processes and files, and for connections that are being accepted or closed just then."""
+    """Returns half of the file descriptors that the process may open. The other half is for the
+    database, worker processes and files, and connections that are being accepted or closed."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = descriptors == resource.RLIM_INFINITY
     return _MOST_CONNECTIONS if unlimited else min(descriptors // 2, _MOST_CONNECTIONS)
@@ -63,6 +63,7 @@ class Connection(H11Protocol):
         self._idle_since = self.loop.time()
 
     def connection_made(self, transport: Any) -> None:
+        """Starts to wait for a request. Closes an idle connection where there are now too many."""
         super().connection_made(transport)
         # A head and a body are sent in two pieces, and without this the second waits until the
         # client has acknowledged the first, 40 ms later. asyncio sets it only on connections of
@@ -73,6 +74,8 @@ class Connection(H11Protocol):
             self._make_room(self._limit)
 
     def data_received(self, data: bytes) -> None:
+        """Reads what the client sends. A timer runs from the first byte of a request until its head
+        is complete."""
         self._idle_since = self.loop.time()
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
@@ -85,11 +88,13 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
+        """Starts to wait for the client to read, because the send buffer is full."""
         super().pause_writing()
         self._idle_since = self.loop.time()
         self._read_timer = self.loop.call_later(self.read_wait_s, self._drop, "unread")
 
     def resume_writing(self) -> None:
+        """Ends the wait for the client, which has read enough of the answer."""
         super().resume_writing()
         self._idle_since = self.loop.time()
         self._stop_read_timer()
@@ -100,7 +105,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self, limit: int) -> None:
-        """Closes the connection that is idle for longest, or this new one where none is idle."""
+        """Closes the connection that has been idle for longest, or this new one where none is
+        idle."""
         now = self.loop.time()
         idle_s = {
             connection: connection._idle_s(now)
@@ -115,8 +121,9 @@ class Connection(H11Protocol):
         (longest if idle_s.get(longest, 0.0) > 0 else self)._drop("full")
 
     def _idle_s(self, now: float) -> float:
-        """Returns the seconds for which the service has waited for the client, by a clock that runs
-        slower in the midst of a request; 0 where the client waits for the service."""
+        """Returns for how many seconds the service has waited for the client; 0 where the client
+        waits for the service. In the midst of a request the seconds count less, by the factor
+        _PATIENCE."""
         if self.transport.is_closing():
             return 0.0
         if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
@@ -127,6 +134,7 @@ class Connection(H11Protocol):
         return 0.0
 
     def _drop(self, reason: str) -> None:
+        """Counts and closes the connection at once. `reason` is its label in the metrics."""
         CONNECTIONS_CLOSED.labels(reason).inc()
         if reason == "unread":
             log.warning(

@@ -19,8 +19,8 @@ class RunningRequests:
         self.tasks = set[asyncio.Task[object]]()
 
     async def interrupt(self, error: ServiceError, after_s: float) -> None:
-        """Answers every request with this error, save for those that answer by themselves within
-        so many seconds."""
+        """Waits at most `after_s` seconds for requests to end, and then answers with this error
+        those that still run."""
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=after_s)
         self.error = error
@@ -36,6 +36,8 @@ class Interruptible:
         self.app, self.running = app, running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on. If the request is interrupted before its answer has begun, answers
+        with the error of the interruption."""
         task = asyncio.current_task()
         if scope["type"] != "http" or task is None:
             await self.app(scope, receive, send)

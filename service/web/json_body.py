@@ -39,27 +39,30 @@ class JsonRequest(Request):
         """When the head of the request was read."""
 
     async def received(self) -> bytes:
-        """Returns the body as it was sent. Raises MalformedBody where it ends before its time."""
+        """Returns the body as it was sent. Raises MalformedBody where the connection ends before
+        the body does."""
         try:
             return await self.body()
         except ClientDisconnect:
             raise MalformedBody("The body ended before its time.") from None
 
     async def require_json(self) -> None:
-        """Raises NotJson where a body is said to be something else."""
+        """Raises NotJson where the headers declare a body as anything but plain JSON in UTF-8."""
         if await self.received():
             _require_json(self.headers.get("content-type", ""))
             _require_uncompressed(self.headers.get("content-encoding", "identity"))
 
     async def require_none(self) -> None:
-        """Raises Refused where a body comes to an endpoint that takes none."""
+        """Raises Refused where an endpoint that takes no body gets one. An empty object counts as
+        none."""
         body = await self.received()
         if body.strip() not in (b"", b"{}"):
             rule = "must be left out: this address takes no body"
             raise Refused([Invalid("", body.decode(errors="replace"), rule)])
 
     async def read(self, parse: Callable[[str], Any]) -> None:
-        """Parses the body, if there is one. Raises MalformedBody or Refused."""
+        """Parses the body and keeps the result, if there is a body. Raises MalformedBody or
+        Refused. Larger bodies are parsed in a thread, and the largest in another process."""
         body = await self.received()
         if not body:
             return
@@ -86,6 +89,8 @@ class JsonRoute(APIRoute):
     parse = staticmethod(parse)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns the handler of the route, which checks the query and the body before FastAPI
+        does."""
         handle = super().get_route_handler()
         known = parameters_of(self.dependant)
 
@@ -104,8 +109,7 @@ class JsonRoute(APIRoute):
         return read_then_handle
 
     def response_at_hand(self, request: JsonRequest, body: bytes) -> Response | None:
-        """Returns the response, where it is known before the body is read. Of most routes none
-        is."""
+        """Returns a response that is known before the body is parsed; None on most routes."""
         return None
 
 
@@ -116,6 +120,8 @@ def _require_json(content_type: str) -> None:
 
 @lru_cache(_CONTENT_TYPES)
 def _is_json(content_type: str) -> bool:
+    """Returns whether a Content-Type names JSON in UTF-8, such as
+    "application/merge-patch+json"."""
     message = Message()
     message["content-type"] = content_type
     subtype = message.get_content_subtype()

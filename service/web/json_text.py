@@ -61,6 +61,7 @@ class _TooManyMembers(_Rejected):
 
 
 def decode_utf8(body: bytes) -> str:
+    """Returns the text of a body. Raises MalformedBody where it is not UTF-8."""
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -115,8 +116,8 @@ _TOO_DEEP = f"nests deeper than {MAX_DEPTH} levels"
 
 
 def _is_acceptable(value: Any) -> bool:
-    """Returns whether nothing in the value may have to be refused. Goes through it level by level,
-    and raises Unreadable where there are too many levels or members."""
+    """Returns whether the value certainly has nothing to refuse. False means that a closer look is
+    needed. Walks level by level, and raises Unreadable for too many levels or members."""
     level = [value]
     members = 0
     acceptable = True
@@ -145,8 +146,8 @@ def _is_acceptable(value: Any) -> bool:
 def _rejections(
     value: Any, location: tuple[str | int, ...], *, finite: bool = True
 ) -> Iterator[Unreadable]:
-    """Yields an error for each value that is refused, with its location. `finite`: NaN and Infinity
-    are among those."""
+    """Yields an error for each refused part of the value, with its location. `finite` says whether
+    NaN and Infinity are refused too."""
     if isinstance(value, _Rejected):
         yield Unreadable(value.rule, value.value, location)
     elif isinstance(value, NonFiniteNumber):
@@ -160,6 +161,7 @@ def _rejections(
             first_shown = max(match.start() - _SHOWN_CHARACTERS, 0)
             yield Unreadable(rule, _escaped(value[first_shown:]), location)
     elif isinstance(value, dict):
+        # A config.json that Python has written may have them, and is read all the same.
         is_model_config = location == ("model",) and is_config(value)
         yield from _rejections_in_object(value, location, finite=finite and not is_model_config)
     elif isinstance(value, list):
@@ -170,6 +172,7 @@ def _rejections(
 def _rejections_in_object(
     value: Mapping[str, Any], location: tuple[str | int, ...], *, finite: bool
 ) -> Iterator[Unreadable]:
+    """Yields the errors of an object's names and values, as `_rejections` does."""
     for name, item in value.items():
         if _UNSTORABLE_CHARACTER.search(name):
             rule = "is a name with a NUL character or half a surrogate pair"
@@ -184,6 +187,7 @@ def _escaped(text: str) -> object:
 
 
 def _parse_integer(literal: str) -> int | _Rejected:
+    """Returns the integer, or a rejection where it has more digits than Python converts."""
     try:
         return int(literal)
     except ValueError:
@@ -192,8 +196,9 @@ def _parse_integer(literal: str) -> int | _Rejected:
 
 
 def _parse_number(literal: str) -> float | _Rejected:
-    """A number without a fraction is an integer, however it is written (JSON Schema 2020-12,
-    validation §6.1.1)."""
+    """Returns a number with a fraction or exponent, or a rejection where it is beyond a 64-bit
+    float. A whole value becomes an integer, however it is written (JSON Schema 2020-12, validation
+    §6.1.1)."""
     value = float(literal)
     if math.isinf(value):
         return _Rejected(literal[:_SHOWN_CHARACTERS], "is beyond the range of a 64-bit float")
@@ -201,6 +206,8 @@ def _parse_number(literal: str) -> float | _Rejected:
 
 
 def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | _Rejected:
+    """Returns the object with these members, or a rejection where there are too many. A name that
+    comes twice gets a rejection as its value."""
     if len(pairs) > MAX_OWN_MEMBERS:
         rule = f"has more than {MAX_OWN_MEMBERS}"
         return _TooManyMembers(f"an object with {len(pairs)} members", rule)
@@ -214,8 +221,8 @@ def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] 
 
 
 def _without_modules(quantization: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a quantization_config without its lists of modules, which are as long as the model is
-    deep and which no reader needs."""
+    """Returns a quantization_config without its lists of modules. They are as long as the model is
+    deep, and no reader needs them."""
     return {
         key: item
         for key, item in quantization.items()
@@ -225,7 +232,8 @@ def _without_modules(quantization: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _repeated_name(item: Any) -> _Rejected:
-    """Refuses a name that an object has twice; `item` is the last value it has there."""
+    """Returns the rejection of a name that an object has twice. `item` is the last value under that
+    name."""
     rule = "is given twice in one object"
     if isinstance(item, dict):
         return _Rejected("an object", rule)

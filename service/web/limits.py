@@ -42,6 +42,8 @@ class BodyLimit:
         self.held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on with a body that is counted as it arrives. Refuses at once a body
+        that its Content-Length shows to be too large."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -73,8 +75,8 @@ class _Body:
         """What of the body counts towards what all bodies hold: all of it until it is refused."""
 
     async def receive(self) -> Message:
-        """Returns the next message, as ASGI's `receive` has it. Raises BodyTooLarge, TooMuchHeld or
-        BodyTooSlow."""
+        """Returns the next ASGI message of the request. Raises BodyTooLarge, BodyTooSlow, or
+        TooMuchHeld where all bodies together fill the memory that they may."""
         if not self._more_body:
             return await self._receive()
         message = await self._next_message()
@@ -92,21 +94,23 @@ class _Body:
         return message
 
     async def _release_and_drain(self) -> None:
+        """Stops counting this body towards the memory of all bodies, and drops the rest of it."""
         self._limit.held_bytes -= self.held_bytes
         self.held_bytes = 0
         await self.drain()
 
     async def drain(self) -> None:
-        """Reads and drops the rest of the body, until the client pauses or has sent very much."""
+        """Reads and drops the rest of the body, so that the client gets to read its answer. Ends
+        when the client pauses, or has sent very much."""
         stop_at = self._received_bytes + _MAX_BODIES_HELD * self._limit.max_bytes
         with suppress(BodyTooSlow):
             while self._more_body and self._received_bytes < stop_at:
                 await self._next_message(_DRAIN_PAUSE_S)
 
     async def _next_message(self, timeout_s: float = math.inf) -> Message:
-        """Returns the next message, unless it does not come within any of three times: `timeout_s`,
-        the `wait_s` of the limit, and what is left of the time that the bytes so far are
-        allowed."""
+        """Returns the next message of the body. Raises BodyTooSlow where it takes longer than
+        `timeout_s`, than the limit's `wait_s`, or than the minimum rate allows for the bytes
+        received."""
         wait_s = self._limit.wait_s
         allowed_until = self._began + wait_s + self._received_bytes / _MIN_BYTES_PER_S
         left_s = allowed_until - time.monotonic()

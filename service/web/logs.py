@@ -13,8 +13,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 
 def _without_colours(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Returns the line without uvicorn's second message, which has the first one's words in
-    colours."""
+    """Returns the log line without uvicorn's second message, which repeats the first in colours."""
     event.pop("color_message", None)
     return event
 
@@ -39,8 +38,8 @@ def _serialised(line: dict[str, Any], **_: Any) -> str:
 
 
 def json_formatter() -> logging.Formatter:
-    """Returns a formatter for the loggers of the standard library, which all modules and libraries
-    use. `event` is the message; the fields that a call passes as `extra` stand beside it."""
+    """Returns a formatter that writes each record of the standard library's loggers as a JSON
+    object. `event` is the message, beside the fields that a call passes as `extra`."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_DETAILS,
         processors=[
@@ -64,6 +63,8 @@ class Seldom(logging.Filter):
         """When a line of this kind was logged, and how many were held back since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a record is logged. A warning of a chosen logger passes once in _EACH_S,
+        with the number of equal ones held back as `held_back`."""
         if record.name not in self._LOGGERS or record.levelno < logging.WARNING:
             return True
         kind = record.name, str(record.msg)
@@ -72,6 +73,7 @@ class Seldom(logging.Filter):
         if now - logged < self._EACH_S:
             self._seen[kind] = logged, held_back + 1
             return False
+        # Messages without end must not fill the memory; a line too many does no harm.
         if len(self._seen) >= self._KEPT:
             self._seen.clear()
         self._seen[kind] = now, 0
@@ -81,6 +83,7 @@ class Seldom(logging.Filter):
 
 
 def configure_logs(level: str) -> None:
+    """Makes all loggers write JSON lines to standard error, from this level on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(json_formatter())

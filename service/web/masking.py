@@ -10,12 +10,12 @@ _PARAMETER = re.compile(r"=[^&]*")
 
 
 def without_keys(text: str) -> str:
-    """Returns the text with the secret of each key in it replaced. The id stays, which is no
-    secret, and by which the key can be revoked."""
+    """Returns the text with the secret of each API key replaced. The id stays: it is not secret,
+    and an operator needs it to revoke the key."""
     return _KEY.sub(r"\1_REDACTED", text)
 
 
 def names_of_query(query: str) -> str:
-    """Returns a query string with its names alone: values may be anything, as a prompt or a
-    secret."""
+    """Returns a query string with every value replaced, such as "model=REDACTED". Values may be
+    anything, as a prompt or a secret."""
     return without_keys(_PARAMETER.sub("=REDACTED", query))

@@ -79,8 +79,9 @@ def install(app: FastAPI) -> None:
 
 
 def _add_components(components: dict[str, Any]) -> None:
-    """Adds what `service.web.responses` refers to. FastAPI has no parameter for shared headers,
-    and it gives the model of a response the media type of the route: problems have their own."""
+    """Adds the schemas and headers to which `service.web.responses` refers. FastAPI has no
+    parameter for shared headers, and gives the model of a response the route's media type, while
+    problems have their own."""
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     components["schemas"] |= problem.pop("$defs")
     components["schemas"]["Problem"] = problem
@@ -92,8 +93,9 @@ def _add_components(components: dict[str, Any]) -> None:
 
 
 def _add_security(paths: dict[str, Any]) -> None:
-    """A key is optional here, since the operator decides whether it is asked for. FastAPI's
-    security dependencies cannot say so, and they would read the header a second time."""
+    """Marks the API key as optional for every guarded operation, since the operator decides whether
+    it is asked for. FastAPI's security dependencies cannot say so, and would read the header
+    twice."""
     for path, operations in paths.items():
         if path.startswith(GUARDED):
             for operation in operations.values():
@@ -101,8 +103,8 @@ def _add_security(paths: dict[str, Any]) -> None:
 
 
 def _remove_default_validation_error(document: dict[str, Any]) -> None:
-    """FastAPI adds a 422 of its own form to whatever has a parameter and documents none:
-    /problems/{name}, which is never refused so."""
+    """Removes the 422 that FastAPI adds wherever a parameter is, in a form of its own. Only
+    /problems/{name} still has it, which never answers so."""
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
     for operations in document["paths"].values():
@@ -113,8 +115,8 @@ def _remove_default_validation_error(document: dict[str, Any]) -> None:
 
 
 def _loosen_unions(node: Any) -> None:
-    """Turns `oneOf` into `anyOf` wherever the service tells forms apart by looking at them: such
-    forms may overlap, as what is a model's shape is also some config.json."""
+    """Turns `oneOf` into `anyOf` in unions without a discriminator, throughout the document. Their
+    forms may overlap: a model's shape may also be a valid config.json."""
     if isinstance(node, dict):
         if "oneOf" in node and "discriminator" not in node:
             node["anyOf"] = node.pop("oneOf")

@@ -37,8 +37,8 @@ WHOLE = Form()
 def requested_form(
     request: Request, view: Literal["full", "brief"] | None, shorten: Shorten
 ) -> Form:
-    """Returns the form that `view` names, or else the Prefer header: of several preferences of a
-    kind the first counts (RFC 7240 §2)."""
+    """Returns the form that `view` names, or else the one that the Prefer header asks for. The
+    first of several preferences of a kind counts (RFC 7240 §2)."""
     headers = {"Vary": "Prefer"}
     preferred = _preferred_return(request)
     if view is None and preferred is not None:
@@ -48,6 +48,8 @@ def requested_form(
 
 
 def _preferred_return(request: Request) -> str | None:
+    """Returns the value of the Prefer header's first `return` preference, such as "minimal"; None
+    without one."""
     preferences = ",".join(request.headers.getlist("prefer")).split(",")
     matches = (_RETURN.match(preference) for preference in preferences)
     return next((match[1].lower() for match in matches if match is not None), None)

@@ -262,6 +262,8 @@ def install(app: FastAPI) -> None:
 def problem_response(
     scope: Scope, name: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
 ) -> JSONResponse:
+    """Returns a problem document of the type `name`, with API keys removed from its texts.
+    `members` are the fields beyond those of RFC 9457."""
     kind = TYPES[name]
     body = {
         "type": f"/problems/{name}",
@@ -282,6 +284,8 @@ def internal_error_response(scope: Scope) -> JSONResponse:
 
 
 def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResponse:
+    """Returns the problem that an error of the service becomes. Several broken rules become one
+    problem with a list of errors."""
     name = _name_of(error)
     if isinstance(error, errors.Refused):
         violations = [_violation(scope, violation) for violation in error.errors[:MAX_ERRORS]]
@@ -290,8 +294,8 @@ def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResp
 
 
 def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
-    """Returns the headers of an error: when to try again, the challenge of RFC 6750 §3, or which
-    header the answer depends on."""
+    """Returns the headers of an error: when to try again, the challenge of RFC 6750 §3, or the
+    header that the answer depends on."""
     if TYPES[name].status == 503 or name in ("still-running", "too-many-streams"):
         return {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, errors.TooManyRequests):
@@ -306,7 +310,7 @@ def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
 
 
 async def response_of(request: Request, error: Exception) -> JSONResponse:
-    """Returns the problem that an exception becomes, for those who show it in another form."""
+    """Returns the problem document that an exception becomes."""
     if isinstance(error, RequestValidationError):
         return await _handle_validation_error(request, error)
     if isinstance(error, DomainError):
@@ -315,7 +319,8 @@ async def response_of(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
-    """A path parameter that breaks a rule names no resource, so that is a 404."""
+    """Returns the problem of values that FastAPI refuses. A path parameter that breaks a rule names
+    no resource, and is answered with 404."""
     errors = error.errors() if isinstance(error, RequestValidationError) else []
     if any(item["loc"][0] == "path" for item in errors):
         return problem_response(request.scope, "not-found", _nothing_at(request))
@@ -324,6 +329,8 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
 
 
 async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Returns the problem of an error that FastAPI or Starlette raises: an unknown path, a wrong
+    method, or a request that cannot be read."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if status == 405:
@@ -347,7 +354,7 @@ def _shown_path(request: Request) -> str:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Returns the methods of all routes at this address (RFC 9110 §10.2.1)."""
+    """Returns the methods of all routes at this address (RFC 9110 §10.2.1), sorted."""
     routes = request.app.routes
     allowed = [
         method
@@ -362,6 +369,8 @@ def _has_method(route: BaseRoute, scope: Scope, method: str) -> bool:
 
 
 async def _handle_domain_error(request: Request, error: Exception) -> JSONResponse:
+    """Returns the problem of an error of the models. Infeasible tells its constraint in figures,
+    and Invalid names the field. Any other is a defect, and answered with 500."""
     if isinstance(error, Infeasible):
         members: dict[str, Any] = {
             "constraint": error.constraint,
@@ -389,13 +398,15 @@ def _surest_members(surest: Surest) -> dict[str, Any]:
 
 
 async def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
+    """Returns the problem of an error of the service."""
     if not isinstance(error, errors.ServiceError):
         return internal_error_response(request.scope)
     return service_error_response(request.scope, error)
 
 
 def type_of(error: Exception) -> str:
-    """Returns the problem type that a request which raises this exception is answered with."""
+    """Returns the path of the problem type with which this exception is answered, such as
+    "/problems/invalid"."""
     if isinstance(error, ValidationError):
         return "/problems/invalid"
     is_defect = not isinstance(error, DomainError | errors.ServiceError)
@@ -412,19 +423,23 @@ def _name_of(error: Exception) -> str:
 def _violations_response(
     scope: Scope, name: str, violations: Sequence[FieldViolation], count: int
 ) -> JSONResponse:
-    """Returns the problem of `count` violations, of which `violations` are the first."""
+    """Returns the problem of `count` violations in all, of which `violations` are shown."""
     detail = violations[0].sentence() if count == 1 else f"{count} values break a rule."
     entries = [violation.entry() for violation in violations]
     return problem_response(scope, name, detail, errors=entries)
 
 
 def _violation(scope: Scope, error: Invalid) -> FieldViolation:
+    """Returns the violation that an Invalid tells of, with the value that the caller sent."""
     location = location_of(error.field)
     value = _submitted_value(scope, location, error.value)
+    # A GET has its values in the query, to which a JSON Pointer cannot point.
     return FieldViolation(location, value, error.rule, in_body=scope["method"] != "GET")
 
 
 def _violation_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolation:
+    """Returns the violation that an error of FastAPI tells of. The first part of its location is
+    the place, such as "body" or "query"."""
     place, *location = item["loc"]
     body = getattr(scope.get("route"), "body_field", None)
     form = None if body is None else body.field_info.annotation
@@ -432,6 +447,8 @@ def _violation_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolat
 
 
 def _submitted_value(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:
+    """Returns the value at a location in the request's query or body; `otherwise` where there is
+    none."""
     if scope["method"] == "GET":
         return submitted_value(dict(QueryParams(scope["query_string"])), location, otherwise)
     body = scope["state"].get("body")

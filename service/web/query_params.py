@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 
 def parameters_of(dependant: Dependant) -> dict[str, bool]:
-    """Returns the query parameters of an endpoint, which are the fields of its query model: for
-    each name, whether it is a list, whose items come as repeated parameters."""
+    """Returns the query parameters of an endpoint, each with whether it is a list. They are the
+    fields of its query model, and items of a list come as repeated parameters."""
     kinds = [parameter.field_info.annotation for parameter in dependant.query_params]
     models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return {
@@ -25,8 +25,8 @@ def parameters_of(dependant: Dependant) -> dict[str, bool]:
 
 
 def require_known(request: Request, known: Mapping[str, bool]) -> None:
-    """Raises RequestValidationError for parameters that are unknown, or that are repeated and no
-    lists."""
+    """Raises RequestValidationError for query parameters that are unknown, or repeated without
+    being lists. `known` maps each name to whether it is a list."""
     if not request.scope["query_string"]:
         return
     query = request.query_params
@@ -36,6 +36,8 @@ def require_known(request: Request, known: Mapping[str, bool]) -> None:
 
 
 def _error(name: str, values: list[str], known: Mapping[str, bool]) -> dict[str, object] | None:
+    """Returns the error of a query parameter in pydantic's form; None where the parameter is
+    allowed. `known` maps each name to whether it is a list."""
     if name not in known:
         rule = f"unknown query parameter; known: {', '.join(known) or 'none'}"
         return {"type": "unknown", "loc": ("query", name), "msg": rule, "input": values[0]}

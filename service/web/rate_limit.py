@@ -41,6 +41,8 @@ class RateLimit:
             await service_error_response(scope, error)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> TooManyRequests | None:
+        """Returns the error for a request beyond its key's limit; None where the request may
+        pass."""
         is_limited = scope["type"] == "http" and scope["path"].startswith(self._limited)
         if self._per_minute is None or not is_limited:
             return None
@@ -48,7 +50,8 @@ class RateLimit:
         return TooManyRequests(self._per_minute, wait_s) if wait_s > 0 else None
 
     def _take(self, key_id: str | None, per_minute: int, now: float) -> float:
-        """Take a request from the key's bucket, and return 0; or the seconds until there is one."""
+        """Takes a request from the key's bucket and returns 0. Where the bucket is empty, returns
+        the seconds until it holds one."""
         bucket = self._buckets.setdefault(key_id, _Bucket(per_minute, now))
         per_s = per_minute / 60
         bucket.left = min(bucket.left + (now - bucket.at) * per_s, per_minute)

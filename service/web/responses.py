@@ -44,6 +44,7 @@ def problem_responses(*statuses: int) -> Responses:
 
 
 def _problem_response(status: int) -> dict[str, Any]:
+    """Returns the documentation of the problems with this status."""
     titles = [kind.title for kind in TYPES.values() if kind.status == status]
     response = {"description": "; ".join(titles), "content": _PROBLEM}
     if status in _HEADER_OF_STATUS:
@@ -54,8 +55,9 @@ def _problem_response(status: int) -> dict[str, Any]:
 def if_match(
     description: str, *, required: bool, examples: dict[str, Example] | None = None
 ) -> dict[str, Any]:
-    """Returns If-Match as a documented parameter. The header itself is declared as optional, so
-    that a request without it is answered with 428 where it is required, and not with 422."""
+    """Returns the documentation of the If-Match parameter. The header itself is declared as
+    optional, so that a request that lacks it is answered with 428 where it is required, and not
+    with 422."""
     parameter = {
         "name": "if-match",
         "in": "header",
@@ -69,7 +71,8 @@ def if_match(
 
 
 def _optional_headers(**descriptions: str) -> dict[str, Any]:
-    """Headers that endpoints read themselves, as documented parameters."""
+    """Returns the documentation of headers that endpoints read themselves, by name with underscores
+    for dashes."""
     return {
         "parameters": [
             {
@@ -116,7 +119,7 @@ POST_OR_CREATE_WITH_VIEW = CREATE_WITH_VIEW | {
 
 
 def page_or(table: dict[str, Any]) -> Responses:
-    """Returns a page of a list, or all of it as a table; both have an ETag."""
+    """Returns the documentation of a page of a list, or all of it as a table; both have an ETag."""
     listed = {"content": table} | with_headers("Link", "ETag")
     return {200: listed, 304: CONDITIONAL_GET[304]}
 

@@ -23,7 +23,7 @@ each picture, by its hash."""
 
 
 def _headers(policy: str) -> list[tuple[bytes, bytes]]:
-    """Returns the headers as ASGI sends them. No response has any of them already."""
+    """Returns the headers as ASGI sends them. `policy` is the Content-Security-Policy."""
     return [
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
@@ -40,6 +40,8 @@ class SecurityHeaders:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Adds the headers to every response."""
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
@@ -50,6 +52,8 @@ class SecurityHeaders:
 
 
 def _added(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Returns the headers to add to a response, by whether it is the documentation, a page or an
+    answer of the API. `headers` are the response's own."""
     if path == "/docs":
         return _OF_DOCS
     is_page = dict(headers).get(b"content-type", b"").startswith(_HTML)

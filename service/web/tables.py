@@ -35,6 +35,8 @@ class Table:
         return {name: _value_at(item, path) for name, path in self.columns.items()}
 
     def lines(self, items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """Yields the table as CSV, line by line: the names of the columns, then a line for every
+        item."""
         yield csv_line(self.columns)
         for item in items:
             yield csv_line(self.row(item).values())
@@ -51,8 +53,8 @@ class TableQuery(Protocol):
 
 
 def asks_for_table(request: Request, query: TableQuery) -> bool:
-    """Returns True where `format`, or else the Accept header, asks for a table. Raises Invalid
-    where the query also asks for a part of it: a table is whole."""
+    """Returns whether `format`, or else the Accept header, asks for a table. Raises Invalid where
+    the query also asks for a part of it, because a table is whole."""
     if query.format is None:
         offered = ("application/json", CSV)
         if preferred_media_type(request.headers.get("accept"), offered) != CSV:
@@ -66,8 +68,8 @@ def asks_for_table(request: Request, query: TableQuery) -> bool:
 
 
 def table_response(request: Request, lines: Iterator[str], name: str) -> Response:
-    """Returns the table, as a file of this name. It has an ETag unless it is so long that it is
-    sent while it is made."""
+    """Returns the table as a file `name`.csv. A short table has an ETag; a long one is streamed
+    while it is made, so that its digest is not known in time."""
     first_lines = list[str]()
     size = 0
     disposition = f"attachment; filename={name}.csv"
@@ -84,13 +86,14 @@ def table_response(request: Request, lines: Iterator[str], name: str) -> Respons
 
 
 def csv_line(values: Iterable[Any]) -> str:
+    """Returns a line of CSV, with its line ending."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\r\n").writerow([_cell(value) for value in values])
     return out.getvalue()
 
 
 def _value_at(item: Mapping[str, Any], path: str) -> Any:
-    """Returns the value at a path; None where the item has none."""
+    """Returns the value at a path, such as "time.compute_s"; None where the item has none."""
     value: Any = item
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -98,8 +101,8 @@ def _value_at(item: Mapping[str, Any], path: str) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """Returns the value as a cell has it: JSON where it has parts. A text that a spreadsheet would
-    run as a formula begins with an apostrophe."""
+    """Returns the value as a cell has it: JSON for lists and objects. A text that a spreadsheet
+    would run as a formula gets an apostrophe in front."""
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):

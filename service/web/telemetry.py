@@ -36,6 +36,8 @@ class Telemetry:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Gives the request an id, binds it to the log lines of the request, and runs the
+        application."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -51,6 +53,8 @@ class Telemetry:
     async def _run_logged(
         self, scope: Scope, receive: Receive, send: Send, request_id: str
     ) -> None:
+        """Runs the application with the id in the response's headers, then logs and times the
+        request. An unexpected exception is logged and answered with 500."""
         began = time.perf_counter()
         status = 0
 
@@ -72,7 +76,8 @@ class Telemetry:
 
 
 def _mask_span(scope: Scope) -> None:
-    """Writes over what FastAPI has put into the span of the request: the address as it came."""
+    """Removes API keys and query values from the request's span, where FastAPI has put the address
+    as it came."""
     span = trace.get_current_span()
     if span.is_recording():
         span.set_attribute("url.path", without_keys(scope["path"]))
@@ -81,7 +86,10 @@ def _mask_span(scope: Scope) -> None:
 
 
 def _record(scope: Scope, status: int, seconds: float) -> None:
+    """Adds a finished request to the metrics and the log. `status` is 0 where no response was
+    begun."""
     method = scope["method"] if scope["method"] in _METHODS else "other"
+    # A label per address, or per invented method, would make series without end.
     route = getattr(scope.get("route"), "path_format", _NO_ROUTE)
     REQUEST_SECONDS.labels(method, route, str(status)).observe(seconds)
     outcome = {
@@ -103,8 +111,8 @@ def _client_address(scope: Scope) -> str | None:
 
 
 def _trace_ids(scope: Scope) -> dict[str, str]:
-    """Returns the ids of the span that is recorded, or else of the caller's, which a `traceparent`
-    header names (W3C Trace Context)."""
+    """Returns the trace and span ids of the recorded span, or else of the caller's, which a
+    `traceparent` header names (W3C Trace Context). Empty where there is neither."""
     span = trace.get_current_span().get_span_context()
     headers = Headers(scope=scope)
     if not span.is_valid and "traceparent" in headers:

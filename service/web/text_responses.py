@@ -22,8 +22,8 @@ def text_response(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Returns a form of an answer. The whole of it is sent as it is stored, to clients that accept
-    gzip compressed."""
+    """Returns a form of a stored answer. The whole answer is sent in its stored bytes, compressed
+    for clients that accept gzip."""
     headers = {**form.headers, **(headers or {})}
     if form.shorten is not None:
         return JSONResponse(form.of(text.document), status, headers)
@@ -38,8 +38,8 @@ def text_response(
 def immutable_text_response(
     request: Request, text: AnswerText, form: Form = WHOLE, etag: str | None = None
 ) -> Response:
-    """Returns a response with a form of an answer, which never changes, so that its address serves
-    as its ETag where none is given; or 304 where the client has it."""
+    """Returns a form of an answer that never changes, or 304 where If-None-Match has its ETag. By
+    default the address serves as the ETag."""
     etag = etag or address_etag(request, form)
     seen = not_modified_response(request, etag, form.headers)
     return seen or text_response(request, text, form, headers={"ETag": etag})
