@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 
 def main() -> int:
+    """Migrates the database and serves until told to stop. Returns the exit status: 1 where the
+    database cannot be used."""
     settings = _parse_settings()
     configure_logs(settings.log_level)
     try:
@@ -89,8 +91,8 @@ def application() -> FastAPI:
 
 
 def _stop_with_parent() -> None:
-    """Stops this process once that which started it has ended, even if it was killed: a service
-    that is started anew needs the port."""
+    """Waits for the end of the parent process, even if that was killed, and then stops this one,
+    because a restarted service needs the port."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -98,6 +100,8 @@ def _stop_with_parent() -> None:
 
 
 def _parse_settings() -> Settings:
+    """Returns the settings of the environment and the command line. Ends the process with a message
+    where one is wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m service",
         description="Serve Shardwright.",
@@ -120,7 +124,8 @@ def _parse_settings() -> Settings:
 
 
 def _require_guard(settings: Settings) -> None:
-    """Refuses to serve everybody who reaches the machine, unless that is what is asked for."""
+    """Raises Misconfigured where other machines can reach the service without a key, unless a proxy
+    checks the callers."""
     is_guarded = settings.require_api_keys or settings.proxy_checks_callers
     if not is_guarded and not is_loopback(settings.host):
         raise Misconfigured(
@@ -131,7 +136,8 @@ def _require_guard(settings: Settings) -> None:
 
 
 def _require_descriptors(settings: Settings) -> None:
-    """Refuses more connections than the process can have files open."""
+    """Raises Misconfigured where the connections allowed are more than half of the file descriptors
+    that the process may open."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     asked = settings.max_connections or 0
     if descriptors != resource.RLIM_INFINITY and asked > descriptors // 2:
@@ -143,6 +149,7 @@ def _require_descriptors(settings: Settings) -> None:
 
 
 def _prepare_database(settings: Settings) -> None:
+    """Migrates the database, and stores the shipped profile and published runs in it."""
     engine = database.connect(settings.database_url)
     database.migrate(engine)
     seed(Store(engine))
@@ -150,6 +157,7 @@ def _prepare_database(settings: Settings) -> None:
 
 
 def _announcement(listener: socket.socket) -> str:
+    """Returns the lines that say where the service listens and what to try first."""
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     return (
@@ -161,8 +169,8 @@ def _announcement(listener: socket.socket) -> str:
 
 
 def _command() -> str:
-    """Returns the words that call the command line with this interpreter from the current
-    folder."""
+    """Returns the words that start the command line with this interpreter, such as
+    ".venv/bin/python -m shardwright"."""
     python = Path(sys.executable)
     here = Path.cwd()
     shown = python.relative_to(here) if python.is_relative_to(here) else python

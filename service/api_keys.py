@@ -68,9 +68,9 @@ ANYONE = Caller(None, frozenset(SCOPES))
 
 
 def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
-    """Returns the caller whose key is in the Authorization headers of a request. Raises
-    Unauthenticated unless there is exactly one header, with a key that is known, not revoked and
-    not expired."""
+    """Returns the caller whose key is in the Authorization headers of a request, and notes now and
+    then that the key is used. Raises Unauthenticated unless there is exactly one header, with a key
+    in force."""
     id_, secret = _parse_key(authorization)
     key = stored_key(store, id_)
     now = datetime.now(UTC)
@@ -83,8 +83,8 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
 
 
 def stored_key(store: Store, id_: str) -> PresentedKey:
-    """Returns the key with this id, read and then kept at hand. Raises Unauthenticated where there
-    is none."""
+    """Returns the key with this id from the database, and keeps it in memory. Raises
+    Unauthenticated where there is none."""
     changes = store.memory.changes
     since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
@@ -96,8 +96,8 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
 
 
 def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
-    """Returns the caller where the key is in memory and as it was when it was last read, or None
-    where it has to be read. Raises Unauthenticated."""
+    """Returns the caller where its key is in memory and nothing has changed since it was read; None
+    where the database has to be asked. Raises Unauthenticated."""
     id_, secret = _parse_key(authorization)
     key: PresentedKey | None = store.memory.at_hand(("key", id_))
     now = datetime.now(UTC)
@@ -107,7 +107,8 @@ def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
 
 
 def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
-    """Returns the id and the secret of the key in the Authorization headers of a request."""
+    """Returns the id and the secret of the key in an Authorization header such as "Bearer
+    sw_<id>_<secret>". Raises Unauthenticated where there is not exactly one such header."""
     if len(authorization) != 1:
         raise Unauthenticated("One key is required: Authorization: Bearer sw_...")
     kind, _, key = authorization[0].partition(" ")
@@ -120,6 +121,8 @@ def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
 
 
 def _checked(key: PresentedKey, secret: str, now: datetime) -> Caller:
+    """Returns the caller of a key. Raises Unauthenticated where the secret is wrong or the key is
+    not in force."""
     # compare_digest takes the same time wherever the hashes differ, so that none can be guessed.
     if not hmac.compare_digest(key.secret_hash, digest(secret)):
         raise Unauthenticated(_NOT_KNOWN)
@@ -127,7 +130,7 @@ def _checked(key: PresentedKey, secret: str, now: datetime) -> Caller:
 
 
 def caller_in_force(key: PresentedKey, now: datetime) -> Caller:
-    """Returns the caller who holds a key. Raises Unauthenticated where it is revoked or has
+    """Returns the caller who holds a key. Raises Unauthenticated where the key is revoked or has
     expired."""
     if key.revoked_at is not None:
         raise Unauthenticated(_NOT_KNOWN)
@@ -143,7 +146,8 @@ def _use_is_to_be_noted(key: PresentedKey, now: datetime) -> bool:
 def create(
     store: Store, tenant: str, scopes: Sequence[str], lifetime: timedelta | None = None
 ) -> str:
-    """Stores a new key, and returns it in the form in which its holder sends it."""
+    """Stores a new key, and returns the text that its holder sends. A key without `lifetime` does
+    not expire."""
     row, key = _new_key(tenant, scopes, lifetime)
     with store.writing() as rows:
         rows.api_keys.add(row)
@@ -152,8 +156,8 @@ def create(
 
 
 def rotate(store: Store, id_: str, overlap: timedelta) -> str:
-    """Stores a key for the same tenant, scopes and lifetime as another, which is refused once
-    `overlap` has passed. Raises NotFound, or Conflict for a key that is refused already."""
+    """Stores a key like another one, which is refused once `overlap` has passed, and returns the
+    new key's text. Raises NotFound, or Conflict where the old key is not in force."""
     now = datetime.now(UTC)
     with store.writing() as rows:
         old = rows.api_keys.get(id_)
@@ -169,6 +173,7 @@ def rotate(store: Store, id_: str, overlap: timedelta) -> str:
 
 
 def revoke(store: Store, id_: str) -> None:
+    """Makes a key be refused from now on. Raises NotFound."""
     with store.writing() as rows:
         rows.api_keys.revoke(id_, datetime.now(UTC))
         rows.audit.add("key.revoked", id_)
@@ -177,7 +182,7 @@ def revoke(store: Store, id_: str) -> None:
 def _new_key(
     tenant: str, scopes: Sequence[str], lifetime: timedelta | None
 ) -> tuple[ApiKeyRow, str]:
-    """Returns a key to be stored, and the text that its holder sends."""
+    """Returns the row of a new key, and the text that its holder sends."""
     id_ = secrets.token_hex(6)
     secret = secrets.token_urlsafe(32)
     now = datetime.now(UTC)
@@ -202,12 +207,14 @@ def _shown(at: datetime) -> str:
 
 
 def _list_keys(store: Store) -> list[str]:
+    """Returns a line for each key."""
     with store.reading() as rows:
         keys = rows.api_keys.all()
     return [_describe_key(row) for row in keys] or ["no keys"]
 
 
 def _describe_key(row: ApiKeyRow) -> str:
+    """Returns a key in a line: id, date, tenant, scopes, last use, and its end where it has one."""
     parts = [row.id, f"{row.created_at:%Y-%m-%d}", row.tenant, " ".join(row.scopes)]
     parts.append(f"used {row.last_used_at:%Y-%m-%d}" if row.last_used_at else "never used")
     if row.expires_at:
@@ -218,12 +225,14 @@ def _describe_key(row: ApiKeyRow) -> str:
 
 
 def _parse_tenant(name: str) -> str:
+    """Returns the name of a tenant. Raises ArgumentTypeError where it may not be one."""
     if not 1 <= len(name) <= 100 or not name.isprintable() or name != name.strip():
         raise argparse.ArgumentTypeError("must be 1 to 100 printable characters")
     return name
 
 
 def _parse_span(text: str) -> timedelta:
+    """Returns the span of time in a text such as "90d". Raises ArgumentTypeError."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -231,6 +240,8 @@ def _parse_span(text: str) -> timedelta:
 
 
 def _parse_lifetime(text: str) -> timedelta:
+    """Returns the span of time in a text such as "90d". Raises ArgumentTypeError where it is zero
+    or not a span."""
     lifetime = _parse_span(text)
     if not lifetime:
         raise argparse.ArgumentTypeError(
@@ -241,6 +252,7 @@ def _parse_lifetime(text: str) -> timedelta:
 
 
 def main() -> int:
+    """Runs the command and prints its lines. Returns the exit status."""
     parser = _argument_parser()
     arguments = parser.parse_args()
     try:
@@ -263,6 +275,7 @@ def main() -> int:
 
 
 def _argument_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the commands create, rotate, list and revoke."""
     parser = argparse.ArgumentParser(
         prog="python -m service.api_keys",
         description=(
@@ -297,7 +310,7 @@ def _argument_parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace, store: Store) -> list[str]:
-    """Runs the command, and returns the lines that it prints."""
+    """Runs the command, and returns the lines that it prints. Raises Conflict or NotFound."""
     if arguments.command == "create":
         scopes = arguments.scope or ["recommend", "report"]
         return [create(store, arguments.tenant, scopes, arguments.expires_in)]

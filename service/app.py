@@ -112,6 +112,7 @@ _V1 = (
 
 
 def create_app(settings: Settings) -> FastAPI:
+    """Builds the application: its middleware, outermost first, its use cases and its routes."""
     store = Store(
         database.connect(settings.database_url, settings.database_wait_s),
         max_stored=settings.max_stored_bytes_per_tenant,
@@ -173,7 +174,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _guarded(settings: Settings) -> tuple[str, ...]:
-    """Returns the beginnings of those paths that need a key."""
+    """Returns the path prefixes that need a key."""
     guarded: tuple[str, ...] = ()
     if settings.require_api_keys:
         guarded += (GUARDED,)
@@ -188,6 +189,8 @@ def _guarded_pages(settings: Settings) -> tuple[str, ...]:
 
 
 def _services(store: Store, settings: Settings, leases: Leases) -> Services:
+    """Returns the use cases of the application, connected with each other and with the queues for
+    computing."""
     evidence_of_store = Evidence(store)
     cost_model = CostModel(warm_up, settings.heavy_wait_s)
     drift_flags = DriftFlags(cost_model)
@@ -237,6 +240,8 @@ def _services(store: Store, settings: Settings, leases: Leases) -> Services:
 
 
 def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> SweepRunner | None:
+    """Returns the runner of sweeps, with workers in Dask or in local processes; None where this
+    process computes no sweeps."""
     if settings.dask_scheduler:
         workers: Workers = DaskWorkers(settings.dask_scheduler)
     elif settings.sweep_processes:
@@ -249,15 +254,15 @@ def _sweep_runner(store: Store, settings: Settings, cost_model: CostModel) -> Sw
 
 
 def _sweeps(store: Store, runner: SweepRunner | None) -> Sweeps:
-    """Returns the use case of sweeps. Without a runner another process computes them, and looks for
-    them by itself."""
+    """Returns the use case of sweeps. Without a runner, other processes find new sweeps by
+    themselves, and nothing has to be woken."""
     if runner is None:
         return Sweeps(store, wake=lambda: None)
     return Sweeps(store, runner.wake, lambda: runner.waits_for)
 
 
 def _read_ahead(services: Services) -> None:
-    """Reads once what the first questions would wait for."""
+    """Fills the caches that the first questions would otherwise wait for."""
     known_settings()
     sources_key()
     services.evidence.load()
@@ -265,6 +270,8 @@ def _read_ahead(services: Services) -> None:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Compiles the cost model and starts the background work, serves, and then stops everything in
+    order."""
     services: Services = app.state.services
     await services.cost_model.start()
     # Requests run side by side, so that threads of one would take the cores of another.

@@ -11,8 +11,8 @@ _LONGEST = timedelta(days=36_500)
 
 
 def parse_duration(text: str) -> timedelta:
-    """Raises ValueError for anything but a whole number of days, hours or minutes, of a century at
-    most."""
+    """Returns the span of time in a text such as 90d, 36h or 90m. Raises ValueError for anything
+    else, and above a century."""
     match = _DURATION.fullmatch(text)
     if match is None or (span := int(match[1]) * _UNITS[match[2]]) > _LONGEST:
         raise ValueError("must be a number of days, hours or minutes, such as 90d, 36h or 90m")

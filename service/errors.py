@@ -199,6 +199,7 @@ class TooManyRequests(ServiceError):
 class TooManyStreams(ServiceError):
     @classmethod
     def of_tenant(cls, limit: int) -> TooManyStreams:
+        """Returns the error for a tenant that has `limit` streams open."""
         return cls(
             f"A tenant may have {limit} event streams open in one process of the service, and this"
             " one has. Close those that nobody reads, or let several listeners share one; the"
@@ -207,6 +208,7 @@ class TooManyStreams(ServiceError):
 
     @classmethod
     def of_process(cls, limit: int) -> TooManyStreams:
+        """Returns the error for a process that has `limit` streams open."""
         return cls(
             f"{limit} event streams are open, of all tenants together, and this process of the"
             " service takes no more. Try again later, or read the progress of the sweep now and"

@@ -56,6 +56,7 @@ class FieldViolation:
 
     @property
     def _location(self) -> list[str | int]:
+        """Returns the location with long names cut off."""
         return [
             truncate(step, MAX_VALUE_CHARACTERS) if isinstance(step, str) else step
             for step in self.location
@@ -72,6 +73,8 @@ class FieldViolation:
         }
 
     def sentence(self) -> str:
+        """Returns the violation in words, such as "layout.tp = 3: must divide …". The value is left
+        out where it is an object or a list."""
         is_composite = isinstance(self.value, (Mapping, list, tuple))
         if self.value is None or is_composite:
             return f"{self.field}: {mask_secrets(self.rule)}"
@@ -79,7 +82,8 @@ class FieldViolation:
 
     @property
     def _echoed_value(self) -> object:
-        """The value as an error repeats it, unless its field has the name of a secret."""
+        """Returns the value as an error repeats it, masked where its field has the name of a
+        secret."""
         name = self.location[-1] if self.location else None
         is_secret = isinstance(self.value, str) and isinstance(name, str) and names_secret(name)
         return MASK if is_secret else echoed_value(self.value)
@@ -93,8 +97,8 @@ def violation_of_pydantic(
     root: Sequence[str | int] = (),
     in_body: bool,
 ) -> FieldViolation:
-    """Returns the violation that an error of pydantic's tells of. Its location counts from `root`,
-    where a value of the type `form` should be."""
+    """Returns the violation of one of pydantic's errors. `location` counts from `root`, the place
+    in the body that should hold a value of type `form`."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden":
@@ -105,8 +109,8 @@ def violation_of_pydantic(
 
 
 def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) -> str:
-    """Returns words on what an unknown field may have meant, and which fields are known in its
-    place."""
+    """Returns words on what an unknown field may have meant, such as ", did you mean
+    workload.seq_len?", and the fields that are known in its place."""
     above = f"{field_of(root)}." if root else ""
     known = known_fields(form, location)
     name = name_of(location)
@@ -120,9 +124,9 @@ def _hints(form: Any, location: Sequence[str | int], root: Sequence[str | int]) 
 def violations_of(
     error: Exception, root: Sequence[str | int], form: Any = None, *, limit: int
 ) -> list[FieldViolation]:
-    """Returns the first violations, at most `limit`, that an error of pydantic, of the models or of
-    the service tells of. The error is about the part of a body at `root`, which should have the
-    type `form`."""
+    """Returns the first violations, at most `limit`, of an error of pydantic, of the models or of
+    the service. The error is about the part of a body at `root`, which should have the type
+    `form`."""
     if isinstance(error, ValidationError):
         items = error.errors(include_url=False)[:limit]
         return [
@@ -143,11 +147,11 @@ def violations_of(
 
 
 def submitted_value(body: Any, location: Sequence[str | int], otherwise: object) -> object:
-    """Returns the value that the caller wrote at this location, or `otherwise` where the body has
-    none there. Models keep values in a form of their own, which would surprise the caller in an
-    error.
+    """Returns the value that the caller sent at this location; `otherwise` where there is none.
+    Models convert values, and an error has to show what was sent.
 
-    Where a text or a document is read as a whole, `otherwise` is the part that the error is about.
+    Where a text or a document is read as a whole, `otherwise` is the part of it that the error is
+    about, and preferred.
     """
     value = body
     for step in without_tags(location):
@@ -161,8 +165,8 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
 
 
 def echoed_value(value: object) -> object:
-    """Returns the form in which an error repeats a value. Short values are shown in full but for
-    secrets, others by their kind and size."""
+    """Returns a value as an error repeats it. Short values are shown in full but for secrets, and
+    others by their kind and size."""
     if isinstance(value, str):
         return truncate(mask_secrets(value[:_MAX_READ_CHARACTERS]), MAX_VALUE_CHARACTERS)
     if isinstance(value, Mapping):
@@ -181,6 +185,8 @@ def echoed_value(value: object) -> object:
 
 
 def _echoed_integer(value: int) -> int | str:
+    """Returns the integer, as text where JSON readers would round it, or its size where it is too
+    long to print."""
     if abs(value) <= _MAX_JSON_INTEGER:
         return value
     if value.bit_length() <= _MAX_PRINTED_BITS:

@@ -35,7 +35,7 @@ def run_hash(request: Mapping[str, Any]) -> str:
 
 
 def log_hash(log: str, run: str, outcome: str) -> str:
-    """Digest of a training log, of the run that it is said to be of, and of how that run is said to
-    have ended. Line endings, blank lines and a byte order mark make no difference."""
+    """Returns the digest of a training log together with the run it belongs to and its outcome.
+    Line endings, blank lines and a byte order mark make no difference."""
     lines = (line.rstrip() for line in log.removeprefix("\ufeff").splitlines())
     return digest(run, outcome, *filter(None, lines))

@@ -43,8 +43,8 @@ def location_of(field: str) -> list[str | int]:
 
 
 def without_tags(location: Sequence[str | int]) -> list[str | int]:
-    """Returns the location without what pydantic adds: the tags of unions, and "[key]" where the
-    name of a member is wrong."""
+    """Returns the location without the steps that pydantic adds: tags of unions, and "[key]" for
+    the name of a member."""
     return [
         step
         for step in location
@@ -54,8 +54,8 @@ def without_tags(location: Sequence[str | int]) -> list[str | int]:
 
 @contextmanager
 def prefix_errors(prefix: str) -> Iterator[None]:
-    """Puts this prefix in front of the field of every Invalid that is raised in the block: it is
-    about a part of the request that lies there."""
+    """Puts a prefix before the field of any Invalid raised in the block, which is about the part of
+    the request at that prefix. With "encoder", "layers[0]" becomes "encoder.layers[0]"."""
     try:
         yield
     except Invalid as error:
@@ -64,8 +64,8 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 @contextmanager
 def relocate_errors(root: str, prefix: str) -> Iterator[None]:
-    """Turns an Invalid about `root` or `root.x`, raised in the block, into one about `prefix` or
-    `prefix.x`. Others stay as they are."""
+    """Replaces `root` by `prefix` at the start of the field of an Invalid raised in the block. With
+    ("model", "models[2]"), "model.layers" becomes "models[2].layers". Other fields stay."""
     try:
         yield
     except Invalid as error:

@@ -18,8 +18,8 @@ deeper was not meant."""
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
-    """Returns the names of the fields beside the one at `location`, in a body that should have the
-    type `form`."""
+    """Returns the names of the fields that may stand where the one at `location` does, in a body
+    that should have the type `form`."""
     forms: list[Any] = [form]
     tag: str | None = None
     for step in location[:-1]:
@@ -41,15 +41,17 @@ def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
 
 
 def places_of(form: Any, location: Sequence[str | int]) -> list[str]:
-    """Returns some other places where a body of the type `form` may have a field with the name of
-    the one at `location`. They are dotted fields, the least deep first; items of a list have no
-    number."""
+    """Returns other places where a body of the type `form` may have a field with the name of the
+    one at `location`, as dotted fields, the least deep first. Items of a list have no number:
+    "layers[].moe"."""
     here = field_of(location)
     elsewhere = (place for place in _fields_named(form, name_of(location)) if place != here)
     return list(islice(dict.fromkeys(elsewhere), _MAX_PLACES))
 
 
 def _fields_named(form: Any, name: str) -> Iterator[str]:
+    """Yields the dotted places of all fields with this name in a body of the type `form`, the least
+    deep first."""
     level = [*_models_at(form, "")]
     for _ in range(_MAX_DEPTH):
         deeper: list[tuple[type[BaseModel], str]] = []
@@ -64,8 +66,8 @@ def _fields_named(form: Any, name: str) -> Iterator[str]:
 
 
 def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """Yields the models that a type is made of, each with its place in a body that has the type
-    there."""
+    """Yields the models that a type consists of, each with its place in a body. `place` is where
+    the body has a value of the type."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form, place
         return
@@ -75,8 +77,8 @@ def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _models(form: Any, tag: str | None) -> Iterator[type[BaseModel]]:
-    """Yields the models that a type is made of. Of a union with tags only those with this tag
-    count, if a tag is given."""
+    """Yields the models that a type consists of. In a union with tags, only the models with this
+    tag, if one is given."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form
         return

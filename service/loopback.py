@@ -7,8 +7,8 @@ import socket
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host's name or address stands for this machine alone. For a name with
-    several addresses, all of them must."""
+    """Returns whether only this machine can reach a host's name or address. All addresses of a name
+    have to be loopback ones."""
     if not host:
         return False  # all addresses
     try:

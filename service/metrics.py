@@ -101,7 +101,8 @@ class StoredGauge:
     labels: tuple[str, ...] = ()
 
     def family(self, values: Mapping[tuple[str, ...], float]) -> Metric:
-        """Returns the gauge with these values, by the values of its labels."""
+        """Returns the gauge with these values. The keys are the values of its labels, in their
+        order."""
         family = GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, value in values.items():
             family.add_metric(labels, value)
@@ -149,6 +150,8 @@ def count_lookup(cache: str, *, is_hit: bool) -> None:
 
 
 def count_report(outcome: str, profile_id: str, residual: float | None) -> None:
+    """Counts a report by its outcome. `residual` is log(measured / predicted) of its step time, if
+    it has one."""
     REPORTS.labels(outcome).inc()
     if residual is not None:
         RESIDUAL.labels(profile_id).observe(residual)
@@ -156,7 +159,7 @@ def count_report(outcome: str, profile_id: str, residual: float | None) -> None:
 
 @contextmanager
 def timed_search() -> Iterator[None]:
-    """Times a search, and makes a span of it where traces are configured."""
+    """Times the search that the block runs, and traces it where traces are configured."""
     with _tracer.start_as_current_span("search"), SEARCH_SECONDS.time():
         yield
 
@@ -172,7 +175,7 @@ class QueueMetrics:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts and times a request as waiting while the block runs."""
+        """Counts a request as waiting while the block runs, and times it."""
         began = time.perf_counter()
         try:
             with _tracer.start_as_current_span("wait"), self._length.track_inprogress():

@@ -45,9 +45,9 @@ _BESIDE_SUBJECTS = frozenset(
 def unknown_name(
     field: str, value: str, known: Collection[str], cure: str = "", *, what: str = ""
 ) -> UnknownName:
-    """Returns an error that says what an unknown name may have meant: known names that it is a
-    misspelling of, else the nearest ones. `cure` says what else can be given; `what` is what it
-    should name, such as "a chip"."""
+    """Returns an error that suggests what an unknown name may have meant: known names of which it
+    is a misspelling, or else the nearest ones. `cure` says what else can be given, and `what` is
+    what the value should name, such as "a chip"."""
     error = UnknownName(field, value, known)
     if near := misspelt(value, known):
         error.near = near
@@ -65,14 +65,15 @@ def unknown_name(
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Returns the three known names that take the fewest changes of a letter, one of each spelling,
-    the nearest first. There is always one, however far."""
+    """Returns the three known names that take the fewest edits, nearest first, one of each
+    spelling. However far the nearest is, it is returned."""
     return _nearest_spellings(_plain(name), _spelt(known, _plain), _MOST_COMPARED)[:_MOST_OFFERED]
 
 
 def nearest_setting(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known setting that is spelt most like `name`, and is about the same: --lora-rank
-    is no slip of the pen for --q-lora-rank. None where none is. Dashes count as underscores."""
+    """Returns the known setting that is spelt most like `name` and has a similar subject:
+    "--lora-rank" is no misspelling of "--q-lora-rank". None where there is none. Dashes count as
+    underscores."""
     spelling_given = _setting(name)
     for candidate in _nearest_spellings(spelling_given, _spelt(known, _setting), _MOST_TRIED):
         spelling = _setting(candidate)
@@ -84,13 +85,15 @@ def nearest_setting(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a sentence with the setting that may be meant; empty where none is."""
+    """Returns the end of a sentence, such as ": did you mean --tp?"; empty where no setting is
+    near."""
     near = nearest_setting(name, known)
     return f": did you mean {near}?" if near else ""
 
 
 def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, str]:
-    """Returns the first known name of each spelling."""
+    """Returns the known names by their normalised spelling. Of several with one spelling the first
+    is kept."""
     spellings: dict[str, str] = {}
     for candidate in known:
         spellings.setdefault(spelling(candidate), candidate)
@@ -98,8 +101,8 @@ def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, st
 
 
 def _nearest_spellings(name: str, spellings: Mapping[str, str], most: int) -> list[str]:
-    """Returns the known names whose spelling is nearest to `name`, at most so many, the nearest
-    first. `spellings` has each known name by its spelling."""
+    """Returns at most `most` known names whose spelling is nearest to `name`, nearest first.
+    `spellings` maps normalised spellings to names."""
     compared = extract(name, [*spellings], scorer=OSA.normalized_similarity, limit=most)
     likeness = {spelling: _likeness(name, spelling) for spelling, _, _ in compared}
     return [
@@ -113,8 +116,8 @@ def _setting(name: str) -> str:
 
 
 def _is_about_the_same(name: str, other: str) -> bool:
-    """Tells whether the words that say what two settings are about are spelt alike, at each step of
-    a dotted name."""
+    """Returns whether the subjects of two settings, "lora" in "use_lora", are spelt alike at each
+    step of a dotted name."""
     steps, others = name.split("."), other.split(".")
     if len(steps) != len(others):
         return False
@@ -125,12 +128,14 @@ def _is_about_the_same(name: str, other: str) -> bool:
 
 
 def _subject(step: str) -> str:
-    """Returns the first word of a name that says what it is about."""
+    """Returns the first word of a name that is not a prefix such as "use", "num" or "max"."""
     words = _LETTERS_AND_NUMBERS.findall(step.replace("_", " "))
     return next((word for word in words if word not in _BESIDE_SUBJECTS), words[0] if words else "")
 
 
 def _likeness(asked: str, spelling: str) -> float:
+    """Returns the similarity of two spellings, from 0 to 1 by edit distance, plus a bonus where
+    their letters are equal and another where their numbers are."""
     likeness = float(OSA.normalized_similarity(asked, spelling))
     for kind in (r"[a-z]+", r"\d+"):
         if (parts := re.findall(kind, asked)) and parts == re.findall(kind, spelling):
@@ -139,14 +144,14 @@ def _likeness(asked: str, spelling: str) -> float:
 
 
 def _plain(name: str) -> str:
-    """Returns a name without its organisation, its variant, and what stands between its words."""
+    """Returns a model's or chip's name in lower case without its organisation, its variant and its
+    punctuation. "Meta/Llama-3.1-8B-Instruct" becomes "llama318b"."""
     own = name[:_MOST_CHARACTERS].lower().rstrip("/").rpartition("/")[2]
     return "".join(_WORD.findall(_TUNED.sub("", own)))
 
 
 def misspelt(name: str, known: Iterable[str]) -> list[str]:
-    """Returns up to three known names that this one is a near misspelling of, the nearest
-    first."""
+    """Returns up to three known names of which this one is a likely misspelling, nearest first."""
     name_words = words(name)
     distances: dict[str, int] = {}
     for candidate in known:
@@ -163,8 +168,8 @@ def words(name: str) -> list[str]:
 
 
 def _distance(name_words: list[str], known_words: list[str]) -> int | None:
-    """Returns the number of letters that differ between two names, given as words, if one is a near
-    misspelling of the other; None otherwise. Two letters that are swapped count as one."""
+    """Returns the number of letters in which two names differ, given as words, if one is a likely
+    misspelling of the other; None otherwise. Two swapped letters count as one."""
     if "".join(name_words) == "".join(known_words):
         return 0
     if len(name_words) != len(known_words):
@@ -179,9 +184,9 @@ def _distance(name_words: list[str], known_words: list[str]) -> int | None:
 
 
 def _word_distance(word: str, known_word: str) -> int | None:
-    """Returns the number of letters that differ between two words, if one is a near misspelling of
-    the other; None otherwise. Words with numbers are near only where a digit or letter is doubled
-    by mistake, or long words of letters stand beside the same number."""
+    """Returns the number of letters in which two words differ, if one is a likely misspelling of
+    the other; None otherwise. Numbers tell products apart, so that words with numbers must differ
+    only in letters of a long word, or in a character typed twice."""
     if word == known_word:
         return 0
     if _without_a_doubled_character(word, known_word):
@@ -206,7 +211,8 @@ def _word_distance(word: str, known_word: str) -> int | None:
 
 
 def _without_a_doubled_character(word: str, known_word: str) -> bool:
-    """Tells whether a character was typed twice. Not a digit of a short number: H200 is no H20."""
+    """Returns whether `word` is the known word with one character typed twice. A doubled digit
+    counts only in a number of three digits or more: H200 is no misspelt H20."""
     if len(word) != len(known_word) + 1:
         return False
     return any(

@@ -22,6 +22,6 @@ def is_own(profile_id: str) -> bool:
 
 
 def scope_to_change(profile_id: str) -> str:
-    """Returns the scope that a key needs to change a profile: that of reports suffices for what is
-    a tenant's own, and what all share has one of its own."""
+    """Returns the scope that a key needs to change a profile: "report" for a tenant's own, and
+    "calibrate" for one that all tenants share."""
     return "report" if is_own(profile_id) else "calibrate"

@@ -15,7 +15,7 @@ _ENDED = "The session has ended: sign in again."
 
 
 def new_session(store: Store, key: str) -> str:
-    """Returns a session of whoever holds this key. Raises Unauthenticated unless the key is in
+    """Returns a new session of the holder of this key. Raises Unauthenticated unless the key is in
     force."""
     caller = caller_of(store, [f"Bearer {key}"])
     session, _ = new_token(store, caller.key_id or "", _PURPOSE, LASTS)
@@ -24,5 +24,5 @@ def new_session(store: Store, key: str) -> str:
 
 def caller_of_session(store: Store, session: str) -> Caller:
     """Returns the caller whose key a session was made from. Raises Unauthenticated where the
-    session is none of ours or has ended, or its key is no longer in force."""
+    session is forged or has ended, or its key is not in force."""
     return caller_of_token(store, session, _PURPOSE, _ENDED)

@@ -21,6 +21,8 @@ _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\
 
 
 def _normalize_database_url(url_text: str) -> str:
+    """Returns the URL with the driver that the service uses. Raises ValueError for another database
+    than PostgreSQL or a SQLite file."""
     try:
         url = make_url(url_text)
     except ArgumentError:
@@ -38,6 +40,8 @@ def _normalize_database_url(url_text: str) -> str:
 
 
 def _check_dask_address(address: str | None) -> str | None:
+    """Returns the address of a Dask scheduler. Raises ValueError where it is not one, or Dask is
+    not installed."""
     if address and not address.startswith(("tcp://", "tls://", "ws://", "wss://")):
         raise ValueError("is no address of a Dask scheduler, such as tcp://scheduler:8786")
     if address and find_spec("distributed") is None:
@@ -46,6 +50,7 @@ def _check_dask_address(address: str | None) -> str | None:
 
 
 def _check_networks(listed: str) -> str:
+    """Returns the comma-separated addresses or networks. Raises ValueError where one is not."""
     for network in filter(None, listed.split(",")):
         try:
             ip_network(network.strip())
@@ -55,6 +60,8 @@ def _check_networks(listed: str) -> str:
 
 
 def _check_origins(listed: str) -> str:
+    """Returns the comma-separated origins. Raises ValueError for one that is neither "*" nor a
+    scheme, host and port."""
     for origin in listed_items(listed):
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise ValueError(
@@ -65,7 +72,7 @@ def _check_origins(listed: str) -> str:
 
 
 def listed_items(listed: str) -> list[str]:
-    """Returns the items of a setting that lists several with commas between them."""
+    """Returns the items of a comma-separated setting."""
     return [item.strip() for item in listed.split(",") if item.strip()]
 
 
@@ -200,9 +207,9 @@ class Settings(BaseSettings):
 
 
 def from_environment(**overrides: Any) -> Settings:
-    """Returns the settings of the environment, save for `overrides`. Raises Misconfigured for a
-    value that breaks a rule, and for a variable with the prefix that sets nothing. Those of callers
-    may be there as well."""
+    """Returns the settings of the environment, replaced by `overrides`. Raises Misconfigured for a
+    value that breaks a rule, and for a variable with the service's prefix that sets nothing.
+    Variables of the client may be set as well."""
     names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
     for name in sorted(os.environ.keys() - OF_CALLERS):
         if name.upper().startswith(PREFIX) and name.upper() not in names:
@@ -217,7 +224,7 @@ def from_environment(**overrides: Any) -> Settings:
 
 
 def describe_settings() -> str:
-    """Returns a text for the command line: every setting with its default and what it does."""
+    """Returns the help of the settings: each variable with its default and its meaning."""
     lines = ["environment variables, each with its default:"]
     for name, field in Settings.model_fields.items():
         lines.append(f"  {PREFIX}{name.upper()} ({field.default})")

@@ -17,8 +17,8 @@ from service.store import Store
 
 
 def new_token(store: Store, key_id: str, purpose: str, lasts: timedelta) -> tuple[str, datetime]:
-    """Returns a token for a purpose, and when it ends. Raises Unauthenticated where there is no
-    such key."""
+    """Returns a token of a key for one purpose, and the time at which it ends. Raises
+    Unauthenticated where there is no such key."""
     ends = datetime.now(UTC).replace(microsecond=0) + lasts
     secret_hash = stored_key(store, key_id).secret_hash
     at = int(ends.timestamp())
@@ -26,9 +26,9 @@ def new_token(store: Store, key_id: str, purpose: str, lasts: timedelta) -> tupl
 
 
 def caller_of_token(store: Store, token: str, purpose: str, ended: str) -> Caller:
-    """Returns the caller whose key a token was made from. Raises Unauthenticated, which says
-    `ended`, where the token is none of ours, is for another purpose or has ended, or its key is no
-    longer in force."""
+    """Returns the caller whose key a token was made from. Raises Unauthenticated with the message
+    `ended` where the token is forged, for another purpose or past its end, or its key is not in
+    force."""
     id_, _, rest = token.partition(".")
     ends, _, signature = rest.partition(".")
     if not (ends.isascii() and ends.isdigit() and len(ends) <= 12):

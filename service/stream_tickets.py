@@ -14,8 +14,8 @@ _ENDED = "The ticket has ended, or is for another stream: POST /v1/stream-ticket
 
 
 def new_ticket(store: Store, caller: Caller, path: str) -> tuple[str, datetime] | None:
-    """Returns a ticket for the stream at this path, and when it ends; None where the service asks
-    for no keys, and so for no ticket."""
+    """Returns a ticket for the event stream at this path, and the time at which it ends; None where
+    the service asks for no keys."""
     if caller.key_id is None:
         return None
     return new_token(store, caller.key_id, _purpose(path), LASTS)

@@ -115,8 +115,8 @@ class Services:
     )
 
     def of(self, caller: Caller) -> Services:
-        """The services as this caller may use them: of what belongs to tenants they see the rows
-        of its own."""
+        """Returns the services as this caller may use them. Rows that belong to tenants are limited
+        to those of the caller's own tenant."""
         if caller == ANYONE:
             return self
         if caller not in self.of_callers:
@@ -124,6 +124,7 @@ class Services:
         return self.of_callers[caller]
 
     def _for_caller(self, caller: Caller) -> Services:
+        """Returns the services with a store that sees the rows of the caller's tenant."""
         store = self.store.of(caller.tenant, sees_all=caller.sees_all, key_id=caller.key_id)
         return replace(
             self,
@@ -143,8 +144,8 @@ def use_cases(
     drift_flags: DriftFlags,
 ) -> dict[str, Any]:
     """Returns the use cases that read and write the rows of a store, by their names in Services.
-    Those of the application and those of each caller are both made here, so that no caller is left
-    with one that sees the rows of others."""
+    The application's own and those of each caller are all made here, so that no caller is left with
+    one that sees the rows of others."""
     return {
         "benchmarks": Benchmarks(store, texts),
         "checks": Checks(store),
@@ -181,7 +182,7 @@ async def _services(request: Request) -> Services:
 
 
 def require_scope(scope: str) -> Any:
-    """A dependency that raises Forbidden unless the caller's key has this scope."""
+    """Returns a dependency that raises Forbidden unless the caller's key has this scope."""
 
     async def require(request: Request) -> None:
         require_caller_scope(request, scope)
@@ -197,13 +198,16 @@ def require_caller_scope(request: Request, scope: str) -> None:
 
 
 async def _require_cost_model(request: Request) -> None:
+    """Waits until the cost model is compiled, at most as long as the caller waits. Raises
+    StillCompiling."""
     services: Services = request.app.state.services
     wait = _wait(request)
     await services.cost_model.require(None if wait is None else wait.left_s)
 
 
 def _wait(request: Request) -> Wait | None:
-    """Returns how long the caller waits; None where the body does not say it, or is not valid."""
+    """Returns until when the caller waits, from `wait_s` in the body; None where the body does not
+    give it, or is not valid."""
     if not isinstance(request, JsonRequest) or not isinstance(request.parsed, dict):
         return None
     wait_s = request.parsed.get("wait_s")
@@ -213,8 +217,8 @@ def _wait(request: Request) -> Wait | None:
 
 
 async def require_acceptable(request: Request) -> None:
-    """Raises NotAcceptable where the operation answers in none of the forms that the Accept header
-    takes."""
+    """Raises NotAcceptable where the Accept header takes none of the media types that the operation
+    answers in."""
     accept = request.headers.get("accept")
     if accept is None or "*/*" in accept:
         return
@@ -250,6 +254,8 @@ async def _creation(
         Header(description="Makes a retry safe: the same key and request get the stored answer."),
     ] = None,
 ) -> CreationResponder:
+    """Returns the responder of a POST that creates something. It comes once the cost model is
+    compiled, and holds the caller's Idempotency-Key."""
     tenant = _caller(request).tenant
     creation = Creation(
         store=services.creation,
@@ -264,8 +270,9 @@ async def _creation(
 
 
 def _parse_key(request: Request, tenant: str | None, header: str) -> IdempotencyKey:
-    """The key of the request. The key of a tenant is hashed together with the tenant's name, since
-    two tenants may choose the same one."""
+    """Returns the idempotency key of the request, with the digest of what was sent. A tenant's key
+    is hashed together with the tenant's name, since two tenants may choose equal keys. Raises
+    BadHeader."""
     if len(request.headers.getlist("idempotency-key")) > 1:
         raise BadHeader("Idempotency-Key", "must be sent once")
     if not _KEY.fullmatch(header):
@@ -282,6 +289,8 @@ def _parse_key(request: Request, tenant: str | None, header: str) -> Idempotency
 async def _computation(
     request: Request, services: ServicesDep, _: CompiledDep
 ) -> ComputationResponder:
+    """Returns the responder of a request that computes and stores nothing, once the cost model is
+    compiled."""
     return ComputationResponder(
         request, services.search_admission, _caller(request).tenant, _wait(request)
     )

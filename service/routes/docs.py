@@ -14,6 +14,7 @@ _FILES = f"{DOCS}/static"
 
 
 def install(app: FastAPI) -> None:
+    """Adds the documentation page and its files to the application."""
     page = get_swagger_ui_html(
         openapi_url=app.openapi_url or "",
         title=app.title,

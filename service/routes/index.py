@@ -44,6 +44,7 @@ def index(request: Request) -> Response:
 
 
 def _prefers_html(request: Request) -> bool:
+    """Returns whether the Accept header prefers a web page to JSON."""
     accept = ",".join(request.headers.getlist("accept"))
     try:
         return preferred_media_type(accept, (_JSON, _HTML)) == _HTML

@@ -27,7 +27,8 @@ RESPONSES: responses.Responses = {
 
 
 def launch_response(request: Request, configuration: LaunchConfiguration) -> Response:
-    """Returns the configuration as JSON, or as one of the texts."""
+    """Returns the configuration as JSON or as a text, such as a shell script, by the Accept header.
+    Raises NotAcceptable."""
     accept = ",".join(request.headers.getlist("accept"))
     media_type = preferred_media_type(accept, (_JSON, *RENDERINGS))
     if media_type == _JSON:

@@ -14,8 +14,9 @@ from service.web.etags import content_response
 def page_response(
     request: Request, document: dict[str, Any], fields: str | None = None
 ) -> Response:
-    """Returns the response with a page, whose digest is its ETag. If fields are named, its items
-    have only these."""
+    """Returns a page of a list with its digest as ETag, and the next page in the Link header.
+    `fields` is a list of names with commas, such as "id,step_time_s", and limits the items to these
+    fields."""
     if fields is not None:
         document = {**document, "items": _with_fields(document["items"], fields.split(","))}
     answer = content_response(request, bytes(JSONResponse(document).body), "application/json")
@@ -26,8 +27,8 @@ def page_response(
 
 
 def _with_fields(items: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    """Returns the items with only these fields; null where an item of an earlier release lacks one.
-    Raises Invalid for a name that the first item does not have."""
+    """Returns the items with only these fields. A field that an item of an earlier release lacks is
+    null. Raises Invalid for a name that the first item does not have."""
     for name in names:
         if items and name not in items[0]:
             known = ", ".join(items[0])

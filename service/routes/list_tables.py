@@ -144,7 +144,7 @@ AUDIT = Table(
 
 
 def lines_of(table: Table) -> dict[str, Any]:
-    """Returns the description of the table for the documentation of a response."""
+    """Returns the documentation of a response that may be this table."""
     names = ", ".join(table.columns)
     schema = {"type": "string", "description": f"A line of names, then one of every item: {names}"}
     return {CSV: {"schema": schema}}
@@ -156,7 +156,7 @@ def page_or(table: Table) -> responses.Responses:
 
 
 def whole_or(table: Table) -> responses.Responses:
-    """Returns the responses of a list that is given as a whole or as a table."""
+    """Returns the documentation of a list that is given as a whole or as a table."""
     whole = responses.CONDITIONAL_GET
     return whole | {200: {"content": lines_of(table)} | whole[200]}
 
@@ -164,20 +164,23 @@ def whole_or(table: Table) -> responses.Responses:
 def list_response(
     request: Request, query: Query, page: Callable[[Query], dict[str, Any]], table: Table
 ) -> Response:
-    """Returns a page of a list, in full or in brief, or all of the list as a table."""
+    """Returns a page of a list, in full or in brief, or the whole list as a table. `page` reads one
+    page for a query."""
     if asks_for_table(request, query):
         return table_response(request, table.lines(_all_items(query, page)), table.name)
     return page_response(request, shown_page(page(query), query, table), query.fields)
 
 
 def shown_page(document: dict[str, Any], query: ListForm, table: Table) -> dict[str, Any]:
-    """The page in the view that a query asks for."""
+    """Returns the page in the view that the query asks for. The brief view has the columns of the
+    table."""
     if query.view != "brief":
         return document
     return {**document, "items": [table.row(item) for item in document["items"]]}
 
 
 def _all_items(query: Query, page: Callable[[Query], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields every item of a list, read page by page from the first."""
     cursor: str | None = None
     while True:
         page_of_items = page(query.model_copy(update={"limit": _MOST_ITEMS, "cursor": cursor}))

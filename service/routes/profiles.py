@@ -44,6 +44,8 @@ _IF_MATCH = responses.if_match(
 def _if_match_tags(
     if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> list[str]:
+    """Returns the entity tags of the If-Match header. Raises PreconditionRequired where the header
+    is missing, and BadHeader where it cannot be read."""
     if if_match is None:
         raise PreconditionRequired
     return parse_if_match(if_match)
@@ -54,7 +56,7 @@ IfMatchTags = Annotated[list[str], Depends(_if_match_tags)]
 
 
 async def _profile_id(id_: ResourceId, request: Request) -> str:
-    """Returns the id of a profile. `own` is the caller's own."""
+    """Returns the id of a profile. The name `own` stands for the profile of the caller's tenant."""
     tenant: str | None = request.state.caller.tenant
     return own_profile_id(tenant) if id_ == OWN and tenant is not None else id_
 

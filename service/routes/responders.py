@@ -42,7 +42,8 @@ class CreationResponder:
         look_up: Callable[[], Prepared | Unanswered[T]],
         compute: Callable[[T, Turn], Prepared],
     ) -> CreatedResource:
-        """The answer to the question of this key (`Creation.answer_once`)."""
+        """Returns the answer to the question of this key, which is computed once
+        (`Creation.answer_once`)."""
         return await self._creation.answer_once(key, look_up, compute)
 
     async def respond_once(
@@ -52,14 +53,16 @@ class CreationResponder:
         compute: Callable[[T, Turn], Prepared],
         form: Form,
     ) -> Response:
-        """Answers the question of this key in a form of its answer."""
+        """Returns the response with the answer to the question of this key, in the given form. The
+        answer is computed once (`Creation.answer_once`)."""
         return self._response(await self.answer_once(key, look_up, compute), form)
 
     async def respond_after(
         self, read: Callable[[], Awaitable[T]], prepare: Callable[[T], Prepared]
     ) -> Response:
-        """Answers what is made of something that is read first, without a claim of the key, since
-        that may take a while. A retry of what is already answered does not read."""
+        """Returns the response with what `prepare` makes of the result of `read`. Reading may take
+        a while, and the Idempotency-Key is claimed only afterwards. A retry gets its earlier answer
+        without reading."""
         if (earlier := await self._creation.earlier_answer()) is not None:
             return self._response(earlier, WHOLE)
         text = await read()
@@ -71,10 +74,13 @@ class CreationResponder:
         admission: AdmissionControl | None = None,
         form: Form = WHOLE,
     ) -> Response:
-        """Answers what computes long, in a turn (`Creation.create_in_turn`)."""
+        """Returns the response with a resource that takes long to compute, made in a turn
+        (`Creation.create_in_turn`)."""
         return self._response(await self._creation.create_in_turn(prepare, admission), form)
 
     def _response(self, created: CreatedResource, form: Form) -> Response:
+        """Returns the response with a created resource, and says in a header whether it is an
+        earlier answer. Keeps in memory the answer to a question that was asked before."""
         headers = {"Location": created.location}
         if created.replayed:
             headers["Idempotency-Replayed"] = "true"
@@ -99,11 +105,12 @@ class ComputationResponder:
     async def respond(
         self, compute: Callable[[Turn], dict[str, Any]], form: Form = WHOLE
     ) -> Response:
+        """Computes a document in a turn, and returns the response with a form of it."""
         document = await self.computed(compute)
         return JSONResponse(form.of(document), headers=dict(form.headers))
 
     async def computed(self, compute: Callable[[Turn], T]) -> T:
-        """Returns what `compute` returns in a turn of its own."""
+        """Returns the result of `compute`, called in a thread once the request's turn has come."""
         async with self.turn() as turn:
             return await run_in_threadpool(compute, turn)
 
@@ -114,7 +121,8 @@ class ComputationResponder:
     async def respond_kept(
         self, kept: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str
     ) -> Response:
-        """Answers with a text that never changes: as it is kept, or else made in a turn."""
+        """Returns the response with a text that never changes: the kept one, or else a new one,
+        made in a turn."""
         text = await run_in_threadpool(kept)
         if text is None:
             text = await self.computed(lambda _: make())

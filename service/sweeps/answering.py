@@ -37,10 +37,10 @@ class ItemAnswer:
 
 
 def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
-    """Returns the answer to a question, which is a recommendation as a request writes it.
+    """Returns the answer to a question, which is a request for a recommendation.
 
-    Nothing is raised: whatever is wrong with the question is part of the answer. The outcome is
-    "waiting" where it has to be asked again, as when the database does not answer.
+    Nothing is raised: an error becomes the outcome and a problem. The outcome is "waiting" where
+    the question has to be asked again, as when the database does not answer.
     """
     try:
         request = read_stored(RecommendationRequest, question)
@@ -58,6 +58,8 @@ def answer_item(store: Store, question: dict[str, Any]) -> ItemAnswer:
 
 
 def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> SweptLayout:
+    """Returns the recommended layout in brief. `choice` is the place chosen by the objective, with
+    hours and dollars, if the question has an objective."""
     candidate = CandidateAnswer.of(recommendation.recommended, recommendation.problem.cluster)
     prediction = candidate.prediction
     figures = {
@@ -81,6 +83,7 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
 
 
 def _problem(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
+    """Returns an answer that tells an error. An unexpected error tells no internals."""
     if isinstance(error, Infeasible):
         detail = error.detail
     elif outcome == "failed":

@@ -32,8 +32,8 @@ def count(request: Mapping[str, Any]) -> int:
 
 
 def combination(request: Mapping[str, Any], position: int) -> dict[str, int]:
-    """Returns the index into each list of the request whose values the item at this position
-    combines."""
+    """Returns the index of the item at this position into each list of the request, by the field
+    that the list varies. The last list varies fastest, as the last digit of a number does."""
     indices: dict[str, int] = {}
     for field, name in reversed(_LISTS.items()):
         position, indices[field] = divmod(position, len(request[name]))
@@ -41,8 +41,8 @@ def combination(request: Mapping[str, Any], position: int) -> dict[str, int]:
 
 
 def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """Returns the recommendation that the item at this position asks for, as a request writes
-    it."""
+    """Returns the request for a recommendation that the item at this position stands for. The stack
+    that a cluster names replaces that of the list."""
     indices = combination(request, position)
     parts = {field: request[name][indices[field]] for field, name in _LISTS.items()}
     common = {
@@ -58,10 +58,10 @@ def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 
 def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the request with every name pinned to its version, so that it means the same until
-    the end of the sweep; and how to call each model, cluster and stack.
+    """Returns the request with each name fixed to the version it has now, so that it means the same
+    until the end of the sweep. Returns with it the names to show for each model, cluster and stack.
 
-    Raises Invalid, and UnknownName, for what no combination could be asked with.
+    Raises Invalid or UnknownName where no combination could be computed.
     """
     resolver = Resolver(rows)
     profile = requested_profile(rows, request.profile)
@@ -107,7 +107,7 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
 def _resolve_own_stacks(
     resolver: Resolver, clusters: Sequence[OtherForm]
 ) -> dict[int, ResolvedPart[Stack]]:
-    """Returns the stacks that clusters name, by the position of the cluster."""
+    """Returns the stacks of those clusters that name one, by the position of the cluster."""
     stacks = dict[int, ResolvedPart[Stack]]()
     for i, cluster in enumerate(clusters):
         if cluster.stack is not None:
@@ -119,8 +119,9 @@ def _resolve_own_stacks(
 def _resolve_each(
     field: str, name: str, forms: Sequence[Form], resolve: Callable[[Form], Resolved]
 ) -> list[Resolved]:
-    """Returns the resolved forms of a list of a sweep. Errors about `field`, as a question calls
-    it, name the place in the list `name` in its stead."""
+    """Returns each entry of a list of the sweep, resolved. `field` is the name of an entry in a
+    question, and `name` that of the list. Errors about "model" are moved to "models[2]", the
+    entry's place in the request."""
     resolved = list[Resolved]()
     for i, form in enumerate(forms):
         with relocate_errors(field, f"{name}[{i}]"):

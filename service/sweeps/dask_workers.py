@@ -34,6 +34,8 @@ class DaskWorkers:
         self._unanswered: set[Future[ItemAnswer]] = set()
 
     def slots(self) -> int:
+        """Returns how many items the workers may have at once. Raises WorkersGone where there is no
+        scheduler or no worker."""
         client = self._connected()
         try:
             # client.nthreads() would wait for a scheduler that stands still as long as it does.
@@ -46,6 +48,8 @@ class DaskWorkers:
         return _UNDER_WAY * threads
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
+        """Returns a future of the answer to a question, computed by a worker that sees the rows
+        which the store sees."""
         # The executor of the client is not used: where the scheduler is lost while it fetches an
         # answer, its future is never done.
         dask_future = self._connected().submit(
@@ -58,6 +62,7 @@ class DaskWorkers:
         return answer
 
     def close(self) -> None:
+        """Closes the connection, and ends every unanswered future with an error."""
         if self._client is not None:
             with suppress(OSError, TimeoutError):
                 self._client.close(timeout=1)
@@ -68,7 +73,8 @@ class DaskWorkers:
                 answered.set_exception(lost)
 
     def _connected(self) -> Client:
-        """Returns the client of the scheduler. Raises WorkersGone where it does not answer."""
+        """Returns the client of the scheduler, connected anew where the connection was lost. Raises
+        WorkersGone where the scheduler does not answer."""
         from distributed import Client  # of an extra, so that others start without it
 
         if self._client is not None and self._client.status != "running":
@@ -85,10 +91,10 @@ class DaskWorkers:
 
 
 def _settle(answer: Future[ItemAnswer], dask_future: DaskFuture) -> None:
-    """Pass an answer on, with WorkersGone for what a worker raises. `answer_item` raises nothing,
-    so that it was the worker that could not import or call it, which is the same for every item.
-    Where a worker or the scheduler is lost, that may be the doing of the item, and is left as it
-    is."""
+    """Sets the worker's answer, or its error, as the result of `answer`. An error raised by the
+    code becomes WorkersGone: `answer_item` raises nothing, so that the worker cannot import or call
+    it, for any item. A lost worker or scheduler may be the doing of this item, and its error
+    stays."""
     from distributed import KilledWorker
 
     with suppress(InvalidStateError):  # the client was closed meanwhile
@@ -105,10 +111,11 @@ def _settle(answer: Future[ItemAnswer], dask_future: DaskFuture) -> None:
 
 
 def _importing_task() -> Callable[[str | None, bool, dict[str, Any]], ItemAnswer]:
-    """Returns a function that Dask sends as its code, since no import would find it.
+    """Returns a function that Dask sends as its code, because workers cannot import it.
 
-    A worker imports what is sent by name as it reads the message, and closes its connection where
-    that fails. Inside the function a failed import is the error of the task, which tells us why.
+    A worker imports a function that is sent by name while it reads the message, and closes its
+    connection where that fails. Inside this function a failed import is the error of the task,
+    which tells the reason.
     """
 
     def task(tenant: str | None, sees_all: bool, question: dict[str, Any]) -> ItemAnswer:

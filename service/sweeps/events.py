@@ -28,7 +28,8 @@ class Place:
 
     @classmethod
     def read(cls, last_event_id: str | None) -> Place:
-        """Returns the place that a Last-Event-ID names; the beginning without one."""
+        """Returns the place that a Last-Event-ID header names; the beginning where there is none.
+        Raises BadHeader."""
         if last_event_id is None:
             return cls()
         match = _LAST_EVENT_ID.fullmatch(last_event_id)
@@ -60,29 +61,31 @@ class SweepFeed:
             return rows.sweeps.progress(topics)
 
     def after(self, topic: str, place: Place) -> EventBatch:
+        """Returns the events of a sweep that follow a place, written as they are sent."""
         events = events_after(self._store, topic, place)
         last = events[-1].place if events else place
         results = sum(event.kind == "item" for event in events)
         return EventBatch(
             text=b"".join(self._encode(event) for event in events),
             place=last,
+            # Fewer results than were asked for are all there are.
             is_all=results < _AT_ONCE,
             is_last=last.at_end,
         )
 
 
 def all_told(store: Store, id_: str, place: Place) -> bool:
-    """Returns whether the sweep has ended and a listener at this place knows it. Raises NotFound
-    where there is no such sweep."""
+    """Returns whether the sweep has ended and a listener at this place has received its end. Raises
+    NotFound where there is no such sweep."""
     with store.reading() as rows:
         sweep = rows.sweeps.get(id_)
         return sweep.waiting == 0 and place == Place(sweep.events, at_end=True)
 
 
 def events_after(store: Store, id_: str, place: Place) -> list[Event]:
-    """Returns the events that follow a place: first results, then the progress of the sweep or,
-    once all results were sent, its end. Returns none where there is nothing new. Raises NotFound
-    where there is no such sweep."""
+    """Returns the events that follow a place: results, then the progress of the sweep, or its end
+    once all results were sent. Empty where nothing is new. Raises NotFound where there is no such
+    sweep."""
     with store.reading() as rows:
         sweep = rows.sweeps.get(id_)
         results = rows.sweeps.told_after(id_, place.event, _AT_ONCE)

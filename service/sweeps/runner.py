@@ -73,7 +73,8 @@ class SweepRunner:
         self._woken.set()
 
     def stop(self) -> None:
-        """Gives back what is under way, so that others may compute it at once."""
+        """Stops the runner and its workers, and gives back the items that are under way, so that
+        others may compute them at once."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(_STOP_S)
@@ -85,6 +86,8 @@ class SweepRunner:
                 rows.sweeps.release(self._lease, [*self._running.values()], counts=False)
 
     def _run(self) -> None:
+        """Computes items until the runner is stopped. Errors are logged, and the next turn comes
+        after a pause."""
         while not (self._stopping.is_set() or self._is_ready()):
             self._stopping.wait(_WAIT_S)
         while not self._stopping.is_set():
@@ -99,11 +102,11 @@ class SweepRunner:
                 self._stopping.wait(_PAUSE_S)
 
     def _turn(self) -> None:
-        """Store what is done, lease what there is room for, and wait until something happens.
+        """Stores finished items, leases new ones for free slots, and waits until something happens.
 
-        What could not be stored is stored first, once the database has room again. Leases that ran
-        out meanwhile are renewed before others are made, or else this runner would lease its own
-        items once more.
+        Results come first, among them those that the database could not take before. Leases are
+        renewed before new ones are made, or else this runner would lease its own items again once
+        they have run out.
         """
         self._woken.clear()
         for future in [future for future in self._running if future.done()]:
@@ -126,7 +129,7 @@ class SweepRunner:
         return self._length.total_seconds() / RENEWALS
 
     def _fill(self) -> None:
-        """Leases as many waiting items as workers have slots free, and hands them over."""
+        """Leases as many waiting items as workers have free slots, and hands them over."""
         with self._store.reading() as rows:
             if not rows.sweeps.any_free(rows.now()):
                 return
@@ -145,9 +148,8 @@ class SweepRunner:
                 self._pause(error)
 
     def _pause(self, error: WorkersGone) -> None:
-        """Lease nothing for a while, which is twice as long each time until an item is answered.
-        Workers that refuse every item at once would otherwise use up its attempts within
-        seconds."""
+        """Leases nothing for a while, which doubles each time until an item is answered. Workers
+        that refuse every item at once would otherwise use up its attempts within seconds."""
         if time.monotonic() < self._resumes_at:
             return
         self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S) or _PAUSE_S
@@ -157,7 +159,7 @@ class SweepRunner:
         log.warning("sweeps wait for workers", extra=reason)
 
     def _begin(self, item: LeasedItem) -> None:
-        """Hands an item to a worker. One whose worker ended too often has failed."""
+        """Hands an item to a worker. An item whose worker ended too often has failed."""
         if item.attempts > _MAX_ATTEMPTS:
             problem = ItemProblem(type="/problems/internal", detail=_WORKER_ENDED)
             self._finish(item, ItemAnswer("failed", problem.model_dump(mode="json")))
@@ -170,8 +172,8 @@ class SweepRunner:
             self._running[future] = item
 
     def _store_result(self, future: Future[ItemAnswer], item: LeasedItem) -> None:
-        """Store the answer of an item. Give the item back if its worker was lost, or if the answer
-        has to wait."""
+        """Stores the answer of an item. Gives the item back where its worker was lost, or where the
+        question has to be asked again."""
         try:
             answer = future.result()
         except WorkersGone as error:
@@ -195,6 +197,8 @@ class SweepRunner:
             rows.sweeps.release(self._lease, items, counts=counts)
 
     def _finish(self, item: LeasedItem, answer: ItemAnswer) -> None:
+        """Stores the answer of an item, and counts it unless another runner has finished the item
+        already."""
         with self._store.writing() as rows:
             is_stored = rows.sweeps.finish(
                 self._lease, item, answer.outcome, answer.result, rows.now()
@@ -203,6 +207,7 @@ class SweepRunner:
             SWEEP_ITEMS.labels(answer.outcome).inc()
 
     def _renew(self) -> None:
+        """Extends the leases of all items under way."""
         with self._store.writing() as rows:
             rows.sweeps.renew(self._lease, [*self._running.values()], rows.now() + self._length)
         self._renewed = time.monotonic()

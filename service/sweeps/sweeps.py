@@ -46,6 +46,7 @@ class Sweeps:
         return Sweeps(store, self._wake, self._waits_for)
 
     def prepare(self, request: SweepRequest) -> SaveRows:
+        """Returns a function that writes the rows of a new sweep. Raises Invalid or UnknownName."""
         with self._store.reading() as rows:
             document, names = pinned(rows, request)
         sweep = SweepRow(
@@ -63,6 +64,8 @@ class Sweeps:
         return lambda rows: self._save(rows, sweep)
 
     def get(self, id_: str) -> dict[str, Any]:
+        """Returns the document of a sweep, with what it waits for while it runs. Raises
+        NotFound."""
         with self._store.reading() as rows:
             document = _details(rows, rows.sweeps.get(id_))
         if document["state"] == "running":
@@ -70,6 +73,8 @@ class Sweeps:
         return document
 
     def page(self, query: ListQuery) -> dict[str, Any]:
+        """Returns a page of sweeps, the newest first. `next` is the cursor of the page that
+        follows."""
         before = read_cursor("sweeps", query.cursor)
         with self._store.reading() as rows:
             sweeps = rows.sweeps.newest(query.limit + 1, before)
@@ -79,6 +84,7 @@ class Sweeps:
         return {"items": items, "next": following}
 
     def item_page(self, id_: str, query: SweepItemQuery) -> dict[str, Any]:
+        """Returns a page of a sweep's items by position. Raises NotFound."""
         place = f"sweeps/{id_}"
         after = int(read_cursor(place, query.cursor) or -1)
         with self._store.reading() as rows:
@@ -92,6 +98,8 @@ class Sweeps:
             return _details(rows, rows.sweeps.cancel(id_, rows.now()))
 
     def retry(self, id_: str) -> dict[str, Any]:
+        """Makes failed and cancelled items wait again, wakes the runner, and returns the sweep's
+        document."""
         with self._store.writing() as rows:
             document = _details(rows, rows.sweeps.retry(id_))
         self._wake()
@@ -102,12 +110,15 @@ class Sweeps:
             rows.sweeps.remove(id_)
 
     def _save(self, rows: Rows, sweep: SweepRow) -> CreatedResource:
+        """Writes the rows of a sweep, wakes the runner, and returns the created resource."""
         rows.sweeps.add(sweep)
         self._wake()
         return CreatedResource(_location(sweep.id), _details(rows, sweep), status=ACCEPTED)
 
 
 def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
+    """Returns an item as answers have it. `row` holds its position and its result, and `sweep` the
+    lists that are combined."""
     indices = combination(sweep.request, row.position)
     cluster = sweep.names["clusters"][indices["cluster"]]
     workload = sweep.request["workloads"][indices["workload"]]
@@ -141,6 +152,8 @@ def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
 
 
 def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
+    """Returns a sweep as answers have it. `outcomes` counts its items by outcome, where None stands
+    for those that wait."""
     location = _location(sweep.id)
     return SweepAnswer.model_validate(
         {
@@ -159,6 +172,7 @@ def _answer(sweep: SweepRow, outcomes: Mapping[str | None, int]) -> SweepAnswer:
 
 
 def state_of(sweep: SweepRow) -> SweepState:
+    """Returns "cancelled", "running" while any item waits, or "finished"."""
     if sweep.cancelled_at is not None:
         return "cancelled"
     return "running" if sweep.waiting else "finished"

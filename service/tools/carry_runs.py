@@ -39,8 +39,8 @@ from service.tools.fit_profile import choose_layout
 def published_run_documents(
     rows: Iterable[dict[str, Any]], profile: Profile
 ) -> Iterator[dict[str, Any]]:
-    """Yields the document of every row that is not left out
-    (service.schemas.evidence.PublishedRun)."""
+    """Yields a document (service.schemas.evidence.PublishedRun) for every run that the models can
+    express and that tells a step time or an end by lack of memory."""
     times_seen: Counter[str] = Counter()
     for row in rows:
         if row["outcome"] != "ok" and row["failure"] != "out_of_memory":
@@ -57,12 +57,13 @@ def published_run_documents(
 
 
 def _unique_id(id_: str, nth: int) -> str:
-    """Returns the id of the nth of the runs that share one: the second and further ones get a
-    number."""
+    """Returns the id of the nth run, from 1, that has this id: "x", then "x~2", "x~3"."""
     return id_ if nth == 1 else f"{id_}~{nth}"
 
 
 def _document(row: dict[str, Any], run: published.Run, layout: Layout) -> dict[str, Any]:
+    """Returns a published run as a document. `row` is the run as its source has it, `run` what was
+    read of it, and `layout` the one that it most likely had."""
     problem = run.problem
     document = {
         "id": row["id"],
@@ -87,7 +88,7 @@ def _document(row: dict[str, Any], run: published.Run, layout: Layout) -> dict[s
 
 
 def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values that are not null, dataclasses among them as dictionaries; recursively."""
+    """Returns the values that are not null, recursively. Dataclasses become dictionaries."""
     plain = {
         name: asdict(value) if hasattr(value, "__dataclass_fields__") else value
         for name, value in values.items()
@@ -100,8 +101,9 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
-    """Returns the model in explicit fields; layer by layer where the row has a config.json of
-    it."""
+    """Returns the model of a row in the form of a request. Where the row has a config.json, all
+    fields of the resolved architecture are given, layer by layer; otherwise the fields of its shape
+    that differ from a request's defaults."""
     if "config" in model:
         return {"name": model["name"], **explicit_fields(architecture)}
     shape = _without_nulls(published.shape(model))
@@ -111,6 +113,8 @@ def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
+    """Returns the cluster in the form of a request: by the name of the catalogue's fabric, or by
+    its chip with a torus, a scale-out bandwidth or its levels of links."""
     if cluster.fabric.torus is None and cluster.fabric == catalogue.fabrics().get(
         cluster.fabric.id
     ):
@@ -129,9 +133,9 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _scale_out_of_own_links(cluster: Cluster) -> float | None:
-    """Returns the bandwidth beyond the domain, if that is all in which the cluster's links may
-    differ from those of its chip. Levels in a document are a fabric without a name, of which a
-    profile knows nothing; the links of a chip are named after it."""
+    """Returns the bandwidth in GB/s per chip beyond the scale-up domain, if the cluster's links
+    differ from those of its chip in nothing else; None otherwise. Links that keep the name of the
+    chip's fabric are preferred, because a profile has learnt about named fabrics only."""
     outer = cluster.fabric.levels[len(cluster.fabric.scale_up) :]
     if not outer or cluster.fabric.id != cluster.chip.fabric.id:
         return None
@@ -147,8 +151,8 @@ def _workload(workload: Workload) -> dict[str, Any]:
 
 
 def _stack(stack: Stack) -> dict[str, Any]:
-    """Returns the name of the catalogue's stack, and the fields in which the run's build differs
-    from it. Its age is left out, as it follows from the date."""
+    """Returns the name of the catalogue's stack, and the fields in which the run's software differs
+    from it. The age is left out, as it follows from the date."""
     base = asdict(catalogue.stack(stack.id))
     known = StackFields.model_fields.keys() - {"age_years", "version"}
     changes = {
@@ -162,7 +166,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    """Returns the layout's fields that differ from their defaults, and those that a stack would
+    """Returns the fields of a layout that differ from their defaults, and those that a stack would
     decide if they were left out."""
     fields = LayoutFields.of(layout)
     return {
@@ -172,6 +176,7 @@ def _layout(layout: Layout) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Writes the documents of published runs to a file, one a line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

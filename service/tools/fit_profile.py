@@ -60,13 +60,13 @@ class _ReadRun:
 
 
 def choose_layout(run: published.Run, profile: Profile) -> Layout:
-    """Returns the layout that a run probably had, of those that its source leaves open. Raises
+    """Returns the layout that a run most likely had, of those that its source leaves open. Raises
     Invalid where none is legal.
 
-    That is the fastest one that fits under the first recompute policy, or under any policy where
-    none fits under the first, or else the one that needs least memory. A stack that takes all
-    sequences of a device at once takes as many as fit, or all if none do. What the run measured
-    plays no part.
+    Preferred is the fastest layout that fits under the first recompute policy, then the fastest
+    that fits under any, then the one that needs least memory. A stack that by default processes all
+    sequences of a device at once takes the largest micro-batch that fits. The run's own
+    measurements play no part.
     """
     layouts = Layouts.of(run.alternatives)
     broken = first_broken(run.problem, layouts)
@@ -77,13 +77,15 @@ def choose_layout(run: published.Run, profile: Profile) -> Layout:
 
 
 def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
-    """Returns the layout that a run most likely had: the fastest that fits under the first of the
-    recompute policies or, where none does, under any. Where nothing fits, the one that needs least.
-    A stack that fills its devices with sequences runs the largest micro-batch that fits."""
+    """Returns the layout that a run most likely had. Preferred is the fastest that fits under the
+    first recompute policy, then the fastest that fits under any, then the one that needs least
+    memory."""
     if len(layouts) == 1:
         return layouts[0]
     predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
     fits = predictions.fits()
+    # Such a stack fills its devices with sequences, so that only the largest micro-batch comes into
+    # question.
     if problem.stack.usual_sequences and (layouts.pp == 1).all():
         most = layouts.micro_batch[fits].max() if fits.any() else layouts.micro_batch.max()
         largest = np.flatnonzero(layouts.micro_batch == most)
@@ -98,14 +100,14 @@ def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
-    """Returns the rows that the models can express and that say something, weighted by family,
-    model and trust. A run that failed says something only where its source gives memory as the
-    reason."""
+    """Returns the runs that the models can express, weighted by family, model and trust. Failed
+    runs count only where their source names memory as the reason."""
     return _observations(_readable_runs(rows, profile.software_year), profile)
 
 
 def _readable_runs(rows: Iterable[dict[str, Any]], software_year: float) -> list[_ReadRun]:
-    """Returns the rows that can be expressed, whatever the profile."""
+    """Returns the runs that the models can express and that have a legal layout, with their
+    weights. `software_year` is the date of the newest software, as a year with a fraction."""
     usable_rows = [
         row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"
     ]
@@ -131,8 +133,8 @@ def _readable_runs(rows: Iterable[dict[str, Any]], software_year: float) -> list
 
 
 def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
-    """Returns the alternatives of each run that are legal, judged together where problems are the
-    same."""
+    """Returns for each run those of its alternative layouts that are legal. Runs of equal problems
+    are judged in one batch."""
     runs_by_problem: defaultdict[int, list[int]] = defaultdict(list)
     for i, number in enumerate(number_by_problem(run.problem for run in runs)):
         runs_by_problem[number].append(i)
@@ -150,7 +152,7 @@ def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
 
 
 def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observation]:
-    """Returns the runs as observations, with the layouts that they probably had."""
+    """Returns the runs as observations, each with the layout that it most likely had."""
     result = []
     for read_run in runs:
         row, run = read_run.row, read_run.run
@@ -174,8 +176,9 @@ def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observatio
 
 
 def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
-    """Returns the number of runs that each row counts for, by trust, by model within its family,
-    and by family."""
+    """Returns the weight of each row in the fit, as a number of runs. A row counts less for a less
+    trusted source, and for many rows of one model or one family, so that they do not outvote
+    others."""
     counts = Counter(_model_key(row) for row in rows)
     model_weight = {key: min(1.0, MODEL_WEIGHT / count) for key, count in counts.items()}
     family_size: defaultdict[str, float] = defaultdict(float)
@@ -190,8 +193,8 @@ def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def group_key(row: dict[str, Any]) -> str:
-    """Returns the model shape, chip and stack of a row. Its source is left out, so that
-    cross-validation holds out runs of the same thing by all sources together."""
+    """Returns the model shape, chip and stack of a row as a key. Rows of different sources share
+    it, so that cross-validation holds out all runs of one setup together."""
     return json.dumps([model_shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
 
 
@@ -210,8 +213,9 @@ def model_shape(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
-    """Fits the profile to published runs, twice. Layouts that a source leaves open are first chosen
-    by predictions of the prior, and then by those of the first fit."""
+    """Returns the profile fitted to published runs, twice: layouts that sources leave open are
+    chosen by predictions of the prior at first, and then by those of the first fit. Prints a
+    summary to standard error."""
     prior = priors()
     runs = _readable_runs(rows, prior.software_year)
     first = with_published_terms(prior, _observations(runs, prior))
@@ -230,8 +234,8 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
 def newest_software(
     rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float
 ) -> tuple[NewestSoftware, ...]:
-    """Returns the date of the newest software that was timed on each generation of chips. Runs
-    without a date do not tell."""
+    """Returns for each generation of chips the date of the newest software whose runs were timed,
+    as a year with a fraction. Rows without a date do not count."""
     dated = {row["id"] for row in rows if row.get("date")}
     years: dict[str, float] = {}
     for run in observed:
@@ -244,7 +248,7 @@ def newest_software(
 
 
 def data_files(fitted: Calibration) -> tuple[str, str]:
-    """Returns the text of profile.json and of posterior.json."""
+    """Returns the texts of profile.json and posterior.json."""
     content = fitted.profile.to_json()
     content["terms"] = [
         {**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)}
@@ -257,6 +261,8 @@ def data_files(fitted: Calibration) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Fits the profile and writes its files; with --keep-terms, only the spreads between
+    sources."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument(

@@ -19,6 +19,8 @@ class ProgressLine:
         self._next_s = 0.0
 
     def show(self, progress: Progress) -> None:
+        """Writes the progress: over the last line on a terminal, and elsewhere as a new line now
+        and then."""
         if self._out.isatty():
             self._out.write(f"\r\x1b[K{_words(progress)}")
         elif progress.elapsed_s >= self._next_s:
@@ -27,12 +29,14 @@ class ProgressLine:
         self._out.flush()
 
     def end(self, sentence: str) -> None:
+        """Writes a last line, in place of the progress on a terminal."""
         start = "\r\x1b[K" if self._out.isatty() else ""
         self._out.write(f"{start}{sentence}\n")
         self._out.flush()
 
 
 def _words(progress: Progress) -> str:
+    """Returns the progress in words, with the seconds left once they can be told."""
     left_s = progress.left_s
     left = "" if left_s is None else f", about {left_s:.0f} s left"
     return f"compiling the cost model, once: {progress.share:.0%}{left}"

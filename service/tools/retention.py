@@ -51,8 +51,9 @@ class Dropped:
 
 
 def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) -> Dropped:
-    """Drop what is older than `age`. Where this is not of one tenant only, the age must be long
-    enough for answers that were given lately."""
+    """Drops answers and ended sweeps older than `age`, and returns how many. With a tenant, drops
+    its own only. Raises ValueError for an unknown tenant, and without a tenant for an age below a
+    day, since younger answers are given again to whoever asks again."""
     if tenant is not None:
         _require_tenant(store, tenant)
     elif age < GIVEN_AGAIN_FOR:
@@ -78,7 +79,7 @@ def drop_old_answers(store: Store, age: timedelta, tenant: str | None = None) ->
 
 
 def _require_tenant(store: Store, tenant: str) -> None:
-    """Raises ValueError for a tenant that has never had a key, which is a misspelt one."""
+    """Raises ValueError where no key belongs to this tenant, because the name is then misspelt."""
     with store.reading() as rows:
         tenants = {key.tenant for key in rows.api_keys.all()}
     if tenant not in tenants:
@@ -88,8 +89,8 @@ def _require_tenant(store: Store, tenant: str) -> None:
 
 
 def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) -> int:
-    """Drops old answers, a batch in each transaction with a pause between, so that requests come in
-    between. Returns the number of answers."""
+    """Drops old answers of a kind, and returns how many. Each batch has a transaction of its own,
+    with a pause behind it, so that requests get their turn."""
     total = 0
     while True:
         with store.writing() as rows:
@@ -103,7 +104,8 @@ def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) 
 
 
 def _drop_sweeps(store: Store, before: datetime, tenant: str | None) -> int:
-    """Each in a transaction of its own, since it may have thousands of items."""
+    """Drops ended sweeps, and returns how many. Each has a transaction of its own, since a sweep
+    may have thousands of items."""
     with store.reading() as rows:
         ended = rows.retention.ended_sweeps(before, tenant)
     total = 0
@@ -122,8 +124,8 @@ class UnattendedRetention:
         self._age = None if days is None else timedelta(days=days)
 
     async def run(self) -> None:
-        """Drops old rows once an hour until cancelled. A failure is logged, and an hour later it
-        tries again."""
+        """Drops old answers once an hour until cancelled, if an age is set. A failure is logged,
+        and the next try comes an hour later."""
         while self._age is not None:
             try:
                 dropped = await asyncio.to_thread(drop_old_answers, self._store, self._age)

@@ -15,6 +15,7 @@ from service.web.logs import configure_logs
 
 
 def main() -> None:
+    """Compiles the cost model, and shows the progress."""
     configure_logs("WARNING")
     began, line = time.monotonic(), ProgressLine(sys.stdout)
     compile_cost_model(warm_up, line.show)
