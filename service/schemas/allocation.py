@@ -30,6 +30,7 @@ class AllocationFields(Wire):
     domain, come together, and of a leaf the domain of most chips first."""
 
     def build(self) -> list[Node]:
+        """Returns the nodes. A node without a scale-up domain is a domain by itself."""
         return [
             Node(name=node.name, chips=node.chips, domain=node.domain or node.name, leaf=node.leaf)
             for node in self.nodes

@@ -63,6 +63,7 @@ class ShapeFields(Wire):
         return self.name != UNNAMED
 
     def build(self) -> Architecture:
+        """Returns the architecture. Raises Invalid where fields contradict each other."""
         fields = {name: getattr(self, name) for name in ShapeFields.model_fields}
         mla = MlaShape(**self.mla.model_dump()) if self.mla else None
         moe = MoeShape(**self.moe.model_dump()) if self.moe else None
@@ -95,6 +96,8 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
 
     @property
     def encoder(self) -> ImageFields | None:
+        """Returns the encoder of images that a request adds to the config; None where there is
+        none, or where the member may be the config's own."""
         model_type = self.root.get("model_type")
         if isinstance(model_type, str) and model_type in huggingface.UNSUPPORTED:
             return None  # it may be its own
@@ -105,6 +108,8 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
         return bool(self.root.get("_name_or_path"))
 
     def build(self) -> Architecture:
+        """Returns the architecture that the config describes, with an encoder of images if one is
+        added. Raises Invalid where it cannot be read."""
         if isinstance(layers := self.root.get("layers"), list):
             rule = (
                 "is not read beside model_type, whose config has its layers in its own words: leave"
@@ -129,7 +134,7 @@ class NamedModelFields(Wire):
 
 
 def is_named(value: object) -> bool:
-    """Returns whether the value has nothing but the name of a model, and perhaps an encoder."""
+    """Returns whether the value consists of the name of a model, and perhaps an encoder."""
     return isinstance(value, NamedModelFields) or (
         isinstance(value, Mapping)
         and "name" in value
@@ -142,8 +147,8 @@ def is_config(value: object) -> bool:
 
 
 def _union_tag(value: object) -> str:
-    """Returns the tag of the form that a model is written in, so that pydantic validates it as that
-    form alone and its errors are not those of every form."""
+    """Returns the tag of the form in which a model is written. Pydantic then validates it in that
+    form alone, so that its errors are not those of every form."""
     if isinstance(value, HuggingFaceConfig) or is_config(value):
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):

@@ -50,6 +50,8 @@ class BenchmarkSubmission(Wire):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
+        """Raises Invalid unless there is one kind of measurement, with the fields that belong to
+        it."""
         if (self.nccl_tests is None) == (self.gemms is None):
             raise Invalid("nccl_tests", None, "give either nccl_tests or gemms")
         for name, needed_by in (("operation", "nccl_tests"), ("precision", "gemms")):

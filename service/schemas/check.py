@@ -77,6 +77,7 @@ class LaunchedCheckRequest(CheckTerms, QuestionParts):
 
     @model_validator(mode="after")
     def _allocation_of_cluster(self) -> Self:
+        """Raises Invalid for an allocation without a cluster."""
         if self.allocation is not None and self.cluster is None:
             raise Invalid("cluster", None, "is required beside allocation: it says which chips")
         return self
@@ -114,7 +115,8 @@ class BrokenRuleAnswer(Document):
     def of_batch(
         cls, broken: BrokenRule, question: Question, stack: Stack, setting: str | None = None
     ) -> BrokenRuleAnswer:
-        """Returns a rule that blames the global batch of a question, as it was given."""
+        """Returns the broken rule with the global batch as the field at fault, in sequences or
+        tokens as it was given."""
         workload = question.workload
         return cls(
             name=broken.rule.name,
@@ -171,7 +173,8 @@ class ChangeAnswer(Document):
         settings: list[SettingChange],
         min_fit_probability: float,
     ) -> Self:
-        """Returns a change with its words, and with its settings as the framework names them."""
+        """Returns the change with its `words` and its settings in the framework's names. Where it
+        may not fit with the probability asked for, the words say so."""
         probability = change.outcome.fit_probability
         doubt = "" if probability >= min_fit_probability else _doubt(probability)
         return cls(
@@ -192,7 +195,8 @@ def _doubt(fit_probability: float) -> str:
 
 
 def _value_of_knob(change: SingleChange, value: Any) -> Any:
-    """Returns a value of a knob; where several fields make it, each by its name."""
+    """Returns the value of a knob. A knob that several fields make up becomes an object of these
+    fields."""
     names = change.fields
     is_object = change.is_whole or len(names) > 1
     return dict(zip(names, value, strict=True)) if is_object else value
@@ -221,6 +225,8 @@ class FitAnswer(Document):
 
     @classmethod
     def of(cls, check: LayoutCheck, prediction: Prediction, enough: list[ChangeAnswer]) -> Self:
+        """Returns whether the layout fits. `prediction` is that of the layout, and `enough` the
+        single changes that make it fit."""
         usable_gib = prediction.usable_gib - check.reserve_gib
         largest = max(prediction.memory_gib, key=lambda name: prediction.memory_gib[name])
         return cls(
@@ -257,6 +263,8 @@ class CheckedPrediction(Document):
 
     @classmethod
     def of(cls, prediction: Prediction) -> Self:
+        """Returns the fields of a prediction that a check shows, with the intervals of the
+        speeds."""
         same = {
             name: getattr(prediction, name)
             for name in cls.model_fields
@@ -290,6 +298,8 @@ class BestAnswer(Document):
 
     @classmethod
     def of(cls, check: LayoutCheck, best: Prediction, cluster: Cluster) -> Self:
+        """Returns the best layout beside the checked one. The gain is None where nothing is
+        predicted of the checked one."""
         checked = check.prediction
         return cls(
             layout=LayoutFields.shown(best.layout, on_torus=cluster.is_torus),
@@ -375,8 +385,8 @@ class CheckPage(Document):
 def verdict_of(
     check: LayoutCheck, *, is_refused: bool, reservations: Sequence[Reservation], has_warnings: bool
 ) -> Verdict:
-    """Returns what to do with a job. `is_refused` is whether the framework stops at it for a reason
-    that does not depend on what was not understood."""
+    """Returns the verdict on a job. `is_refused` says that the framework refuses the job, whatever
+    those settings mean that were not understood (`reservations`)."""
     if is_refused:
         return "illegal"
     if reservations or check.prediction is None:
@@ -389,7 +399,8 @@ def verdict_of(
 def summary_of(
     check: LayoutCheck, broken: Sequence[BrokenRuleAnswer], reservations: Sequence[Reservation]
 ) -> str:
-    """Returns the verdict in a sentence, with what decides it."""
+    """Returns the verdict in a sentence, with the reason: broken rules first, then settings that
+    were not understood, then memory and speed."""
     if broken:
         names = dict.fromkeys(rule.name for rule in broken)
         return f"it is not legal: {', '.join(names)}"

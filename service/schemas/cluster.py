@@ -66,6 +66,7 @@ class ScaleUpFields(Wire):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
+        """Raises ValueError unless exactly one of domain and torus is given."""
         if (self.domain is None) == (self.torus is None):
             raise ValueError("needs either domain or torus")
         return self
@@ -108,12 +109,13 @@ class ChipFields(Wire):
     @field_validator("peak_tflops")
     @classmethod
     def _has_16_bit_peak(cls, peaks: dict[Dtype, Tflops]) -> dict[Dtype, Tflops]:
+        """Raises ValueError where the chip has a peak in neither bf16 nor fp16."""
         if not {"fp16", "bf16"} & peaks.keys():
             raise ValueError("needs bf16 or fp16")
         return peaks
 
     def build(self, id_: str) -> Chip:
-        """Raises Invalid where the chip has no links."""
+        """Returns the chip under this id. Raises Invalid where it has no links."""
         if self.scale_up is None:
             rule = "is required, unless a cluster of the chip has levels or torus"
             raise Invalid("scale_up", None, rule)
@@ -149,6 +151,8 @@ class ClusterSize(Wire):
     usd_per_chip_hour: Price | None = None
 
     def build(self, chip: Chip, fabric: Fabric) -> Cluster:
+        """Returns this part of the fabric as a cluster, with the overrides that the request gives.
+        Raises Invalid where the fabric cannot join so many chips."""
         self._require_torus_for_shape(fabric)
         num_chips = self.num_chips
         if num_chips is None and self.torus_shape is not None:
@@ -180,6 +184,7 @@ class ClusterSize(Wire):
         return cluster
 
     def _require_torus_for_shape(self, fabric: Fabric) -> None:
+        """Raises Invalid where a torus shape or a domain size does not suit the kind of fabric."""
         if self.torus_shape is not None:
             if fabric.torus is None:
                 raise Invalid(
@@ -216,13 +221,16 @@ class ClusterFields(ClusterSize):
 
     @property
     def chip_with_links(self) -> str | ChipFields:
-        """The chip; where its data sheet names no links, with the innermost ones of the cluster."""
+        """Returns the chip. If its data sheet names no links, it gets the innermost ones of the
+        cluster."""
         if not isinstance(self.chip, ChipFields) or self.chip.scale_up is not None:
             return self.chip
         links = self._innermost_links()
         return self.chip if links is None else self.chip.model_copy(update={"scale_up": links})
 
     def _innermost_links(self) -> ScaleUpFields | None:
+        """Returns the torus or the first level as links of a chip; None where the cluster has
+        neither."""
         if self.torus is not None:
             return ScaleUpFields(gb_s_per_chip=self.torus.gb_s_per_link, torus=self.torus)
         if self.levels is None:
@@ -235,6 +243,8 @@ class ClusterFields(ClusterSize):
         )
 
     def fabric(self, chip: Chip) -> Fabric:
+        """Returns the fabric that the request describes, or the chip's own. Raises Invalid where
+        the first level is no larger than a slice of the torus."""
         if self.levels is None and self.torus is None:
             return chip.fabric
         inner_size = self.levels[0].size if self.levels else None
@@ -252,9 +262,9 @@ class ClusterFields(ClusterSize):
 
 
 def require_memory(field: str, usable_memory_gib: float, memory_gb: float) -> None:
-    """Raise Invalid for `field` where a chip has more usable memory than its data sheet can mean.
+    """Raises Invalid for `field` where a chip has more usable memory than its data sheet can mean.
 
-    By GB vendors mean 1e9 bytes or 2^30: the larger one is what there can be.
+    Vendors mean either 1e9 or 2^30 bytes by GB. The larger one is taken as the limit.
     """
     if usable_memory_gib > memory_gb:
         units = "whether by GB the data sheet means 2^30 bytes, as GiB are, or 1e9"
@@ -263,7 +273,7 @@ def require_memory(field: str, usable_memory_gib: float, memory_gb: float) -> No
 
 
 def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
-    """Returns the fabric with this bandwidth, per chip, on all levels beyond the scale-up
+    """Returns the fabric with this bandwidth in GB/s per chip on all levels beyond the scale-up
     domain."""
     outer = fabric.levels[len(fabric.scale_up) :]
     if not outer:
@@ -273,6 +283,8 @@ def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
 
 
 def cluster_union_tag(value: object) -> str:
+    """Returns the tag of the form in which a cluster is written: a preset, or a chip and its
+    links."""
     if isinstance(value, Mapping):
         has_fields = "preset" not in value and bool({"chip", "levels", "torus"} & value.keys())
     else:
@@ -281,6 +293,8 @@ def cluster_union_tag(value: object) -> str:
 
 
 def reject_name(value: object) -> object:
+    """Returns the value unchanged. Raises ValueError for a bare name, which needs a number of chips
+    beside it."""
     if isinstance(value, str):
         raise ValueError(
             'must be an object: {"preset": …, "num_chips": …}, or the chip and its links'

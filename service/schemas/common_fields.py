@@ -9,8 +9,7 @@ from pydantic import BaseModel
 
 
 def common_fields(source: object, form: type[BaseModel], kind: type) -> dict[str, Any]:
-    """Returns what `source`, a form or a value, holds in the fields that both the form and the
-    dataclass `kind` have. What differs between the two, in name or in meaning, is left to the
-    caller."""
+    """Returns the values of those fields that both the schema `form` and the dataclass `kind` have.
+    `source` is an instance of either."""
     shared = {field.name for field in fields(kind)} & form.model_fields.keys()
     return {name: getattr(source, name) for name in form.model_fields if name in shared}

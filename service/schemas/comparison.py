@@ -29,6 +29,7 @@ class Side(Wire):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
+        """Raises ValueError where both a layout and constraints are given."""
         if self.layout is not None and self.constraints is not None:
             raise ValueError("give either layout or constraints")
         return self
@@ -38,7 +39,8 @@ AnySide = TypeVar("AnySide", bound=Side)
 
 
 def _in_sequences(side: AnySide, info: ValidationInfo) -> AnySide:
-    """Returns the side with its micro-batches in sequences, which it may give in tokens."""
+    """Returns the side with its micro-batches counted in sequences, which may be given in
+    tokens."""
     parts = {
         name: in_sequences(part, info, f"{info.field_name}.{name}")
         for name in ("layout", "constraints")
@@ -78,6 +80,7 @@ class ComparisonAnswer(Grounds):
 
     @classmethod
     def of(cls, comparison: Comparison, cluster: Cluster, grounds: dict[str, Any]) -> Self:
+        """Returns the comparison as an answer. `grounds` are the fields of Grounds."""
         values = asdict(comparison)
         for side in ("first", "second"):
             values[side] = CandidateAnswer.of(getattr(comparison, side), cluster)

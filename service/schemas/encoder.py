@@ -53,7 +53,8 @@ class EncoderFields(ImageFields):
     """Parameters of the encoder beside layers and patch embedding: positions, biases, norms."""
 
     def build(self) -> Encoder | None:
-        """None without tokens of images. Raises Invalid where fields contradict each other."""
+        """Returns the encoder; None where a sequence has no image tokens. Raises Invalid where
+        fields contradict each other."""
         if not self.tokens_per_sequence:
             return None
         layers = list[Layer]()
@@ -74,6 +75,8 @@ class EncoderFields(ImageFields):
         return Encoder(**common_fields(self, EncoderFields, Encoder) | converted)
 
     def _layer(self, group: LayerGroup) -> Layer:
+        """Returns a layer of the encoder with bidirectional attention. Raises Invalid unless it has
+        attention and an MLP, and nothing else."""
         layer = group.build(self.hidden_size, 1)
         if layer.attention is None or layer.dense is None or layer.recurrence or layer.moe:
             raise Invalid("", None, "must have attention and an mlp, and nothing else")

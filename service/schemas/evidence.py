@@ -64,6 +64,7 @@ class PublishedRun(Wire):
 
     @property
     def chip(self) -> str:
+        """Returns the id of the run's chip in the catalogue."""
         if isinstance(self.cluster, ClusterPreset):
             return catalogue.fabric_chip(self.cluster.preset)
         return str(self.cluster.chip)
@@ -73,6 +74,8 @@ class PublishedRun(Wire):
         return self.active_parameters < self.parameters
 
     def traits(self) -> RunTraits:
+        """Returns the features by which runs are compared with a question: hardware, software, size
+        and degrees."""
         layout = self.layout
         workload = self.workload
         cluster = self.cluster
@@ -94,7 +97,8 @@ class PublishedRun(Wire):
         )
 
     def question(self, software_year: float) -> Question:
-        """Returns the question that the run answers, with software as old as the run."""
+        """Returns the question that the run answers. `software_year` is the date of the newest
+        software, from which the age of the run's own follows."""
         age = age_years(self.date, software_year) if self.date else 0.0
         stack = self.stack.model_copy(update={"age_years": age})
         stack.model_fields_set.add("age_years")
@@ -133,6 +137,8 @@ class EvidenceQuery(ListQuery):
 
     @model_validator(mode="after")
     def _require_one_subject(self) -> Self:
+        """Raises Invalid where several answers are named, an answer is named beside other fields,
+        or a field lacks the one that it needs."""
         linked = [
             name
             for name in ("recommendation_id", "prediction_id")
@@ -247,6 +253,7 @@ class EvidenceShown(Document):
 
     @classmethod
     def of(cls, answer: EvidenceAnswer) -> Self:
+        """Returns a published run in brief."""
         return cls.model_validate(
             {
                 **answer.model_dump(include={"id", "date", "distance", "residual"}),

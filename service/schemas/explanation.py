@@ -46,6 +46,8 @@ class ToldRun(Patience):
 
     @model_validator(mode="after")
     def _require_log_or_figures(self) -> Self:
+        """Raises Invalid where figures stand beside a log, from which they are read, or a run that
+        did not fail has neither."""
         if self.log is not None:
             for name in ("measured", "memory"):
                 if getattr(self, name) is not None:
@@ -67,6 +69,7 @@ class ExplanationRequest(RunSubject, ToldRun):
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
+        """Raises Invalid where neither a log, an answer nor a description says what ran."""
         if self.log is None:  # a log may say what ran
             self.require_one_subject()
         return self

@@ -47,6 +47,7 @@ class GridFields(Wire):
 
     @model_validator(mode="after")
     def _size(self) -> Self:
+        """Raises ValueError for a grid without an axis, or with too many points."""
         sizes = [len(values) for values in self.axes().values()]
         if not sizes:
             raise ValueError("must vary at least one axis")
@@ -55,6 +56,7 @@ class GridFields(Wire):
         return self
 
     def axes(self) -> dict[str, list[float]]:
+        """Returns the values of each axis that is varied, without repeats."""
         return {
             name: list(dict.fromkeys(values))
             for name in GridFields.model_fields
@@ -97,6 +99,8 @@ class PointAnswer(Document):
 
     @classmethod
     def of(cls, point: Point, tolerance: float, *, on_torus: bool) -> Self:
+        """Returns a point of the frontier. The gap and its interval are None unless layouts with
+        and without a pipeline exist."""
         has_both = point.gap is not None and None not in (point.without_s, point.with_s)
         gap = point.gap if has_both else None
         low, high = (None, None) if gap is None else gap_interval(gap, point.gap_spread)

@@ -37,6 +37,7 @@ class LaunchAnswer(Document):
 
     @classmethod
     def of(cls, configuration: LaunchConfiguration) -> Self:
+        """Returns the configuration as an answer. Its command is a list of words."""
         return cls(
             format=configuration.format,
             framework=configuration.framework,

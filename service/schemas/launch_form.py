@@ -42,7 +42,7 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)
 
 
 def _union_tag(value: object) -> str:
-    """Returns the tag by which pydantic validates arguments in the form that they have."""
+    """Returns the tag of the form in which arguments are written: an object, a list or a text."""
     if isinstance(value, Mapping):
         return f"{TAG_PREFIX}document"
     return f"{TAG_PREFIX}list" if isinstance(value, list) else f"{TAG_PREFIX}text"
@@ -57,7 +57,8 @@ Arguments = Annotated[
 
 
 def _own_name(name: object) -> object:
-    """Returns the name of a format, which may be given as that of a stack."""
+    """Returns the name of a launch format. The name of a stack stands for the format that it
+    reads."""
     format_ = format_named(name) if isinstance(name, str) else None
     return name if format_ is None else format_.name
 
@@ -98,12 +99,15 @@ class LaunchForm(Wire):
     @field_validator("arguments")
     @classmethod
     def _is_short(cls, arguments: Any) -> Any:
+        """Raises ValueError for arguments of too many characters."""
         if arguments is not None and len(_text(arguments)) > MAX_CHARACTERS:
             raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all")
         return arguments
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
+        """Raises ValueError for a launch that says nothing, has settings without a format, has a
+        wrong variable name, or is too long."""
         if not self.arguments and self.settings is None:
             raise ValueError("needs arguments, or settings as an answer has them")
         if self.settings is not None and self.format is None:
@@ -119,19 +123,20 @@ class LaunchForm(Wire):
 
     @cached_property
     def beside(self) -> LaunchFiles:
-        """Files that are sent beside the text, or stand in it beside the command, with their
-        secrets masked."""
+        """Returns the files that are sent beside the text, or that the text contains beside its
+        command, with their secrets masked."""
         return self._opened[1]
 
     @cached_property
     def text(self) -> str:
-        """The launch as one text, however it was given, with its secrets masked, so that no
-        answer can repeat them. For an object that describes a job it is the command that the job
-        starts."""
+        """Returns the launch as one text with its secrets masked, so that no answer can repeat
+        them. For an object that describes a job, it is the command that the job starts."""
         return self._opened[0]
 
     @cached_property
     def _opened(self) -> tuple[str, LaunchFiles]:
+        """Returns the command and the files beside it, taken out of the job that contains them.
+        Secrets are masked."""
         texts = {name: mask_secrets(text) for name, text in self.files.items()}
         environment = {
             name: mask_secrets(f"{name}={value}").partition("=")[2]
@@ -142,6 +147,8 @@ class LaunchForm(Wire):
 
     @property
     def _launch_text(self) -> str:
+        """Returns the launch as one text, written from `settings` where the request gives these.
+        Secrets are not masked yet."""
         if self.settings is None or self.format is None:
             return _text(self._in_variables())
         to_words = FORMATS[self.format].words
@@ -151,7 +158,8 @@ class LaunchForm(Wire):
         return _text(self.arguments or to_words(self.settings))
 
     def _in_variables(self) -> Any:
-        """Returns the arguments. In a list, variables are put in as Kubernetes does: $(TP)."""
+        """Returns the arguments. In a list, $(NAME) is replaced by the variable's value, as
+        Kubernetes does."""
         if not isinstance(self.arguments, list):
             return self.arguments or ""
         return [
@@ -161,12 +169,13 @@ class LaunchForm(Wire):
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """Returns the arguments of a script, --name value, by name."""
+    """Returns the arguments of a script by name: ["--tp", "8"] gives {"tp": "8"}."""
     names = [word.removeprefix("--") for word in words[::2]]
     return dict(zip(names, words[1::2], strict=False))
 
 
 def _text(arguments: Any) -> str:
+    """Returns arguments as one text: a list as a command line, and an object as JSON."""
     if isinstance(arguments, str):
         return arguments
     if isinstance(arguments, list):
@@ -175,8 +184,8 @@ def _text(arguments: Any) -> str:
 
 
 def _shell_words(item: str) -> str:
-    """Returns an item of a list of arguments as a shell would be told it: as one word, unless it
-    has a flag and a value in one item."""
+    """Returns an item of a list of arguments as one shell word. An item that holds a flag and its
+    value, such as "--tp 8", stays two words."""
     return item if _FLAG_WITH_VALUE.match(item) else shlex.quote(item)
 
 

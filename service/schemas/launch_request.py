@@ -31,6 +31,8 @@ Part = dict[str, Any]
 
 
 def _model_tag(value: object) -> str:
+    """Returns the tag of the form in which a model is written. An object that is no whole model is
+    a part of one, which completes what the launch says."""
     if isinstance(value, HuggingFaceConfig) or is_config(value):
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):
@@ -98,6 +100,7 @@ class LaunchedSide(Side):
 
     @model_validator(mode="after")
     def _launch_alone(self) -> Self:
+        """Raises ValueError for a launch beside a layout or constraints."""
         if self.launch is not None and (self.layout is not None or self.constraints is not None):
             raise ValueError("give either launch, layout or constraints")
         return self
@@ -115,13 +118,15 @@ class LaunchedComparisonRequest(QuestionParts, Patience):
 
 
 def request_tag(value: object) -> str:
-    """Returns the form that a request has: with a launch, if it has one itself or on a side."""
+    """Returns the tag of a request: "launched" if it has a launch itself or on one of two sides,
+    and else "plain"."""
     parts = [value, *(_member(value, side) for side in ("first", "second"))]
     has_launch = any(_member(part, "launch") is not None for part in parts)
     return f"{TAG_PREFIX}launched" if has_launch else f"{TAG_PREFIX}plain"
 
 
 def _member(value: object, name: str) -> Any:
+    """Returns a member of an object or a field of a model; None where there is none."""
     if isinstance(value, Mapping):
         return value.get(name)
     return getattr(value, name, None) if isinstance(value, BaseModel) else None

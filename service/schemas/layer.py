@@ -44,7 +44,8 @@ class LayerFields(Wire):
     """Mixer and network read a weighted sum of what groups of layers before put out (Kimi K3)."""
 
     def build(self, hidden_size: int, residual_streams: int) -> Layer:
-        """Raises Invalid where fields contradict each other."""
+        """Returns the layer. `residual_streams` is the model's number of parallel residual streams.
+        Raises Invalid where fields contradict each other."""
         layer = self._parts(hidden_size)
         num_norms = layer.blocks if self.num_norms is None else self.num_norms
         parallel = self.parallel_blocks
@@ -64,7 +65,8 @@ class LayerFields(Wire):
         )
 
     def _parts(self, hidden_size: int) -> Layer:
-        """Returns the layer with its mixers and its network alone, and defaults for all else."""
+        """Returns the layer with its mixers and its network, and all other fields at their
+        defaults. Raises Invalid for an empty layer, and where there is both an MLP and experts."""
         if self.mlp and self.moe:
             rule = (
                 "is there beside mlp: leave one out; an MLP that every token visits beside experts"

@@ -44,6 +44,8 @@ class LayerRepetition(Wire):
 
 
 def _entry_tag(value: object) -> str:
+    """Returns the tag of the form in which an entry is written: a repetition, a layer, or a
+    name."""
     is_repetition = isinstance(value, LayerRepetition) or (
         isinstance(value, Mapping) and bool({"repeat", "layers"} & value.keys())
     )
@@ -85,7 +87,8 @@ class LayerListFields(Wire):
     @model_validator(mode="before")
     @classmethod
     def _say_layers_once(cls, value: Any) -> Any:
-        """Refuses fields of a model without a list, each with where the list says it."""
+        """Raises ValidationError for fields that describe layers beside the list. Each error says
+        where the list has such a field."""
         if isinstance(value, Mapping):
             given_twice = [name for name in _SAID_BY_LAYERS if name in value]
             if given_twice:
@@ -99,7 +102,7 @@ class LayerListFields(Wire):
         return self.name != UNNAMED
 
     def build(self) -> Architecture:
-        """Raises Invalid where fields contradict each other."""
+        """Returns the architecture. Raises Invalid where fields contradict each other."""
         parts = self._parts()
         total = sum(repeat * sum(_count(form) for _, form in forms) for repeat, forms in parts)
         if total > MAX_LAYERS:
@@ -135,6 +138,8 @@ class LayerListFields(Wire):
             return self.encoder.build() if self.encoder else None
 
     def _parts(self) -> list[_Part]:
+        """Returns (repeat, entries) for each part of the list. An entry is its place in the
+        request, such as "layers[2]", and a layer or the name of one."""
         parts = list[_Part]()
         for index, entry in enumerate(self.layers):
             where = f"layers[{index}]"
@@ -150,7 +155,8 @@ class LayerListFields(Wire):
             return form.build(self.hidden_size, self.residual_streams)
 
     def _require_named_kinds(self, parts: list[_Part]) -> None:
-        """Refuse a name without its kind, and a kind that nothing names."""
+        """Raises Invalid for a name that `layer_kinds` does not have, and for a kind that no entry
+        names."""
         forms = [item for _, forms in parts for item in forms]
         first_uses = {form: where for where, form in reversed(forms) if isinstance(form, str)}
         for name, where in first_uses.items():
@@ -164,8 +170,8 @@ class LayerListFields(Wire):
 
 
 def _require_indexer_before(layers: list[Layer], layer: Layer, where: str) -> None:
-    """Raises Invalid where a layer reads what an indexer chose, and none of those before it, over
-    keys of the same kind, has one of its own."""
+    """Raises Invalid where a layer shares the indexer of an earlier layer, and none of `layers`,
+    which come before it, has one over keys of the same compression."""
     attention = layer.attention
     if attention is None or attention.indexer is None or not attention.indexer.shared:
         return
@@ -214,6 +220,7 @@ _SAID_BY_LAYERS = {
 
 
 def _beside_layers(name: str, value: object) -> InitErrorDetails:
+    """Returns the error of a field given beside the list of layers, in pydantic's form."""
     rule = f"is not given beside layers: {_SAID_BY_LAYERS[name]}"
     error = PydanticCustomError("beside_layers", "{rule}", {"rule": rule})
     return InitErrorDetails(type=error, loc=(name,), input=value)

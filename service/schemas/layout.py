@@ -145,29 +145,31 @@ class LayoutFields(Wire):
         return {name for name in self.model_fields_set if getattr(self, name) is not None}
 
     def field_of(self, knob: str) -> str:
-        """Returns the field in which a knob was given."""
+        """Returns the field of the request that gave a knob: the micro-batch may be given in
+        tokens."""
         in_tokens = knob == "micro_batch" and self.micro_batch_tokens is not None
         return "micro_batch_tokens" if in_tokens else knob
 
     def build(self) -> Layout:
-        """Returns the layout, with the defaults of `Layout` for knobs that are null."""
+        """Returns the layout. Fields that are null take the defaults of `Layout`."""
         fields = self.model_dump(exclude_none=True)
         fields |= {name: tuple(fields[name]) for name in _TUPLES if name in fields}
+        # The models mark every layout whose stages have unequal numbers of layers as balanced.
         if "balanced" not in self.knobs_given and len({*self.layers_per_chunk}) > 1:
             fields["balanced"] = True
         return Layout(**fields)
 
     def with_stack_defaults(self, problem: Problem) -> LayoutFields:
-        """Returns the layout with the stack's own value wherever a knob was left out, and null
-        where it means nothing."""
+        """Returns the layout with the stack's default for every field that was left out. Fields
+        without a meaning, such as a schedule without a pipeline, are null."""
         knobs_given = self.knobs_given | ({"balanced"} if self.layers_per_chunk else set())
         settled = with_stack_defaults(problem, self.build(), knobs_given)
         return LayoutFields.shown(settled, on_torus=problem.cluster.is_torus)
 
     @classmethod
     def summary(cls, layout: object) -> str | None:
-        """Returns a line about a layout of a stored answer; None where the answer is so old that
-        its layout no longer has the form that layouts have now."""
+        """Returns a stored layout in one line; None where it is too old to have the form that
+        layouts have now."""
         try:
             return read_stored(cls, layout).build().summary()
         except (Invalid, ValidationError):
@@ -175,15 +177,16 @@ class LayoutFields(Wire):
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
-        """Returns the layout with every knob, those that mean nothing too."""
+        """Returns the layout with every field, also those that have no meaning for it."""
         knobs = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
         lists = {name: list(knobs[name]) for name in _TUPLES}
         return cls.model_validate({**knobs, **lists})
 
     @classmethod
     def shown(cls, layout: Layout, *, on_torus: bool) -> LayoutFields:
-        """Returns the layout as answers have it: knobs that mean nothing are null. A value that no
-        such layout may have stays, for a rule to refuse."""
+        """Returns the layout as answers have it: fields without a meaning are null, such as a
+        schedule without a pipeline. If such a field is not at its default, it stays, so that a rule
+        can refuse it."""
         meaningless = list[str]() if on_torus else list(TORUS_KNOBS)
         if layout.pp == 1:
             meaningless += ["schedule", "virtual_stages"]
@@ -237,6 +240,7 @@ class ConstraintFields(Wire):
     where a step takes less on fewer. Frontiers and comparisons always use all."""
 
     def build(self) -> Constraints:
+        """Returns the constraints, with the allowed values of each restricted field of a layout."""
         values = {knob: getattr(self, knob) for knob in KNOBS}
         allowed = {
             knob: tuple(value) if isinstance(value, list) else (value,)

@@ -24,6 +24,7 @@ class RecommendedLayoutQuery(LayoutQuery):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
+        """Raises Invalid where both a choice and a rank are given."""
         if self.choice is not None and self.rank is not None:
             raise Invalid("choice", self.choice, "goes without rank")
         return self

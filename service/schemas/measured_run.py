@@ -29,6 +29,7 @@ class _Part(Wire):
     @model_validator(mode="before")
     @classmethod
     def _object(cls, value: Any) -> Any:
+        """Raises ValueError, with an example, for a bare value in place of the object."""
         if isinstance(value, (str, bool, int, float, list)):
             raise ValueError(f"must be an object, such as {cls.EXAMPLE}")
         return value
@@ -50,6 +51,7 @@ class MeasuredMfu(_Part):
 
     @model_validator(mode="after")
     def _one_peak(self) -> Self:
+        """Raises ValueError where the peak is given in two ways."""
         if self.peak_tflops is not None and self.peak_dtype is not None:
             raise ValueError("give peak_tflops or peak_dtype, not both")
         return self
@@ -79,6 +81,7 @@ class Measured(_Part):
 
     @model_validator(mode="after")
     def _require_exactly_one(self) -> Self:
+        """Raises ValueError unless the speed is given in exactly one way."""
         names = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(names) != 1:
             raise ValueError(
@@ -107,6 +110,7 @@ class MeasuredMemory(_Part):
 
     @model_validator(mode="after")
     def _at_least_one(self) -> Self:
+        """Raises ValueError where no figure is given."""
         if self.allocated_gib is None and self.reserved_gib is None:
             raise ValueError("give allocated_gib or reserved_gib, or leave memory out")
         return self
@@ -124,6 +128,7 @@ class MeasuredParts(_Part):
 
     @model_validator(mode="after")
     def _at_least_one(self) -> Self:
+        """Raises ValueError where no part is given."""
         if not self.model_fields_set:
             raise ValueError("give at least one part, or leave parts out")
         return self
@@ -155,7 +160,7 @@ class MeasuredRun(Wire):
     @model_validator(mode="before")
     @classmethod
     def _speed_in_measured(cls, value: Any) -> Any:
-        """Says of a speed that stands beside `measured` where it goes."""
+        """Raises Invalid for a speed outside of `measured`, with an example of where it goes."""
         if isinstance(value, Mapping):
             for name in Measured.model_fields:
                 if name in value:
@@ -165,7 +170,7 @@ class MeasuredRun(Wire):
         return value
 
     def require_consistent(self) -> None:
-        """Raises Invalid where the figures do not go with each other."""
+        """Raises Invalid where the outcome and the figures contradict each other."""
         if self.measured is None and self.outcome == "ok":
             raise Invalid("measured", None, "is required with outcome ok")
         if self.parts is not None and self.measured is None:
@@ -175,7 +180,7 @@ class MeasuredRun(Wire):
         self._require_room()
 
     def _require_room(self) -> None:
-        """Raise where tensors take more than the framework reserved for them."""
+        """Raises Invalid where tensors take more memory than the framework reserved for them."""
         memory = self.memory
         if memory is None or memory.allocated_gib is None or memory.reserved_gib is None:
             return

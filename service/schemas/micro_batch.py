@@ -17,7 +17,9 @@ Part = TypeVar("Part", LayoutFields, ConstraintFields)
 
 def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
     """Returns a layout or constraints with the micro-batch in sequences, which may be given in
-    tokens. They are the field `place` of the request that is being validated."""
+    tokens. `place` is its field in the request, such as "layout", and `info` has the fields
+    validated before it. Raises Invalid where the tokens are no whole sequences, or contradict
+    `micro_batch`."""
     tokens = part.micro_batch_tokens
     if tokens is None or "workload" not in info.data:  # a workload that is wrong is refused as that
         return part
@@ -45,8 +47,8 @@ def _listed(value: int | list[int]) -> list[int]:
 
 
 def _seq_len(workload: WorkloadFields | Mapping[str, Any] | None) -> int | None:
-    """Returns the sequence length of a whole workload, or of the fields that a launch leaves
-    open."""
+    """Returns the sequence length of a workload, which may be whole or only the fields that a
+    launch leaves open. None where it is not given."""
     if isinstance(workload, WorkloadFields):
         return workload.seq_len
     value = workload.get("seq_len") if workload else None
@@ -58,6 +60,7 @@ def _at_its_field(part: Part, info: ValidationInfo) -> Part:
 
 
 def layouts_in_sequences(layouts: list[LayoutFields], info: ValidationInfo) -> list[LayoutFields]:
+    """Returns the layouts with their micro-batches in sequences."""
     return [
         in_sequences(layout, info, f"{info.field_name}[{i}]") for i, layout in enumerate(layouts)
     ]

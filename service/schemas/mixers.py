@@ -101,7 +101,8 @@ class AttentionFields(Wire):
     """Queries see the keys, or pooled keys, that it chooses (DeepSeek-V3.2)."""
 
     def build(self, hidden_size: int) -> Attention:
-        """Raises Invalid where fields contradict each other."""
+        """Returns the attention of a layer of this width. Raises Invalid where fields contradict
+        each other."""
         self._require_consistent()
         differing = {
             **self._heads(hidden_size),
@@ -113,11 +114,15 @@ class AttentionFields(Wire):
 
     @property
     def _output_bias(self) -> bool:
+        """Returns whether the output projection has a bias. Unless it is given, it follows the
+        other projections, except with `mla`."""
         if self.attention_output_bias is None:
             return self.attention_bias and self.mla is None
         return self.attention_output_bias
 
     def _require_consistent(self) -> None:
+        """Raises Invalid where a field lacks the one that it needs, contradicts `mla`, or does not
+        divide the heads."""
         for name, required in _ATTENTION_NEEDS.items():
             if getattr(self, name) and not getattr(self, required):
                 rule = f"needs {required}: give it too, or leave {name} out"
@@ -136,7 +141,8 @@ class AttentionFields(Wire):
                 raise Invalid(name, parts, rule)
 
     def _heads(self, hidden_size: int) -> dict[str, Any]:
-        """Returns the numbers of heads and their sizes."""
+        """Returns the numbers of heads, their sizes and the ranks of their projections, by field of
+        Attention. Raises Invalid where the size of a head cannot be derived."""
         heads = self.num_attention_heads
         if mla := self.mla:
             return {
@@ -190,6 +196,7 @@ class Mamba2Fields(Wire):
     """Its output is normalised."""
 
     def build(self) -> Mamba2:
+        """Returns the recurrence. Raises Invalid where the groups do not divide the heads."""
         _require_divisor("num_groups", self.num_groups, self.num_heads)
         return Mamba2(
             **common_fields(self, Mamba2Fields, Mamba2),
@@ -211,7 +218,8 @@ class LinearHeadFields(Wire):
     """`key_head_dim` unless given."""
 
     def heads(self) -> dict[str, int]:
-        """Heads by the names that a Recurrence has for them."""
+        """Returns the numbers of heads and their sizes, by field of Recurrence. Raises Invalid
+        where the key heads do not divide the heads."""
         key_heads = self.num_key_heads or self.num_heads
         _require_divisor("num_key_heads", key_heads, self.num_heads)
         return {
@@ -236,6 +244,8 @@ class DeltaNetFields(LinearHeadFields):
     """Elements that the gate of the output is projected through; null: one matrix."""
 
     def build(self) -> DeltaNet:
+        """Returns the recurrence. Kimi's variant has a decay for each element, the plain one for
+        each head."""
         return DeltaNet(
             **self.heads(),
             conv_kernel=self.conv_kernel,
@@ -287,12 +297,14 @@ class _AnyRecurrence(BaseModel):
 
 
 def _require_kind(value: object) -> object:
+    """Returns the value unchanged. Raises ValidationError for a mapping of an unknown kind."""
     if isinstance(value, Mapping):
         _AnyRecurrence.model_validate(value)
     return value
 
 
 def _recurrence_tag(value: object) -> str:
+    """Returns the tag of the form of a recurrence, by its `kind`."""
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
     tags = {
         "mamba2": "mamba2",

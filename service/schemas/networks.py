@@ -47,7 +47,8 @@ class ExpertFields(Wire):
     """All of them unless given."""
 
     def require_reach(self) -> None:
-        """Raises Invalid where a token's experts are more than there are within its reach."""
+        """Raises Invalid where a token's experts are more than the groups that it may use hold, or
+        the groups do not divide the experts."""
         if self.experts_per_token > self.num_experts:
             rule = f"must be at most num_experts = {self.num_experts}"
             raise Invalid("experts_per_token", self.experts_per_token, rule)
@@ -96,7 +97,7 @@ class LayerMoeFields(ExpertFields):
     (LongCat-Flash). `experts_per_token` counts those that compute."""
 
     def build(self) -> Moe:
-        """Raises Invalid where fields contradict each other."""
+        """Returns the experts of the layer. Raises Invalid where fields contradict each other."""
         shared = self._shared_size
         self._require_consistent(shared)
         groups = self.num_groups
@@ -110,11 +111,14 @@ class LayerMoeFields(ExpertFields):
 
     @property
     def _shared_size(self) -> int:
+        """Returns the intermediate size of all shared experts together; 0 without any."""
         if self.shared_expert_intermediate_size is not None:
             return self.shared_expert_intermediate_size
         return self.num_shared_experts * self.moe_intermediate_size
 
     def _require_consistent(self, shared_size: int) -> None:
+        """Raises Invalid where a field lacks the one that it needs. `shared_size` is the
+        intermediate size of the shared experts."""
         self.require_reach()
         if self.shared_gate and not shared_size:
             rule = "needs a shared expert: give shared_expert_intermediate_size too"

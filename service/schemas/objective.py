@@ -163,7 +163,7 @@ class ChoiceAnswer(Document):
 
     @classmethod
     def of(cls, choice: Choice, place: dict[str, Any], *, on_torus: bool) -> Self:
-        """Returns the answer for one choice; `place` has its `cluster` and `stack`."""
+        """Returns the answer for one place to run. `place` has its `cluster` and `stack`."""
         figures = {
             name: getattr(choice, name) for name in cls.model_fields if hasattr(choice, name)
         }

@@ -41,18 +41,21 @@ class PredictionRequest(PinnedQuestion, Patience):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
+        """Raises Invalid unless exactly one of layout and layouts is given."""
         if (self.layout is None) == (self.layouts is None):
             raise Invalid("layout", None, "give either layout or layouts")
         return self
 
     def layouts_by_field(self) -> dict[str, LayoutFields]:
-        """Returns the layouts by the field of the request in which each stands."""
+        """Returns the layouts by their field in the request, such as "layouts[2]"."""
         if self.layout is not None:
             return {"layout": self.layout}
         return {f"layouts[{index}]": layout for index, layout in enumerate(self.layouts or [])}
 
 
 def _terms(meaning: dict[str, str], unit: str) -> WithJsonSchema:
+    """Returns the JSON schema of an object with a number for each term. `meaning` describes each
+    term."""
     properties = {
         name: {"type": "number", "description": f"{text}; {unit}"} for name, text in meaning.items()
     }
@@ -93,8 +96,8 @@ class Timed(Protocol):
 
 
 def speed_intervals(timed: Timed) -> dict[str, Any]:
-    """Returns the 80% intervals of MFU and of tokens a second. Both are inversely proportional to
-    the step time, so that their lower ends are at its upper end."""
+    """Returns the 80% intervals of MFU and tokens per second. Both are inversely proportional to
+    the step time, so that their lower ends belong to its upper end."""
     slowest = timed.step_time_s / timed.step_time_high_s
     quickest = timed.step_time_s / timed.step_time_low_s
     return {
@@ -187,6 +190,7 @@ class PredictedLayout(Document):
 
     @classmethod
     def of(cls, prediction: Prediction, cluster: Cluster) -> Self:
+        """Returns the prediction as an answer, with the intervals of its speeds."""
         members = {name: getattr(prediction, name) for name in prediction.__dataclass_fields__}
         members["layout"] = LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus)
         members |= speed_intervals(prediction)

@@ -54,6 +54,8 @@ class RecommendationRequest(PinnedQuestion, Patience):
 
     @model_validator(mode="after")
     def _require_consistent_places(self) -> Self:
+        """Raises Invalid where alternatives contradict the allocation, or lack the limit or the
+        number that they depend on."""
         alternatives = self.alternatives
         if self.allocation is not None and (
             alternatives.num_chips or alternatives.up_to_chips is not None
@@ -95,6 +97,7 @@ class CandidateAnswer(Document):
 
     @classmethod
     def of(cls, candidate: Candidate, cluster: Cluster) -> Self:
+        """Returns a layout with its prediction, and its price where the chip has one."""
         prediction = candidate.prediction
         usd_per_hour = cluster.usd_per_hour
         return cls(
@@ -262,6 +265,8 @@ class PipeliningAnswer(Document):
 
     @classmethod
     def of(cls, pipelining: Pipelining, positions: Mapping[Layout, int]) -> Self:
+        """Returns whether pipelining is needed. `positions` has the position of each layout in the
+        answer."""
         best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
         return cls(
             **{

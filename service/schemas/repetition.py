@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 
 def repetitions(sequence: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Returns the sequence as (times, part), one after the other.
+    """Returns the sequence as repeated parts, each (times, part): [1, 2, 1, 2, 3] gives [(2, [1,
+    2]), (1, [3])].
 
-    From the left, each part is the one whose repetition covers most, and the shortest of those that
-    cover as much. What does not repeat is one part, once.
+    From the left, each part is the one whose repetitions cover most items, and the shortest among
+    equals. Items that do not repeat form one part with times = 1.
     """
     items = list(sequence)
     runs: list[tuple[int, list[int]]] = []
@@ -26,8 +27,8 @@ def repetitions(sequence: Sequence[int]) -> list[tuple[int, list[int]]]:
 
 
 def _longest_from(items: list[int], start: int) -> tuple[int, int]:
-    """Returns, of all parts that repeat from `start` on, the one that covers most items: how often
-    it repeats, and its length."""
+    """Returns how often a part repeats from `start` on, and its length, for the part whose
+    repetitions cover most items. (1, 1) where nothing repeats."""
     best = (1, 1)
     for length in range(1, (len(items) - start) // 2 + 1):
         if items[start + length] != items[start]:

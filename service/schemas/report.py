@@ -24,6 +24,8 @@ class ReportSubmission(RunSubject, MeasuredRun):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Raises Invalid unless the run is described in one way, with figures that suit its
+        outcome."""
         self.require_one_subject()
         self.require_consistent()
         return self
@@ -41,6 +43,7 @@ class LaunchedRun(QuestionParts):
 
     @model_validator(mode="after")
     def _no_profile(self) -> Self:
+        """Raises Invalid where a profile is given."""
         if self.profile is not None:
             rule = "must be left out: a report is held against the active version"
             raise Invalid("profile", None, rule)

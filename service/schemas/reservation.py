@@ -26,6 +26,7 @@ class ReservationAnswer(Document):
 
     @classmethod
     def of(cls, reservation: Reservation) -> Self:
+        """Returns the setting that was not understood, with long texts cut off."""
         return cls(
             setting=truncate(reservation.setting, _MOST_CHARACTERS),
             reason=truncate(reservation.reason, _MOST_WORDS),
@@ -34,6 +35,6 @@ class ReservationAnswer(Document):
 
     @classmethod
     def first_of(cls, reservations: Iterable[Reservation]) -> list[Self]:
-        """Returns the first of some reservations, as many as an answer has;
-        `launch_read.unread_count` counts all."""
+        """Returns the first settings that were not understood, as many as an answer lists;
+        `launch_read.unread_count` counts them all."""
         return [cls.of(reservation) for reservation in [*reservations][:_MOST]]

@@ -61,8 +61,8 @@ class RunSubject(Wire):
     runs at most."""
 
     def require_one_subject(self, settled: Collection[str] = ()) -> None:
-        """Raises Invalid unless the run is either linked to an answer or described, and not both.
-        The parts in `settled` are known from elsewhere and need no description."""
+        """Raises Invalid unless the run is either linked to an answer or described. The fields in
+        `settled` are known from elsewhere and need no description."""
         linked = [name for name in LINKS if getattr(self, name) is not None]
         described = [name for name in _QUESTION_FIELDS if getattr(self, name) is not None]
         if len(linked) > 1:

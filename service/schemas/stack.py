@@ -169,8 +169,8 @@ class StackFields(Wire):
     launches are slower, and switches are set as tuned recipes set them then, unless given."""
 
     def changes(self) -> dict[str, object]:
-        """Returns the fields that were given. A null says nothing, except for `node_limit`: that
-        there is no limit."""
+        """Returns the fields that were given. A null counts as not given, except for `node_limit`,
+        where it means no limit."""
         given = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
         return {
             name: value
@@ -179,7 +179,10 @@ class StackFields(Wire):
         }
 
     def build(self, base: Stack) -> Stack:
+        """Returns the catalogue's stack `base` as it was in the version or at the age that is
+        given, with the given fields changed. Raises Invalid."""
         changes = {name: as_tuples(value) for name, value in self.changes().items()}
+        # An expert loop says that experts run one after another, unless the request says otherwise.
         if "expert_loop" in changes:
             changes.setdefault("experts_at_once", False)
         version = changes.pop("version", None)
@@ -190,8 +193,9 @@ class StackFields(Wire):
         return changed(as_of(base, year), {"age_years": age_years, **changes})
 
     def _software_year(self, stack_id: str, version: str | None) -> float | None:
-        """When the software was new; None where it is as new as any. Raises Invalid where the
-        version is not known, or is not as old as the request says."""
+        """Returns the date at which the software was new, as a year with a fraction; None where it
+        is the newest. Raises Invalid for an unknown version, or one that contradicts
+        `age_years`."""
         newest = shipped_profile().software_year
         if version is None:
             return newest - self.age_years if self.age_years else None
@@ -204,6 +208,7 @@ class StackFields(Wire):
 
 
 def _union_tag(value: object) -> str:
+    """Returns the tag of the form in which a stack is written: an object, or a name."""
     return (
         f"{TAG_PREFIX}fields" if isinstance(value, (Mapping, StackFields)) else f"{TAG_PREFIX}name"
     )
@@ -216,8 +221,8 @@ StackForm = Annotated[
 
 
 def with_age(form: str | StackFields, years: float) -> str | StackFields:
-    """Returns the stack with this age of its software, unless the form says itself how old it
-    is."""
+    """Returns the stack with software of this age in years, unless the request itself gives an age
+    or a version."""
     fields = StackFields(name=form) if isinstance(form, str) else form
     if not years or fields.age_years is not None or fields.version is not None:
         return form

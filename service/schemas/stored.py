@@ -22,6 +22,6 @@ def read_stored(form: type[Form], document: Any) -> Form:
 
 
 def read_stored_as(adapter: TypeAdapter[Value], document: Mapping[str, Any]) -> Value:
-    """Reads a stored document as `read_stored` does, for a type that is no class of its own, such
-    as a union. Raises ValidationError."""
+    """Returns a stored document as a type that is no class of its own, such as a union. Unknown
+    fields are ignored. Raises ValidationError."""
     return adapter.validate_python(document, extra="ignore")

@@ -54,6 +54,7 @@ class SummaryQuery(ReportFilterQuery):
 
     @model_validator(mode="after")
     def _known_keys(self) -> Self:
+        """Raises Invalid for a key by which reports cannot be grouped."""
         for name in self.keys:
             if name not in get_args(Grouping):
                 known = ", ".join(get_args(Grouping))

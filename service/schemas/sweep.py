@@ -57,6 +57,7 @@ class SweepRequest(Wire):
 
     @model_validator(mode="after")
     def _require_one_stack_source(self) -> Self:
+        """Raises Invalid for a cluster with its own stack beside several listed stacks."""
         for i, cluster in enumerate(self.clusters):
             if cluster.stack is not None and len(self.stacks) > 1:
                 rule = (
@@ -68,6 +69,7 @@ class SweepRequest(Wire):
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
+        """Raises Invalid where the combinations are more than one sweep may have."""
         lengths = [len(combined) for combined in self.lists]
         if math.prod(lengths) > MAX_ITEMS:
             product = " x ".join(str(length) for length in lengths)

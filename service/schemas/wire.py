@@ -32,7 +32,8 @@ class Wire(BaseModel):
 
 
 def reject_boolean(value: object) -> object:
-    """Refuses true and false, which pydantic would accept where 1 and 0 are literals."""
+    """Returns the value unchanged. Raises ValueError for true and false, which pydantic would
+    accept where 1 and 0 are literals."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
@@ -59,7 +60,8 @@ Size = Annotated[int, Field(ge=1, le=2**24)]
 
 
 def _require_date_text(value: object) -> object:
-    """Refuses a number, of which pydantic would guess whether it is seconds or milliseconds."""
+    """Returns the value unchanged. Raises ValueError for a number, of which pydantic would guess
+    whether it counts seconds or milliseconds."""
     if isinstance(value, datetime) or (isinstance(value, str) and _DATE.match(value.strip())):
         return value
     raise ValueError("must be a date and a time of day with a zone, such as 2026-01-31T12:00:00Z")
@@ -82,6 +84,7 @@ class TimeSpan(Wire):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
+        """Raises Invalid where the span ends before it begins."""
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise Invalid(
                 "until", self.until.isoformat(), f"must be after since = {self.since.isoformat()}"

@@ -174,7 +174,8 @@ class WorkloadFields(Wire):
     @model_validator(mode="before")
     @classmethod
     def _batch_in_sequences(cls, given: Any) -> Any:
-        """Sets `global_batch` where the batch is given in tokens."""
+        """Adds `global_batch` in sequences where the batch is given in tokens. A remainder is
+        refused later, by the field that gave it."""
         if not isinstance(given, Mapping) or given.get("global_batch") is not None:
             return given
         tokens, seq_len = given.get("global_batch_tokens"), given.get("seq_len")
@@ -187,6 +188,7 @@ class WorkloadFields(Wire):
     @field_validator("global_batch", mode="before")
     @classmethod
     def _batch_is_given(cls, batch: Any) -> Any:
+        """Raises an error that names both ways in which the batch can be given."""
         if batch is None:
             rule = "is required: give it in sequences, or global_batch_tokens in its place"
             raise PydanticCustomError("missing_batch", rule)
@@ -195,6 +197,8 @@ class WorkloadFields(Wire):
     @field_validator("global_batch_tokens")
     @classmethod
     def _tokens_are_the_batch(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+        """Raises ValueError where the tokens are no whole sequences, or contradict
+        `global_batch`."""
         if tokens is None or not {"seq_len", "global_batch"} <= info.data.keys():
             return tokens
         seq_len, batch = info.data["seq_len"], info.data["global_batch"]
