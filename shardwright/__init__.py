@@ -65,8 +65,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name where it is asked for: httpx takes longer to import than a hook has, which
-    may need no more than a name of an exception."""
+    """Imports a public name when it is first asked for. Importing httpx takes longer than a hook
+    has, and a hook may need only the name of an exception."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"shardwright.client.{_MODULES.get(name, 'errors')}"), name)

@@ -63,7 +63,7 @@ _IN_ADDRESS = re.compile(r"(://[^\s/:@'\"]{0,99}:)[^\s/@'\"]{1,500}(?=@)")
 
 
 def mask_secrets(text: str) -> str:
-    """Returns the text with a mask in the place of every secret."""
+    """Returns the text with a mask in place of every secret."""
     text = _PRIVATE_KEY.sub(MASK, text)
     text = _AUTHORIZATION.sub(rf"\1{MASK}", text)
     text = _IN_ADDRESS.sub(rf"\1{MASK}", text)
@@ -81,8 +81,8 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_items(items: Sequence[object]) -> list[object]:
-    """Returns the items of a list, such as that of arguments, with a mask in the place of every
-    secret."""
+    """Returns the items of a list, such as command-line arguments, with a mask in place of every
+    secret. An item after a flag such as --wandb-api-key is one."""
     masked: list[object] = []
     flag = ""
     for item in items:
@@ -104,8 +104,8 @@ def names_secret(name: str) -> bool:
 
 
 def _may_have_secret(text: str, named: re.Match[str]) -> bool:
-    """Returns whether a name is that of a secret, and has a value. Only a flag has its value behind
-    a space."""
+    """Returns whether the name that ends in `named` is that of a secret with a value behind it. A
+    space joins a value to a flag only; any other name needs a mark such as "=" or ":" between."""
     before = _NAME.search(text[max(named.start() - _MOST_OF_NAME, 0) : named.start()])
     name = (before.group() if before else "") + named.group().removesuffix(named["join"])
     is_joined = any(mark in named["join"] for mark in "=:.")
@@ -113,8 +113,9 @@ def _may_have_secret(text: str, named: re.Match[str]) -> bool:
 
 
 def _masked(named: re.Match[str], value: str) -> str:
-    """Returns the mask in the quotes that a value had; of a value that is a number in JSON, in
-    those of its name. A value that tells nothing is left as it is."""
+    """Returns the mask, in the quotes of the value, or in those of its name where a JSON value has
+    none. A number is no secret unless it is a password, and a placeholder such as $TOKEN never is:
+    both are returned unchanged."""
     bare = value.strip("\\\"'")
     is_number = _NUMBER.fullmatch(bare) and not named.group().lower().startswith("pass")
     if is_number or _NO_SECRET.match(bare):

@@ -45,7 +45,7 @@ def _format(answer: dict[str, Any]) -> str:
 
 
 def _show(output: Output, answer: dict[str, Any]) -> None:
-    """Print a recommendation for people: the layout to launch, then the reasons."""
+    """Prints a recommendation for people: the layout to launch, then the reasons."""
     recommended = answer["layouts"][answer["recommended"]]["prediction"]
     step = interval(
         recommended["step_time_s"],

@@ -62,7 +62,8 @@ def check(
 
 
 def launch_request(script: str, format_: str | None) -> dict[str, Any]:
-    """Returns a request with the launch of a script, and the files that lie beside it."""
+    """Returns a request with the launch of a script and the files beside it that it names. `script`
+    is a path, or "-" for standard input."""
     text = script_of(script)
     folder = Path.cwd() if script == "-" else Path(script).parent
     files = files_beside(text, folder)
@@ -70,7 +71,7 @@ def launch_request(script: str, format_: str | None) -> dict[str, Any]:
 
 
 def show_check(output: Output, answer: dict[str, Any]) -> None:
-    """Print a check for people: the verdict first."""
+    """Prints a check for people, the verdict first."""
     kind, title = _VERDICTS.get(answer["verdict"], ("open", answer["verdict"].upper()))
     output.headline(kind, title, answer["summary"])
     prediction, fits = answer.get("prediction"), answer.get("fits")
@@ -105,7 +106,7 @@ def show_check(output: Output, answer: dict[str, Any]) -> None:
 
 
 def _value_words(value: Any) -> str:
-    """Return a value as a script has it: a flag without a value is set or not."""
+    """Returns the value of a setting in words: "set" or "not set" for a flag without a value."""
     if value is None or value is False:
         return "not set"
     return "set" if value is True else str(value)

@@ -51,6 +51,7 @@ def compare(
 
 
 def _terms(answer: dict[str, Any]) -> list[tuple[str, float]]:
-    """Returns the terms of a step in which two layouts differ, the largest difference first."""
+    """Returns the terms of a step in which two layouts differ, in seconds, the largest difference
+    first."""
     differing = [(term, more) for term, more in answer["time"].items() if more]
     return sorted(differing, key=lambda term: -abs(term[1]))

@@ -29,7 +29,7 @@ def evidence(
 
 
 def _row(run: dict[str, Any]) -> list[str]:
-    """Returns a run as a line of the table, with the interval of its prediction."""
+    """Returns a published run as a row of the table, with the interval of its prediction."""
     cluster, measured, predicted = run["cluster"], run["measured"] or {}, run["predicted"] or {}
     seconds = measured.get("step_time_s")
     low, high = predicted.get("step_time_low_s"), predicted.get("step_time_high_s", 0.0)

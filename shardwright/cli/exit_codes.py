@@ -27,7 +27,8 @@ class ExitCode(IntEnum):
 
 
 def of_verdict(verdict: str, *, strict: bool = False) -> ExitCode:
-    """Returns the exit code of a check. A verdict that this client does not know cannot be told."""
+    """Returns the exit code of a check's verdict. A verdict that this client does not know counts
+    as "cannot tell"."""
     codes = {
         "go": ExitCode.OK,
         "go_with_warnings": ExitCode.WARNINGS if strict else ExitCode.OK,

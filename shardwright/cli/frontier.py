@@ -47,7 +47,8 @@ def frontier(
 
 
 def _axis(text: str) -> tuple[str, list[float]]:
-    """Returns an axis of the grid. Raises ValueError where it is none."""
+    """Returns the name and the values of an axis: "domain=8,72" gives ("domain", [8, 72]). Raises
+    ValueError for any other text."""
     name, _, values = text.partition("=")
     number = int if name in _WHOLE else float
     try:
@@ -57,6 +58,8 @@ def _axis(text: str) -> tuple[str, list[float]]:
 
 
 def _row(point: dict[str, Any], axes: list[str]) -> list[str]:
+    """Returns a point as a row of the table: its value on each axis, the step time without and with
+    a pipeline, the gain of a pipeline, and whether one is needed."""
     seconds = [
         "" if point[side] is None else f"{rounded(point[side])} s"
         for side in ("without_s", "with_s")

@@ -26,8 +26,7 @@ class UnreadableFile(Exception):
 
 
 def read_text(name: str) -> str:
-    """Returns the text of a file, or of standard input where the name is "-". Raises
-    UnreadableFile."""
+    """Returns the text of a file, or of standard input for the name "-". Raises UnreadableFile."""
     if name == "-":
         return sys.stdin.read()
     try:
@@ -42,8 +41,8 @@ def file_words(name: str) -> str:
 
 
 def script_of(name: str) -> str:
-    """Returns the text of a job's script, with its secrets masked. Raises UnreadableFile where
-    there is no script in the file."""
+    """Returns the text of a job's script, with its secrets masked. `name` is a path, or "-" for
+    standard input. Raises UnreadableFile where the text is no script."""
     text = read_text(name)
     place = file_words(name)
     if "\0" in text:
@@ -59,11 +58,11 @@ def script_of(name: str) -> str:
 
 
 def files_beside(script: str, folder: Path) -> dict[str, str]:
-    """Returns the files that a script names and that lie beside it, by the names that it has for
-    them.
+    """Returns the text of the files that a script names, by the names that it gives them, with
+    their secrets masked.
 
-    Files that these name in turn are sent too. Only files below the folder are: a script may name
-    whatever it likes.
+    Files that these name in turn are included. Files outside the folder are not: a script may name
+    anything.
     """
     files: dict[str, str] = {}
     texts = [script]
@@ -76,7 +75,7 @@ def files_beside(script: str, folder: Path) -> dict[str, str]:
 
 
 def _files_named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yields the names in a text of files to send, and where they lie."""
+    """Yields the name and the path of each file that a text names and that may be sent."""
     inside = folder.resolve()
     for name in dict.fromkeys(_FILE_NAME.findall(text)):
         path = _beside(name, inside)
@@ -89,8 +88,8 @@ def _files_named_in(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _beside(name: str, folder: Path) -> Path | None:
-    """Returns the file of a name, by its path or by its last steps; None where none lies in the
-    folder."""
+    """Returns the file in the folder that a name stands for; None where there is none.
+    "conf/a.yaml" is also found as "a.yaml", since a script may run in another folder."""
     steps = Path(name).parts
     for start in range(len(steps)):
         path = folder.joinpath(*steps[start:]).resolve()

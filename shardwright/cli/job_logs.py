@@ -16,8 +16,8 @@ _TAIL_BYTES = 7 * 2**20  # with the head half of what a request may have, as JSO
 
 
 def log_of(name: str) -> str:
-    """Returns the log of a file, or of standard input where the name is "-". Raises
-    UnreadableFile."""
+    """Returns the text of a run's log, with its secrets masked. `name` is a path, or "-" for
+    standard input. Raises UnreadableFile."""
     if name == "-":
         text = _head_and_tail(sys.stdin.buffer)
     else:
@@ -32,8 +32,8 @@ def log_of(name: str) -> str:
 
 
 def _head_and_tail(file: BinaryIO) -> str:
-    """Returns the head and the tail of a log. Nodes that crash leave NUL characters in theirs,
-    which a request may not have."""
+    """Returns a log without its middle where it is long. NUL characters, which crashed nodes leave,
+    are removed: a request may not have any."""
     head = file.read(_HEAD_BYTES)
     if file.seekable():
         size = file.seek(0, os.SEEK_END)

@@ -25,7 +25,8 @@ class NoServer(Exception):
 
 @contextmanager
 def local_service() -> Iterator[ClientSettings]:
-    """Serves on a free port of this machine alone while the block runs. Raises NoServer."""
+    """Runs a service on a free port of this machine while the block runs, and yields its address.
+    Raises NoServer where the server is not installed."""
     if importlib.util.find_spec("service") is None:
         raise NoServer("--local needs the server: pip install 'shardwright[server]'")
     import uvicorn

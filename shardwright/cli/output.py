@@ -56,7 +56,8 @@ class Output:
         sys.stdout.write(f"{json.dumps(answer, indent=2, ensure_ascii=False)}\n")
 
     def headline(self, kind: str, title: str, sentence: str) -> None:
-        """Prints what the answer comes to, in a line of its own."""
+        """Prints the result of the command in a line of its own. `kind` chooses its mark and
+        colour."""
         from rich.text import Text
 
         mark, colour = _MARKS[kind]
@@ -64,7 +65,7 @@ class Output:
         self.console.print(line, soft_wrap=False)
 
     def point(self, kind: str, text: str) -> None:
-        """Prints one thing to know, behind its mark."""
+        """Prints one thing to know, behind a mark. `kind` chooses the mark and its colour."""
         from rich.text import Text
 
         mark, colour = _MARKS[kind]
@@ -74,19 +75,19 @@ class Output:
             self.console.print(Text(f"{_INDENT}{line}"))
 
     def more(self, text: str) -> None:
-        """Prints what belongs to the point above."""
+        """Prints a detail of the point above, indented."""
         from rich.text import Text
 
         for line in self._wrapped(text):
             self.console.print(Text(f"{_INDENT}{line}", style="dim"))
 
     def _wrapped(self, text: str) -> list[str]:
-        """Returns the lines of a text behind the column of marks."""
+        """Returns the lines of a text, wrapped to the width that is left behind the marks."""
         width = max(self.console.width - len(_INDENT), _NARROWEST)
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
     def bar(self, name: str, share: float, text: str) -> None:
-        """Prints a share of 1 as a bar, with its numbers behind it."""
+        """Prints a share as a bar, which is red above 1, with a text behind it."""
         from rich.text import Text
 
         filled = round(min(max(share, 0.0), 1.0) * _BAR)
@@ -105,7 +106,7 @@ class Output:
         self.console.print(table)
 
     def failure(self, sentence: str, details: Sequence[str] = ()) -> None:
-        """Prints what went wrong to standard error."""
+        """Prints to standard error what went wrong."""
         from rich.text import Text
 
         self.errors.print(Text.assemble(("error: ", "bold red"), sentence))
@@ -119,7 +120,8 @@ def interval(middle: float, low: float, high: float, unit: str) -> str:
 
 
 def probability(share: float) -> str:
-    """Return a probability in percent. None is shown as certain or impossible, as none is."""
+    """Returns a probability in percent. Near 0 and 1 it is given as a bound, since no prediction is
+    certain."""
     if share > _ALMOST_CERTAIN:
         return f">{_ALMOST_CERTAIN:.0%}"
     if share < 1 - _ALMOST_CERTAIN:
@@ -133,7 +135,8 @@ def rounded(number: float) -> str:
 
 
 def layout_words(layout: Mapping[str, Any]) -> str:
-    """Returns a layout in its degrees, such as "dp_shard=64 tp=2 micro_batch=1 zero_stage=3"."""
+    """Returns the degrees of a layout in a line, such as "dp_shard=64 tp=2 micro_batch=1
+    zero_stage=3"."""
     degrees = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
     parts = [f"{name}={layout[name]}" for name in degrees if layout.get(name, 1) not in (1, None)]
     parts += [

@@ -35,7 +35,8 @@ AsJson = Annotated[
 
 
 def model_part(model: str | None) -> Any:
-    """Returns the model as a request has it: its name, or the document of a config.json."""
+    """Returns the model as a request has it: its name, or the content of the config.json at that
+    path."""
     if model is None or not Path(model).is_file():
         return model
     return json.loads(read_text(model))
@@ -44,8 +45,8 @@ def model_part(model: str | None) -> Any:
 def cluster_part(
     on: str | None, nodes: int | None, gpus_per_node: int | None, chips: int | None
 ) -> dict[str, Any] | None:
-    """Returns the cluster as a request has it; None where no option says it. Raises ValueError
-    where a number of chips has no name of a chip."""
+    """Returns the cluster as a request has it; None where no option gives it. `on` is the name of a
+    chip or cluster. Raises ValueError where there are nodes or chips without a name."""
     if nodes is not None and chips is None:
         chips = nodes * (gpus_per_node or _CHIPS_OF_NODE)
     if on is None:
@@ -68,8 +69,8 @@ def question_parts(
     seq_len: int | None,
     batch: int | None,
 ) -> dict[str, Any]:
-    """Returns the model, the cluster and the workload as a request has them, without those that no
-    option says."""
+    """Returns the model, the cluster and the workload as a request has them. Parts that no option
+    gives are left out."""
     return without_empty(
         model=model_part(model),
         cluster=cluster_part(on, nodes, gpus_per_node, chips),

@@ -86,7 +86,8 @@ def report(
 
 
 def _show(output: Output, stored: dict[str, Any]) -> None:
-    """Print a stored report for people: its id, and the measured beside the predicted step time."""
+    """Prints a stored report for people: its id, and the measured beside the predicted step
+    time."""
     residual = stored.get("residual")
     seconds = (stored.get("measured") or {}).get("step_time_s")
     sentence = "" if seconds is None else f"a step took {rounded(seconds)} s"
@@ -99,8 +100,8 @@ def _show(output: Output, stored: dict[str, Any]) -> None:
 
 
 def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistory | None:
-    """Returns the history that stands in place of a log. Raises ValueError unless there is one of
-    these."""
+    """Returns the history of a run from MLflow or a CSV file; None where a log is given. Raises
+    ValueError unless exactly one of the three is given."""
     if sum(source is not None for source in (log, mlflow, csv)) != 1:
         raise ValueError("say what to report: a LOG, --mlflow RUN or --csv FILE")
     if mlflow is not None:
@@ -109,7 +110,8 @@ def _history(log: str | None, mlflow: str | None, csv: Path | None) -> RunHistor
 
 
 def _label(text: str) -> tuple[str, str]:
-    """Returns a label of the report. Raises ValueError where it has no name."""
+    """Returns the name and the value of a label such as "user=ada". Raises ValueError for any other
+    text."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"--label {text}: say a name and a value, as user=ada")

@@ -55,8 +55,8 @@ class RunHistory:
     outcome: str = "ok"
 
     def report_members(self) -> dict[str, Any]:
-        """Returns the members of a report that say what was measured. Raises NoHistory where
-        neither a metric nor the times of steps tell how long one took."""
+        """Returns the fields of a report that say what was measured: outcome, step time and peak
+        memory. Raises NoHistory where no step time can be told."""
         members: dict[str, Any] = {
             "outcome": self.outcome,
             "measured": {"step_time_s": self.step_time_s()},
@@ -70,8 +70,8 @@ class RunHistory:
         return mask_secrets("".join(f"{name}: {text}\n" for name, text in self.parameters.items()))
 
     def step_time_s(self) -> float:
-        """Returns the median of the step times behind the warm-up, from a metric with such a name
-        or else from when steps were written."""
+        """Returns the median step time after the warm-up, from a metric of step times, or else from
+        the times at which steps were logged. Raises NoHistory where there are too few."""
         for name, points in self.metrics.items():
             match = _STEP_TIME.fullmatch(name)
             if match:
@@ -82,8 +82,7 @@ class RunHistory:
         return _median([*_durations(longest)])
 
     def _peak(self, name: re.Pattern[str]) -> float | None:
-        """Returns the highest value in GiB of a metric with such a name; None where there is
-        none."""
+        """Returns the peak in GiB of the metrics whose name matches; None where none does."""
         values = {
             metric: max(point.value for point in points)
             for metric, points in self.metrics.items()
@@ -92,12 +91,14 @@ class RunHistory:
         if not values:
             return None
         metric, peak = max(values.items(), key=lambda item: item[1])
+        # Trackers log bytes unless the name of the metric gives a unit.
         return peak if "gib" in metric.lower() else peak / _GIB
 
 
 def csv_history(path: Path) -> RunHistory:
-    """Returns the history of a table with a column `_step` or `step`, and for times `_timestamp` or
-    `timestamp` in seconds. Raises NoHistory where it has no steps."""
+    """Returns the history in a CSV file. A column `_step` or `step` has the step, and `_timestamp`
+    or `timestamp` the time in seconds; any other column with numbers is a metric. Raises NoHistory
+    where there are no metrics by step."""
     metrics: dict[str, list[HistoryPoint]] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         for row in csv.DictReader(file):
@@ -114,7 +115,7 @@ def csv_history(path: Path) -> RunHistory:
 
 def mlflow_history(run_id: str) -> RunHistory:
     """Returns the history of a run in the store that MLFLOW_TRACKING_URI names. Raises NoHistory
-    where MLflow is not installed or has no such run."""
+    where MLflow is not installed, or the run is not there or has not ended."""
     try:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
@@ -140,7 +141,8 @@ def mlflow_history(run_id: str) -> RunHistory:
 
 
 def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
-    """Yields the seconds of a step, on average between two points."""
+    """Yields the seconds of one step between each two logged steps, on average where steps between
+    were not logged."""
     timed = sorted(
         (point for point in points if point.at_s is not None), key=lambda point: point.step
     )
@@ -151,6 +153,8 @@ def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
 
 
 def _median(seconds: Sequence[float]) -> float:
+    """Returns the median of the seconds after the warm-up. Raises NoHistory where too few
+    remain."""
     used = [step_s for step_s in seconds[int(len(seconds) * _WARM_UP) :] if step_s > 0]
     if len(used) < _FEWEST:
         raise NoHistory(
@@ -161,6 +165,7 @@ def _median(seconds: Sequence[float]) -> float:
 
 
 def _number(text: str | None) -> float | None:
+    """Returns the number in a text; None where it is not a number."""
     try:
         return float(text or "")
     except ValueError:

@@ -31,8 +31,8 @@ _CURES = {
 
 @contextmanager
 def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterator[Client]:
-    """A client for the block, with a line of progress on a terminal where it is said what is done.
-    What goes wrong in it ends the command with a sentence and an exit code."""
+    """Yields a client for the block. Shows `doing` as progress on a terminal. An error in the block
+    ends the command with a sentence and an exit code."""
     status: AbstractContextManager[Any] = nullcontext()
     if doing is not None:
         status = output.status(doing)
@@ -51,9 +51,8 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
 
 
 def connected(settings: ClientSettings) -> Client:
-    """Returns a client. httpx takes longer to import than all else, and help and completion need
-    none. Its own command line, which brings in rich, it does without where that cannot be
-    imported."""
+    """Returns a client. httpx is imported here because that takes long, and help and completion do
+    not need it. Its own command line, which imports rich, is left out."""
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from shardwright.client.client import Client
 
@@ -62,6 +61,8 @@ def connected(settings: ClientSettings) -> Client:
 
 @contextmanager
 def _settings(*, local: bool) -> Iterator[ClientSettings]:
+    """Yields the settings of the client: those of the environment, or of a service that runs in
+    this process while the block runs."""
     if local:
         with local_service() as settings:
             yield settings
@@ -70,7 +71,8 @@ def _settings(*, local: bool) -> Iterator[ClientSettings]:
 
 
 def _details(problem: Problem) -> list[str]:
-    """Returns the lines below what a problem says first."""
+    """Returns the lines to print below a problem's first sentence: further errors, and what to
+    do."""
     if isinstance(problem, Unauthorized):
         return ["give the key in SHARDWRIGHT_KEY, or in the file that SHARDWRIGHT_KEY_FILE names"]
     cures = dict.fromkeys(_CURES[error.field] for error in problem.errors if error.field in _CURES)
@@ -78,6 +80,7 @@ def _details(problem: Problem) -> list[str]:
 
 
 def _code_of(problem: Problem) -> ExitCode:
+    """Returns the exit code of a problem."""
     if problem.type == NOT_A_TRAINING_JOB:
         return ExitCode.NO_TRAINING_JOB
     is_of_caller = isinstance(problem, (Invalid, NotFound))

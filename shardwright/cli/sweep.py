@@ -49,7 +49,8 @@ def sweep(
 
 
 def _cluster(text: str) -> Any:
-    """Returns a cluster of a sweep. Raises ValueError where its number of chips is none."""
+    """Returns a cluster as a request has it: "h100:64" gives 64 chips of the preset h100. Raises
+    ValueError without a number of chips."""
     name, _, chips = text.partition(":")
     if not chips.isdigit():
         raise ValueError(f"--on {text}: say the chips as well, as {name}:64")
@@ -58,7 +59,8 @@ def _cluster(text: str) -> Any:
 
 @contextmanager
 def _bar(output: Output, total: int) -> Iterator[Any]:
-    """A bar of progress on a terminal; the block calls what it gets after each item."""
+    """Shows a progress bar on a terminal while the block runs. Yields a function that the block
+    calls after each item."""
     from rich.progress import Progress  # which other commands do without
 
     with Progress(console=output.errors, disable=not output.errors.is_terminal) as progress:
@@ -67,6 +69,8 @@ def _bar(output: Output, total: int) -> Iterator[Any]:
 
 
 def _row(item: dict[str, Any]) -> list[str]:
+    """Returns an item of the sweep as a row of the table. An item without a layout has its outcome
+    instead."""
     recommended = item["recommended"]
     layout = item["outcome"]
     step = ""

@@ -38,6 +38,8 @@ class AsyncClient(AsyncRoutes):
         await self._http.aclose()
 
     async def _send(self, call: Call[Answer]) -> Answer:
+        """Returns the answer to a call, sent again after a pause where that may help. Raises
+        ShardwrightError."""
         steps = exchange(call, self.settings, self._http.build_request)
         step = next(steps)
         try:
@@ -50,6 +52,8 @@ class AsyncClient(AsyncRoutes):
     async def _outcome_of(
         self, step: httpx.Request | Pause
     ) -> httpx.Response | httpx.TransportError | None:
+        """Sends a request, and returns the response or the error of the connection; or waits for a
+        pause, and returns None."""
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
@@ -59,7 +63,7 @@ class AsyncClient(AsyncRoutes):
             return error
 
     async def _pages(self, call: Call[Any]) -> AsyncIterator[Any]:
-        """Yields the items of all pages, each fetched when it is needed."""
+        """Yields the items of all pages. A page is fetched when its first item is needed."""
         page = await self._send(call)
         for item in page["items"]:
             yield item
@@ -69,7 +73,8 @@ class AsyncClient(AsyncRoutes):
                 yield item
 
     async def _events(self, call: Call[Any]) -> AsyncIterator[Event]:
-        """Yields the events of a stream until its `end`, taken up again where it was cut off."""
+        """Yields the events of a stream until the one named `end`. A stream that was cut off is
+        continued after the last event received. Raises Unreachable once the retries are used up."""
         reader = EventReader()
         cut_off: httpx.TransportError | None = None
         for _ in range(1 + self.settings.retries):

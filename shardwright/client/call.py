@@ -40,7 +40,8 @@ class Call(Generic[Answer]):
         return replace(self, query={**self.query, "cursor": cursor})
 
     def stream_headers(self, last_id: str | None) -> dict[str, str]:
-        """Returns the headers of a stream, which goes on behind the event of an id."""
+        """Returns the headers of a request for a stream, which continues after the event with this
+        id, or begins where that is None."""
         resumed = {} if last_id is None else {"Last-Event-ID": last_id}
         return {**self.given_headers(), "Accept": self.accept, **resumed}
 

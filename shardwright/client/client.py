@@ -36,6 +36,8 @@ class Client(Routes):
         self._http.close()
 
     def _send(self, call: Call[Answer]) -> Answer:
+        """Returns the answer to a call, sent again after a pause where that may help. Raises
+        ShardwrightError."""
         steps = exchange(call, self.settings, self._http.build_request)
         step = next(steps)
         try:
@@ -48,6 +50,8 @@ class Client(Routes):
     def _outcome_of(
         self, step: httpx.Request | Pause
     ) -> httpx.Response | httpx.TransportError | None:
+        """Sends a request, and returns the response or the error of the connection; or waits for a
+        pause, and returns None."""
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None
@@ -57,7 +61,7 @@ class Client(Routes):
             return error
 
     def _pages(self, call: Call[Any]) -> Iterator[Any]:
-        """Yields the items of all pages, each fetched when it is needed."""
+        """Yields the items of all pages. A page is fetched when its first item is needed."""
         page = self._send(call)
         yield from page["items"]
         while page["next"]:
@@ -65,7 +69,8 @@ class Client(Routes):
             yield from page["items"]
 
     def _events(self, call: Call[Any]) -> Iterator[Event]:
-        """Yields the events of a stream until its `end`, taken up again where it was cut off."""
+        """Yields the events of a stream until the one named `end`. A stream that was cut off is
+        continued after the last event received. Raises Unreachable once the retries are used up."""
         reader = EventReader()
         cut_off: httpx.TransportError | None = None
         for _ in range(1 + self.settings.retries):

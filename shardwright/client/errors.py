@@ -84,7 +84,7 @@ class Problem(ShardwrightError):
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
-        """The values that break rules, where the problem names them."""
+        """Returns the values that break rules; empty where the problem names none."""
         listed = self.document.get("errors") or ()
         return tuple(
             FieldError(str(error.get("field", "")), error.get("value"), str(error.get("rule", "")))
@@ -134,6 +134,6 @@ _KINDS: Mapping[int, type[Problem]] = {
 
 
 def problem_of(document: Mapping[str, Any], status: int, retry_after_s: float | None) -> Problem:
-    """Returns the exception of a problem document that came with a status."""
+    """Returns the exception for a problem document that came with this HTTP status."""
     kind = _KINDS.get(status, Problem)
     return kind({"status": status, **document}, retry_after_s)

@@ -27,7 +27,8 @@ class EventReader:
         """By which a stream that was cut off is taken up again."""
 
     def feed(self, line: str) -> Event | None:
-        """Returns the event that ends with a line; None within one."""
+        """Takes the next line of the stream. Returns the event that an empty line completes, and
+        None for any other line."""
         if not line:
             return self._end()
         name, _, value = line.partition(":")
@@ -41,6 +42,8 @@ class EventReader:
         return None
 
     def _end(self) -> Event | None:
+        """Returns the event that the lines so far make up, and begins a new one; None without
+        data."""
         name, text = self._name, "\n".join(self._data)
         self._name = "message"
         self._data = []
@@ -48,6 +51,7 @@ class EventReader:
 
 
 def _document(text: str) -> Any:
+    """Returns the data of an event as JSON, or as text where it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

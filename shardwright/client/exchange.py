@@ -43,7 +43,8 @@ def exchange(
     build: Callable[..., httpx.Request],
     clock: Callable[[], float] = time.monotonic,
 ) -> Steps:
-    """Yields requests and pauses, is sent the outcome of each, and returns the answer.
+    """Yields requests and pauses, receives the outcome of each through `send`, and returns the
+    answer.
 
     `build` makes a request, as `httpx.Client.build_request` does. Raises Problem where the service
     refuses, and Unreachable, TimedOut or UnreadableAnswer where it does not answer.
@@ -76,15 +77,15 @@ def exchange(
 
 
 def _may_pass(response: httpx.Response) -> bool:
-    """Returns whether another try may get a better answer."""
+    """Returns whether the request may succeed when it is sent again."""
     is_still_running = response.status_code == 409 and "Retry-After" in response.headers
     return response.status_code in _AGAIN or is_still_running
 
 
 def _pause_s(outcome: object, attempts: int) -> float:
-    """Returns the seconds to wait before the next try: as many as the service says, and otherwise
-    more each time. They are drawn at random, so that callers that were refused together do not come
-    back together."""
+    """Returns the seconds to wait before the next try: those that Retry-After names, or else a time
+    that grows with the number of `attempts`. It is partly random, so that callers that were refused
+    together do not come back together."""
     requested_s = retry_after_s(outcome) if isinstance(outcome, httpx.Response) else None
     if requested_s is not None:
         return requested_s
@@ -93,7 +94,8 @@ def _pause_s(outcome: object, attempts: int) -> float:
 
 
 def retry_after_s(response: httpx.Response) -> float | None:
-    """Returns the seconds of Retry-After; None where there is none, or a date."""
+    """Returns the seconds that the Retry-After header names; None where there is no such header, or
+    it holds a date."""
     try:
         return float(response.headers["Retry-After"])
     except (KeyError, ValueError):
@@ -103,8 +105,8 @@ def retry_after_s(response: httpx.Response) -> float | None:
 def _failure(
     outcome: object, last_response: httpx.Response | None, settings: ClientSettings
 ) -> Exception:
-    """Returns the error that the last try ended with. Where the service gave no more answer in
-    time, that is what it said before."""
+    """Returns the error to raise after the last try. Where the service answered before and only the
+    last try was too slow, the earlier refusal says more, and is returned."""
     if last_response is not None and isinstance(outcome, (httpx.Response, httpx.ReadTimeout)):
         return refusal(last_response)
     if isinstance(outcome, httpx.ConnectTimeout) or not isinstance(outcome, httpx.TimeoutException):
@@ -120,7 +122,7 @@ def _failure(
 
 
 def refusal(response: httpx.Response) -> Problem | UnreadableAnswer:
-    """Returns the error of a response that is none with success."""
+    """Returns the error for an unsuccessful response."""
     try:
         document = response.json()
     except ValueError:
@@ -131,7 +133,8 @@ def refusal(response: httpx.Response) -> Problem | UnreadableAnswer:
 
 
 def _answer(call: Call[Any], response: httpx.Response) -> Any:
-    """Returns the content of a response with success. Raises Problem for any other."""
+    """Returns the content of a successful response: JSON, text, or None where it is empty. Raises
+    Problem or UnreadableAnswer."""
     if not response.is_success:
         raise refusal(response)
     if not response.content:
@@ -145,6 +148,7 @@ def _answer(call: Call[Any], response: httpx.Response) -> Any:
 
 
 def _unreadable(response: httpx.Response) -> UnreadableAnswer:
+    """Returns the error for a response that does not come from Shardwright."""
     shown = response.text[:_MOST_SHOWN]
     return UnreadableAnswer(
         f"{response.url} answered {response.status_code} with what is no answer of Shardwright:"

@@ -9,8 +9,7 @@ from shardwright.version import VERSION
 
 
 def http_options(settings: ClientSettings) -> dict[str, Any]:
-    """Returns the options of an httpx client. Proxies are those of the environment, as httpx has
-    them."""
+    """Returns the options of an httpx client. httpx takes proxies from the environment."""
     headers = {"User-Agent": f"shardwright/{VERSION}"}
     if settings.key is not None:
         headers["Authorization"] = f"Bearer {settings.key}"

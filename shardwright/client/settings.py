@@ -43,6 +43,8 @@ class ClientSettings:
 
 
 def _key_in(file: str) -> str | None:
+    """Returns the key in a file; None where the file is empty. Raises ValueError where it cannot be
+    read."""
     try:
         return Path(file).read_text(encoding="utf-8").strip() or None
     except OSError as error:
@@ -52,6 +54,7 @@ def _key_in(file: str) -> str | None:
 
 
 def _url(url: str) -> str:
+    """Returns the URL unchanged. Raises ValueError where it is not an HTTP address."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(
             f"SHARDWRIGHT_URL is {url!r}, which is no address: give it as {DEFAULT_URL}"
@@ -60,6 +63,8 @@ def _url(url: str) -> str:
 
 
 def _seconds(given: str | float) -> float:
+    """Returns the seconds that are given. Raises ValueError where they are not a positive
+    number."""
     try:
         seconds = float(given)
     except ValueError:

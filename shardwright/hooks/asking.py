@@ -31,10 +31,10 @@ Result = TypeVar("Result")
 
 
 def within(budget_s: float, work: Callable[[], Result]) -> Result:
-    """Returns what the work returns, or raises what it raises. Raises TimedOut once the time is up.
+    """Returns the result of `work`, or raises its error. Raises TimedOut after `budget_s` seconds.
 
-    The work goes on in a thread that nobody waits for: looking up the name of a host takes no
-    time-out, and a service that sends a byte a second keeps within that of its socket.
+    The work then goes on in a thread that nobody waits for. A socket's timeout would not suffice:
+    it does not cover the look-up of a host's name, nor a service that sends a byte a second.
     """
     results: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
 
@@ -62,8 +62,9 @@ def post(
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """Returns the answer to one request. Raises Problem where the service refuses, and another
-    ShardwrightError where there is no answer of it. `timeout_s` holds for each wait."""
+    """Returns the answer to one POST. `timeout_s` limits each wait for the connection, and not the
+    whole request. Raises Problem where the service refuses, and another ShardwrightError where it
+    does not answer."""
     request = urllib.request.Request(
         f"{service.url.rstrip('/')}{path}",
         data=json.dumps(body).encode(),
@@ -93,6 +94,7 @@ def _headers(service: ClientSettings) -> dict[str, str]:
 
 
 def _refusal(error: urllib.error.HTTPError) -> ShardwrightError:
+    """Returns the error for an unsuccessful response."""
     try:
         document = json.load(error)
     except ValueError:

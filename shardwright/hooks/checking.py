@@ -21,8 +21,8 @@ _NO_TRAINING = "not-a-training-job"
 def question(
     launch: Mapping[str, Any], *, chip: str | None = None, num_chips: int | None = None
 ) -> dict[str, Any]:
-    """Returns what is asked about a launch. Without a chip, what the launch itself asks its
-    scheduler for says which chips there are."""
+    """Returns the request that checks a launch. Without a chip, the service takes the chips that
+    the launch itself asks its scheduler for."""
     request: dict[str, Any] = {"launch": launch}
     if chip is not None:
         request["cluster"] = {"preset": chip}
@@ -32,16 +32,18 @@ def question(
 
 
 def described(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the launch of a job that an object describes, with its secrets masked: in YAML, each
-    member on a line of its own, by which the service tells such objects."""
+    """Returns an object that describes a job as a launch, with its secrets masked. Each member is a
+    line of YAML, by which the service recognises such objects."""
     lines = (f"{name}: {json.dumps(value)}\n" for name, value in job.items())
     return {"arguments": mask_secrets("".join(lines))}
 
 
 def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
-    """Returns what the service says of a job; within the budget, and without ever raising."""
+    """Returns the result of the check of a job, within the time that the policy allows. Raises
+    nothing: a check that fails is a finding too."""
 
     def ask() -> Any:
+        """Returns the service's answer to the check."""
         body = {**request, "time_limit_s": _SEARCH_S, "store": True}
         return post(policy.service, "/v1/checks", body, timeout_s=policy.budget_s)
 
@@ -54,8 +56,8 @@ def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
 
 
 def _is_not_training(problem: Problem) -> bool:
-    """Returns whether the job is none that the service knows. Most jobs of a cluster are not, and
-    are passed over in silence."""
+    """Returns whether the service sees no training in the job. Most jobs of a cluster are of that
+    kind, and a hook says nothing about them."""
     fields = {error.field for error in problem.errors}
     return problem.type == _NO_TRAINING or "launch.format" in fields
 

@@ -18,8 +18,9 @@ _SAYS = 'echo "$SHARDWRIGHT_CHECK" >&2'
 
 
 def run_answer(request: Mapping[str, Any], policy: HookPolicy) -> tuple[dict[str, Any], Finding]:
-    """Returns the specification of a run with its error, if it is refused, and what was found.
-    Raises KeyError where the request is none for a run."""
+    """Returns the answer to dstack, and what the check found. The answer has the specification of
+    the run, and an error if the run is refused. Raises KeyError where the request has no
+    specification."""
     spec = request["spec"]
     configuration = spec.get("configuration") or {}
     if configuration.get("type") != "task" or not configuration.get("commands"):
@@ -33,7 +34,8 @@ def run_answer(request: Mapping[str, Any], policy: HookPolicy) -> tuple[dict[str
 
 
 def _task(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the run as a task of SkyPilot, which the service reads: commands, nodes and GPUs."""
+    """Returns the run in the form of a SkyPilot task, which the service reads: commands, nodes and
+    GPUs."""
     resources = configuration.get("resources") or {}
     accelerators = _accelerators(resources.get("gpu") or {})
     return {
@@ -45,7 +47,8 @@ def _task(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _accelerators(gpu: Any) -> str | None:
-    """Returns the GPUs of a node, such as H100:8; None where their kind is open."""
+    """Returns the GPUs of a node, such as "H100:8"; None where any kind would do. Of several names
+    the first is taken, and of a range the lower end."""
     if not isinstance(gpu, Mapping) or not gpu.get("name"):
         return None
     names = gpu["name"]
@@ -56,7 +59,8 @@ def _accelerators(gpu: Any) -> str | None:
 
 
 def _variables(env: Any) -> dict[str, str]:
-    """Variables with values: a name alone is one that dstack asks its user for."""
+    """Returns the environment variables that have values. dstack asks its user for the value of one
+    that is only named."""
     if isinstance(env, Mapping):
         return {name: str(value) for name, value in env.items() if isinstance(value, str | int)}
     pairs = (str(assignment).partition("=") for assignment in env or ())
@@ -66,7 +70,7 @@ def _variables(env: Any) -> dict[str, str]:
 def _with_message(
     configuration: Mapping[str, Any], finding: Finding, policy: HookPolicy
 ) -> dict[str, Any]:
-    """Returns a configuration that prints what was found before it runs."""
+    """Returns the configuration with a first command that prints what the check found."""
     variables = {**finding.variables(policy.service.url), "SHARDWRIGHT_CHECK": finding.line(MORE)}
     env = configuration.get("env") or {}
     if isinstance(env, Mapping):

@@ -34,6 +34,8 @@ class Finding:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], enforce: Collection[str]) -> Self:
+        """Returns the finding of a check. `answer` is the service's, and a job is refused if its
+        verdict is in `enforce`."""
         verdict = str(answer["verdict"])
         title = _TITLES.get(verdict, verdict)
         return cls(
@@ -45,25 +47,28 @@ class Finding:
 
     @property
     def mark(self) -> str | None:
-        """The verdict as a comment of Slurm or an annotation has it, `shardwright:go:check-ID`."""
+        """Returns the verdict as a comment of Slurm or an annotation has it, such as
+        "shardwright:go:check-0199c2f4"; None where there was no verdict."""
         if self.verdict is None:
             return None
         return ":".join(filter(None, ("shardwright", self.verdict, self.run_id)))
 
     def variables(self, url: str) -> dict[str, str]:
-        """Returns the variables by which a run finds the service, and the check that it belongs
-        to."""
+        """Returns the environment variables that tell a run where the service is, and which check
+        it belongs to."""
         given = {"SHARDWRIGHT_URL": url, VARIABLE: self.run_id}
         return {name: value for name, value in given.items() if value is not None}
 
     def line(self, more: str) -> str:
-        """Returns all sentences in one line, which ends with where to read more."""
+        """Returns all sentences in one line. `more` is the command or place that tells more, named
+        at the end."""
         where = (f"more: {more}",) if self.verdict is not None else ()
         return "shardwright: " + "; ".join((*self.sentences, *where)) if self.sentences else ""
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Returns the reason of a verdict: the first rule or warning, where there is one."""
+    """Returns the reason of a verdict: the first broken rule, the first warning, or else the
+    summary. A rule with a setting is preferred, since people can look for it."""
     broken: Sequence[Mapping[str, Any]] = answer.get("broken_rules") or ()
     with_setting = [rule for rule in broken if rule.get("setting")]
     if broken:
@@ -76,7 +81,8 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 def _change(change: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Returns the first change as a sentence, in the framework's words where they are known."""
+    """Returns the first change as a sentence, with settings in the framework's names where they are
+    known; empty without a change."""
     if change is None:
         return ()
     settings = change.get("settings") or ()
@@ -88,6 +94,8 @@ def _change(change: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def _setting(setting: Mapping[str, Any]) -> str:
+    """Returns a setting at its new value as a command line has it, or "no NAME" for one to leave
+    out."""
     value = setting["to"]
     if value is True:
         return str(setting["name"])

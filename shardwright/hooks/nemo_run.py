@@ -36,7 +36,8 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
     """The chip of the executor, such as h100; without it, that of its partition."""
 
     def setup(self, task: Partial | Script, executor: Executor) -> None:
-        """Checks a task. Raises Refused only where the administrator has such tasks refused."""
+        """Checks a task and prints what was found. Raises Refused only where the administrator has
+        such tasks refused."""
         if not isinstance(task, Script):
             return
         try:
@@ -55,6 +56,7 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
             executor.env_vars = {**variables, **executor.env_vars}
 
     def _check_task(self, task: Script, executor: Executor, policy: HookPolicy) -> Finding:
+        """Returns what the check of a task finds. Chips are those of the executor's nodes."""
         text = task.inline or _command(task)
         partition = getattr(executor, "partition", None)
         launch = {
@@ -72,7 +74,7 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
 
 
 def _command(task: Script) -> str:
-    """Returns the command of a task; the text of its script where that is one of the shell."""
+    """Returns the command of a task, or the text of its script where that is a shell script."""
     if task.entrypoint in ("bash", "sh") and Path(task.path).is_file():
         return Path(task.path).read_text(encoding="utf-8", errors="replace")
     module = ["-m"] if task.m else []

@@ -43,9 +43,8 @@ class HookPolicy:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Returns the settings of the file, and of the environment where the file is silent. Raises
-        OSError where a file that is named cannot be read, and ValueError for what is wrong in
-        it."""
+        """Returns the settings in the file, and for what it leaves out those of the environment.
+        Raises OSError where a named file cannot be read, and ValueError for a wrong setting."""
         variables = os.environ if environment is None else environment
         path = Path(variables.get("SHARDWRIGHT_HOOKS") or POLICY_FILE)
         is_named = "SHARDWRIGHT_HOOKS" in variables
@@ -57,6 +56,8 @@ class HookPolicy:
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any], environment: Mapping[str, str]) -> Self:
+        """Returns the settings of a parsed file. Raises ValueError for an unknown setting, or a
+        verdict that may not be enforced."""
         unknown = sorted(document.keys() - _NAMES)
         if unknown:
             names = ", ".join(sorted(_NAMES))
@@ -73,13 +74,13 @@ class HookPolicy:
         )
 
     def chip_of(self, names: Iterable[str | None]) -> str | None:
-        """Returns the chip of the first name that the site has a chip for; None where it has
-        none."""
+        """Returns the chip of the first of these names, such as a partition, that the site's table
+        has; None where it has none."""
         return next((self.chips[name] for name in names if name and name in self.chips), None)
 
 
 def _service(document: Mapping[str, Any], environment: Mapping[str, str]) -> ClientSettings:
-    """Returns the address and the key that the file gives, else those of the environment."""
+    """Returns the address and the key that the file gives, or else those of the environment."""
     variables = dict(environment)
     if "url" in document:
         variables["SHARDWRIGHT_URL"] = str(document["url"])

@@ -34,6 +34,9 @@ def policy_server(policy: HookPolicy) -> Starlette:
     """Returns the application that answers schedulers by the administrator's policy."""
 
     def answering(answer: Callable[[bytes, HookPolicy], Response]) -> Any:
+        """Returns an endpoint that calls `answer` with the body of the request in a thread, and
+        refuses bodies that are too long."""
+
         async def endpoint(request: Request) -> Response:
             if int(request.headers.get("content-length", 0)) > _MOST_BYTES:
                 return PlainTextResponse("the request is too long", 413)
@@ -53,6 +56,7 @@ def policy_server(policy: HookPolicy) -> Starlette:
 
 
 def _kubernetes(body: bytes, policy: HookPolicy) -> Response:
+    """Returns the response to an admission review, or a 400 where it cannot be answered."""
     try:
         return JSONResponse(reviewed(json.loads(body), policy))
     except Exception:  # noqa: BLE001 - the API server passes a job whose review fails
@@ -61,6 +65,8 @@ def _kubernetes(body: bytes, policy: HookPolicy) -> Response:
 
 
 def _skypilot(body: bytes, policy: HookPolicy) -> Response:
+    """Returns the response to SkyPilot: the task, changed where the policy allows that, or a 400
+    that refuses it."""
     request = json.loads(body)
     try:
         answer, finding = skypilot.policy_answer(request, policy)
@@ -74,6 +80,7 @@ def _skypilot(body: bytes, policy: HookPolicy) -> Response:
 
 
 def _dstack(body: bytes, policy: HookPolicy) -> Response:
+    """Returns the response to dstack, with the specification as it came where the check fails."""
     request = json.loads(body)
     try:
         answer, finding = dstack.run_answer(request, policy)
@@ -85,6 +92,6 @@ def _dstack(body: bytes, policy: HookPolicy) -> Response:
 
 
 def _tell(caller: str, finding: Finding, more: str) -> None:
-    """Writes down what was found, as the callers show none of it."""
+    """Logs what the check found, because the callers show none of it."""
     if finding.sentences:
         _LOG.info("%s: %s", caller, finding.line(more))

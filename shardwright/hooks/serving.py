@@ -16,7 +16,7 @@ _LOOKS_S = 60.0  # cert-manager renews a certificate days before it ends
 def serve(
     policy: HookPolicy, *, host: str, port: int, certificate: Path | None, key: Path | None
 ) -> None:
-    """Serves until the process is told to stop."""
+    """Serves the hooks until the process is told to stop."""
     config = uvicorn.Config(
         policy_server(policy),
         host=host,
@@ -30,6 +30,7 @@ def serve(
 
 
 async def _serve(server: uvicorn.Server, certificate: Path | None, key: Path | None) -> None:
+    """Serves, and loads a renewed certificate meanwhile."""
     server.config.load()
     renewing = asyncio.create_task(_take_renewed(server, certificate, key))
     try:
@@ -39,7 +40,7 @@ async def _serve(server: uvicorn.Server, certificate: Path | None, key: Path | N
 
 
 async def _take_renewed(server: uvicorn.Server, certificate: Path | None, key: Path | None) -> None:
-    """Loads the certificate again whenever its file changes; connections to come use it."""
+    """Loads the certificate again whenever its file changes. Connections made after that use it."""
     context = server.config.ssl
     if context is None or certificate is None:
         return

@@ -22,8 +22,8 @@ _SAYS = 'echo "$SHARDWRIGHT_CHECK" >&2'
 
 
 def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
-    """Returns what RestfulAdminPolicy takes as the request that goes on, and what was found.
-    Raises ValueError and KeyError where the body is no such request."""
+    """Returns the answer to SkyPilot, the request with its task, and what the check found. Raises
+    ValueError or KeyError where the body is not such a request."""
     request = json.loads(body)
     launch = {"arguments": mask_secrets(request["task"])}
     finding = find(policy, question(launch))
@@ -35,7 +35,7 @@ def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
 
 
 def _with_message(task: str, finding: Finding, policy: HookPolicy) -> str:
-    """Returns a task that prints what was found before it runs."""
+    """Returns the task, in YAML, with a first command that prints what the check found."""
     document = yaml.safe_load(task)
     if not isinstance(document, Mapping) or "run" not in document:
         return task

@@ -82,7 +82,8 @@ def torchrun(
 
 
 def _policy() -> HookPolicy | None:
-    """Returns the administrator's policy; None where it cannot be read, so that the job goes on."""
+    """Returns the administrator's policy. Prints the reason and returns None where it cannot be
+    read, so that the job goes on."""
     try:
         return HookPolicy.read()
     except (OSError, ValueError) as error:
@@ -93,8 +94,8 @@ def _policy() -> HookPolicy | None:
 def _check_launch(
     policy: HookPolicy, words: Sequence[str], j: str, h: str | None, env: Mapping[str, str]
 ) -> Finding:
-    """Returns what a check finds of torchrun with these words. `j` says on how many nodes, and with
-    how many processes on each; `h` names the resource of a node."""
+    """Returns what a check finds of torchrun with these words. `j` is torchx's "NODESxPROCESSES",
+    such as "2x8", and `h` names the resource of a node."""
     nodes, _, per_node = j.rpartition(":")[2].rpartition("x")
     sizes = [f"--nnodes={nodes or 1}", f"--nproc-per-node={per_node}"]
     words = [str(word) for word in mask_items(words)]

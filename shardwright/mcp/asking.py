@@ -20,8 +20,8 @@ _BEARER = "bearer "
 
 @asynccontextmanager
 async def asking(context: Context) -> AsyncIterator[AsyncClient]:
-    """A client for the block, which asks with the key that came over HTTP, and over stdio with that
-    of the environment. What the service refuses becomes an error of the tool."""
+    """Yields a client for the block. Over HTTP it uses the caller's key, and over stdio that of the
+    environment. A refusal of the service becomes a ToolError."""
     try:
         async with AsyncClient(_settings(context)) as client:
             yield client
@@ -33,6 +33,7 @@ async def asking(context: Context) -> AsyncIterator[AsyncClient]:
 
 
 def _settings(context: Context) -> ClientSettings:
+    """Returns the settings of the client, with the caller's key over HTTP."""
     settings = ClientSettings.from_environment()
     headers = context.headers
     if headers is None:

@@ -22,6 +22,7 @@ _MOST_BYTES = 2**24  # what the service takes of a body, most of which are logs
 
 
 def tool_server() -> MCPServer:
+    """Returns the server of the tools. All of them but `report` are marked as only reading."""
     server = MCPServer("shardwright", version=VERSION, instructions=_INSTRUCTIONS)
     for tool in TOOLS:
         is_reading = tool is not report
@@ -35,7 +36,8 @@ def serve_stdio() -> None:
 
 
 def serve_http(host: str, port: int) -> None:
-    """Serves at /mcp. Each request stands alone, so that any number of these may run."""
+    """Serves the tools at /mcp. The server keeps no sessions, so that several processes may share
+    the load."""
     import uvicorn  # which stdio has no use for
 
     application = tool_server().streamable_http_app(

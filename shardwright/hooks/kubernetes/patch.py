@@ -13,8 +13,8 @@ ANNOTATION = "shardwright/check"
 
 
 def patch_of(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> list[dict[str, Any]]:
-    """Returns the operations, none where nothing was found. Variables that are there already stay
-    as they are."""
+    """Returns the operations of the patch; none where there was no verdict. Variables that the job
+    already sets stay as they are."""
     if finding.mark is None:
         return []
     operations = [*_annotation_operations(job, finding.mark)]
@@ -24,15 +24,19 @@ def patch_of(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> li
 
 
 def _annotation_operations(job: Mapping[str, Any], mark: str) -> Iterator[dict[str, Any]]:
+    """Yields the operation that adds the verdict as an annotation. `mark` is that of a finding,
+    such as "shardwright:go:check-0199c2f4"."""
     verdict = mark.partition(":")[2]
     if not (job.get("metadata") or {}).get("annotations"):
+        # A member cannot be added to an object that is not there.
         yield _add("/metadata/annotations", {ANNOTATION: verdict})
     else:
         yield _add(f"/metadata/annotations/{_step(ANNOTATION)}", verdict)
 
 
 def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the parts of a job that have variables, with where they stand."""
+    """Yields the JSON Pointer and the content of each part of a job that may set environment
+    variables."""
     spec = job.get("spec") or {}
     if job["kind"] == "TrainJob":
         if spec.get("trainer"):
@@ -52,6 +56,8 @@ def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
 def _pod_containers(
     path: str, template: Mapping[str, Any]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields the JSON Pointer and the content of each container of a pod template, which lies at
+    `path`."""
     for index, container in enumerate(template["spec"].get("containers") or ()):
         yield f"{path}/spec/containers/{index}", container
 
@@ -59,6 +65,7 @@ def _pod_containers(
 def _variable_operations(
     path: str, container: Mapping[str, Any], variables: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
+    """Yields the operations that add those variables which a container does not set yet."""
     existing = {variable.get("name") for variable in container.get("env") or ()}
     added = [
         {"name": name, "value": value} for name, value in variables.items() if name not in existing

@@ -20,7 +20,8 @@ _LONGEST = 256  # characters of a warning that the API server is sure to hand on
 
 
 def reviewed(review: Mapping[str, Any], policy: HookPolicy) -> dict[str, Any]:
-    """Returns the review with its response. Raises KeyError where it is none."""
+    """Returns the review with its response. Jobs of kinds that train are checked when they are
+    created, and all else is allowed. Raises KeyError where it is no review."""
     request = review["request"]
     job = request.get("object") or {}
     response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
@@ -31,6 +32,8 @@ def reviewed(review: Mapping[str, Any], policy: HookPolicy) -> dict[str, Any]:
 
 
 def _response(job: Mapping[str, Any], finding: Finding, policy: HookPolicy) -> dict[str, Any]:
+    """Returns the members of the response that tell what the check found: a refusal, or warnings
+    and a patch."""
     more = f"shardwright check {job['kind'].lower()}.yaml"
     if finding.is_refused:
         message = finding.line(more)
@@ -54,7 +57,7 @@ def _short(warning: str) -> str:
 
 
 def _places(job: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names by which a site may know the chips of a job: labels of nodes, its queue, its
+    """Yields the names by which a site may know the chips of a job: node labels, its queue, its
     runtime and its namespace."""
     yield from _node_labels(job.get("spec"))
     labels = (job.get("metadata") or {}).get("labels") or {}
@@ -63,7 +66,7 @@ def _places(job: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[str]
 
 
 def _node_labels(part: Any) -> Iterator[str]:
-    """Yields the labels of nodes that any pod of a job asks for."""
+    """Yields the values of the node labels that any pod of a job asks for."""
     if isinstance(part, list):
         for item in part:
             yield from _node_labels(item)

@@ -18,6 +18,8 @@ from shardwright.hooks.slurm.job import BatchJob
 
 
 def main() -> None:
+    """Runs the command that the first word names. Any error is told on standard error, and the job
+    goes on."""
     command, *words = sys.argv[1:] or ["help"]
     try:
         if command == "filter":
@@ -34,12 +36,15 @@ def main() -> None:
 
 
 def _check_options(options: str) -> None:
+    """Checks a job by the options that cli_filter gives, as JSON."""
     from shardwright.hooks.slurm.submission import filtered_job
 
     _check(filtered_job(options))
 
 
 def _check(job: BatchJob) -> None:
+    """Checks a job. Prints to standard output what the hook has to do, and to standard error the
+    line for people."""
     from shardwright.hooks.slurm.submission import answer_lines, check
 
     finding = check(job, HookPolicy.read())
@@ -51,6 +56,7 @@ def _check(job: BatchJob) -> None:
 
 
 def _report() -> None:
+    """Reports the job that the environment of EpilogSlurmctld names."""
     from shardwright.hooks.slurm.end import report  # which a check has no use for
 
     stored = report(os.environ, HookPolicy.read())

@@ -29,8 +29,9 @@ class NothingToReport(Exception):
 
 
 def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
-    """Reports the job that the environment of EpilogSlurmctld names, and returns the id of the
-    report. Raises NothingToReport, OSError or ShardwrightError."""
+    """Reports the job that the environment of EpilogSlurmctld names, and returns the report's id.
+    Raises NothingToReport for a job that was not checked or has no log here, and OSError or
+    ShardwrightError."""
     mark = _MARK.search(environment.get("SLURM_JOB_COMMENT", ""))
     if mark is None:
         raise NothingToReport("no check stands in its comment")
@@ -56,8 +57,8 @@ def report(environment: Mapping[str, str], policy: HookPolicy) -> str:
 
 
 def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
-    """Sends a report. Where the log shows another end than the state of the job, such as out of
-    memory, the log is right."""
+    """Sends a report, and returns the answer. If the log contradicts the outcome that Slurm gives,
+    such as with an end out of memory, sends the report again without that outcome."""
     report = {name: value for name, value in body.items() if value is not None}
     path = "/v1/reports/logs"
     headers = {"Idempotency-Key": key}
@@ -72,7 +73,7 @@ def _send(policy: HookPolicy, body: Mapping[str, Any], key: str) -> Any:
 
 
 def _scontrol_line(job_id: str) -> str:
-    """Returns the line that slurmctld has for a job."""
+    """Returns the description of a job by `scontrol show job`, in one line."""
     return subprocess.run(
         ["scontrol", "show", "job", "-o", job_id],
         capture_output=True,

@@ -45,8 +45,8 @@ class BatchJob:
 
     @classmethod
     def of_command(cls, words: Sequence[str]) -> Self:
-        """Returns the job of a command line of sbatch, whose options go before those of the
-        script."""
+        """Returns the job of an sbatch command line. Its options replace those in the script's
+        #SBATCH lines."""
         options, argv = _options_and_words(words)
         job = cls(options, argv)
         header_lines = _HEADER.findall(job.script() or "")
@@ -68,8 +68,8 @@ class BatchJob:
     def question(
         self, script: str, folder: Path, policy: HookPolicy, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Returns what is asked about the job, with the files of the folder that its script
-        names."""
+        """Returns the request that checks the job. Files in the folder that the script names are
+        sent with it, and those variables of the environment that it uses."""
         launch = {
             "arguments": mask_secrets(script),
             "files": files_beside(script, folder),
@@ -78,15 +78,15 @@ class BatchJob:
         return question(launch, chip=self._chip(policy), num_chips=self._num_chips())
 
     def _chip(self, policy: HookPolicy) -> str | None:
-        """Returns the chip that the site has for the names that the job asks for, else the type of
-        GPU in its options."""
+        """Returns the chip of the job: the one that the site's table has for its type of GPU,
+        partition or constraint, or else that type of GPU; None where none of these is given."""
         gpu_options = [self._gpus(name) for name in (*_NODE_OPTIONS, "gpus")]
         types = [gpus["type"] for gpus in gpu_options if gpus and gpus["type"]]
         places = (self.options.get("partition"), self.options.get("constraint"))
         return policy.chip_of([*types, *places]) or next(iter(types), None)
 
     def _num_chips(self) -> int | None:
-        """Returns the number of chips that the options ask for; None where they do not say it."""
+        """Returns the number of chips that the options ask for; None where they do not say."""
         in_all = self._gpus("gpus")
         if in_all:
             return int(in_all["count"])
@@ -99,7 +99,8 @@ class BatchJob:
 
 
 def _options_and_words(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """Returns the options of a command line by their long names, and the words behind them."""
+    """Returns the options at the start of a command line by their long names, and the words after
+    them."""
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
@@ -111,7 +112,8 @@ def _options_and_words(words: Sequence[str]) -> tuple[dict[str, str], Sequence[s
 
 
 def _option(word: str, rest: Iterator[str]) -> tuple[str, str]:
-    """Returns the long name and the value of an option, which may be the next word."""
+    """Returns the long name and the value of an option. Takes the value from `rest` where it is the
+    next word."""
     if word.startswith("--"):
         name, is_joined, value = word[2:].partition("=")
         takes_next = not is_joined and not _SWITCHES.fullmatch(name)
@@ -122,7 +124,8 @@ def _option(word: str, rest: Iterator[str]) -> tuple[str, str]:
 
 
 def _used_variables(text: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of the caller that a script uses and does not set, but for secrets."""
+    """Returns the environment variables that a script uses and does not set. Secrets and Slurm's
+    own variables are left out."""
     names = set(_USED.findall(text)) - set(_ASSIGNED.findall(text))
     return {
         name: mask_secrets(environment[name])

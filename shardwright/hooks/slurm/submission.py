@@ -14,15 +14,16 @@ from shardwright.hooks.slurm.job import BatchJob
 
 
 def filtered_job(options: str) -> BatchJob:
-    """Returns the job of the options that cli_filter gives as JSON, script and command line put
-    together."""
+    """Returns the job of the options that cli_filter gives as JSON. They have those of the script
+    and the command line together."""
     document = json.loads(options)
     argv = document.pop("argv", [])
     return BatchJob({name: str(value) for name, value in document.items()}, argv)
 
 
 def check(job: BatchJob, policy: HookPolicy) -> Finding:
-    """Returns what is found of a job; nothing where its script comes through a pipe."""
+    """Returns what the check of a job finds; an empty finding where its script comes through a
+    pipe."""
     script = job.script()
     if script is None:
         return Finding()
@@ -31,7 +32,7 @@ def check(job: BatchJob, policy: HookPolicy) -> Finding:
 
 
 def answer_lines(job: BatchJob, finding: Finding) -> Sequence[str]:
-    """Returns what the filter and the wrapper read: the comment of the job, which is its owner's
-    where there is one, and whether it is refused."""
+    """Returns the lines that the filter and the wrapper read: "comment" with the mark to set, and
+    "refused" if the job is. The mark is empty where the job's owner has set a comment."""
     mark = "" if "comment" in job.options else finding.mark or ""
     return (f"comment {mark}".rstrip(), *(["refused"] if finding.is_refused else []))
