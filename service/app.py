@@ -184,7 +184,7 @@ def _guarded(settings: Settings) -> tuple[str, ...]:
 
 
 def _guarded_pages(settings: Settings) -> tuple[str, ...]:
-    """Returns the beginnings of the paths of pages that need a session."""
+    """Returns the path prefixes of pages that need a session."""
     return _PAGE_PATHS if settings.require_api_keys else ()
 
 

@@ -51,7 +51,8 @@ class ServiceError(Exception):
     same in the process that asked."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Exception would call the class with the message, where it wants what the message says."""
+        """Returns the pickled form of the error. By default pickle would call the class with the
+        message, but the class takes the values that the message is made of."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
 

@@ -25,12 +25,12 @@ def earliest_id(at: datetime) -> str:
 
 
 def digest(*parts: str) -> str:
-    """SHA-256 of the texts, joined by newlines, in hexadecimal."""
+    """Returns the SHA-256 of the texts, joined by newlines, in hexadecimal."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def run_hash(request: Mapping[str, Any]) -> str:
-    """Digest of a question with its layout. The order of its keys makes no difference."""
+    """Returns the digest of a question with its layout. The order of keys makes no difference."""
     return digest(json.dumps(request, sort_keys=True))
 
 

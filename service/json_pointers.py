@@ -28,7 +28,7 @@ def field_of(location: Sequence[str | int]) -> str:
 
 
 def name_of(location: Sequence[str | int]) -> str:
-    """Returns the name of the field at a location, without where it lies."""
+    """Returns the name of the field at a location, without the names of what contains it."""
     return field_of(location[-1:])
 
 
@@ -38,7 +38,7 @@ def pointer_of(location: Sequence[str | int]) -> str:
 
 
 def location_of(field: str) -> list[str | int]:
-    """Returns the location of a dotted field, such as errors of `models.errors` have."""
+    """Returns the location of a dotted field: ("layers", 3) for "layers[3]"."""
     return [int(step) if step.isdecimal() else step for step in _STEP.findall(field)]
 
 

@@ -10,7 +10,7 @@ def is_loopback(host: str) -> bool:
     """Returns whether only this machine can reach a host's name or address. All addresses of a name
     have to be loopback ones."""
     if not host:
-        return False  # all addresses
+        return False  # an empty host listens on all addresses
     try:
         resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -163,7 +163,8 @@ def misspelt(name: str, known: Iterable[str]) -> list[str]:
 
 
 def words(name: str) -> list[str]:
-    """Returns the words of a name, a count of chips apart."""
+    """Returns the words of a name in lower case. A count of chips, as in 8xH100, is a word of its
+    own."""
     return _WORD.findall(_COUNT.sub(lambda count: f" {count[0]} ", name.lower()))
 
 

@@ -17,7 +17,8 @@ _BESIDE = {"choice": "SHARDWRIGHT_CHOICE", "rank": "SHARDWRIGHT_RANK"}
 
 
 def run_id(kind: str, id_: str) -> str:
-    """Returns the value of SHARDWRIGHT_ID for a job that comes from an answer of this kind."""
+    """Returns the value of SHARDWRIGHT_ID, such as "check-0199c2f4", for a job launched from an
+    answer of this kind."""
     return f"{kind}-{id_}"
 
 

@@ -90,7 +90,7 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
         "memory_rows": memory_rows(recommended),
         "mesh": mesh_of_answer(answer),
         "switches": changed_switches(answer),
-        "learned": answer.get("learned"),  # which answers of an earlier release lack
+        "learned": answer.get("learned"),  # answers of an earlier release lack it
         "most_groups": _MOST_GROUPS,
         "launches": _launches(services, answer),
         "pins": PINS,

@@ -70,7 +70,7 @@ class EvidenceRow:
 
     @property
     def speed(self) -> float:
-        """Tokens a second and chip, as measured."""
+        """Returns the measured tokens per second and chip."""
         return float(self.run["measured"]["tokens_per_s_per_chip"])
 
     @property

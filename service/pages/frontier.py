@@ -86,7 +86,7 @@ def _published(services: Services, body: FrontierRequest) -> list[EvidenceRow]:
     try:
         return fastest_by_chip(services, body.model) if isinstance(body.model, str) else []
     except SHOWN_ERRORS:
-        return []  # the search tells what is wrong
+        return []  # the search itself tells the error
 
 
 @router.get(EVENTS_PATH)

@@ -112,7 +112,7 @@ def _axes(layout: Mapping[str, Any], domain: int) -> Iterator[Axis]:
         degree = layout[name]
         reach = stride * degree
         if degree > 1:
-            # A group that fits into a domain stays in it where groups do not straddle two.
+            # Groups stay inside a domain where their reach divides it: none straddles two.
             inside = reach <= domain and domain % reach == 0
             yield Axis(name, LAYOUT[name].label, degree, stride, reach, inside)
         stride = reach

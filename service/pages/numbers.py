@@ -38,7 +38,7 @@ def usd(value: float) -> str:
 
 
 def gib(value: float) -> str:
-    """Memory to a tenth of a GiB: no prediction of it is more exact."""
+    """Returns memory to a tenth of a GiB: no prediction of it is more exact."""
     return f"{value:,.1f}{_THIN_SPACE}GiB"
 
 
@@ -65,7 +65,7 @@ def probability(value: float) -> str:
 
 
 def signed(text: str, value: float) -> str:
-    """Returns the text of a difference, with a sign in front of what grows too."""
+    """Returns a difference as text, with a plus sign where it is positive."""
     return f"+{text}" if value > 0 else text.replace("-", "−")
 
 

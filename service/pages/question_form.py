@@ -61,7 +61,7 @@ class QuestionForm:
 
     @property
     def query(self) -> dict[str, str]:
-        """The fields that say something, as they stand in the URL."""
+        """Returns the fields that are not empty, as the URL has them."""
         return {name: value for name, value in self.values.items() if value}
 
     def question(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class RunRow:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted step time."""
+        """Returns measured over predicted step time; None where no step time was measured."""
         return self.measured_s and self.measured_s / self.predicted_s
 
 

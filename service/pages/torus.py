@@ -84,7 +84,7 @@ def torus_of(
     lengths = tuple(_length(links, place) for place, _ in rings)
     places = _places(layout, links, [place for place, _ in rings])
     if num_devices < len(places):
-        return None  # of a part of a slice there is no whole picture
+        return None  # a part of a slice is not a whole torus
     ranks = dict[Place, int]()
     for rank, place in enumerate(places):
         ranks.setdefault(place, rank)
@@ -170,7 +170,7 @@ def _links(
         closes = following[dim] == 0
         if length > 1 and (closing[dim] or not closes):
             axis = _outermost_difference(axes, ranks[place], ranks[tuple(following)])
-            # From the last plane to the first is no other picture than to the next.
+            # A link from the last plane to the first is drawn as one to the next plane.
             yield Link(_ALONG[dim], axis, closes and _ALONG[dim] != "deep")
 
 

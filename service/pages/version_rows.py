@@ -34,7 +34,8 @@ class VersionRow:
 
     @property
     def unseen(self) -> Mapping[str, Any] | None:
-        """The errors of step times on runs that the calibration did not see."""
+        """Returns the errors of step times on runs that the calibration did not see; None where
+        there are none."""
         return self.calibration and self.calibration["unseen"]
 
     @property

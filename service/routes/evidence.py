@@ -38,7 +38,7 @@ async def list_evidence(
     all as CSV."""
 
     def answer(turn: Turn) -> Response:
-        require_client = turn.bounded_checkpoint()  # a table of all runs takes some ten seconds
+        require_client = turn.bounded_checkpoint()  # a table of all runs takes some 10 s
 
         def page(query: EvidenceQuery) -> dict[str, Any]:
             require_client()

@@ -49,4 +49,4 @@ def _prefers_html(request: Request) -> bool:
     try:
         return preferred_media_type(accept, (_JSON, _HTML)) == _HTML
     except NotAcceptable:
-        return False  # who takes neither gets JSON, as from every address without other forms
+        return False  # a client that takes neither gets JSON, as from other addresses

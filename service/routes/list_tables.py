@@ -151,7 +151,7 @@ def lines_of(table: Table) -> dict[str, Any]:
 
 
 def page_or(table: Table) -> responses.Responses:
-    """Returns the responses of a list that is given as pages or as a table."""
+    """Returns the documentation of a list that is given as pages or as a table."""
     return responses.page_or(lines_of(table))
 
 

@@ -33,7 +33,8 @@ class CreationResponder:
         return self._creation.create(prepare)
 
     def respond(self, prepare: Callable[[], Prepared], form: Form = WHOLE) -> Response:
-        """Answers in a form of what was created. A retry may ask for another form of the same."""
+        """Creates a resource, and returns the response with a form of it. A retry may ask for
+        another form."""
         return self._response(self.create(prepare), form)
 
     async def answer_once(
@@ -115,7 +116,7 @@ class ComputationResponder:
             return await run_in_threadpool(compute, turn)
 
     def turn(self) -> AbstractAsyncContextManager[Turn]:
-        """A turn to compute, which comes once the admission of searches gives one."""
+        """Returns a context that holds a turn to compute, once the queue of searches grants one."""
         return self._admission.admit(self._request.is_disconnected, self._tenant, self._wait)
 
     async def respond_kept(

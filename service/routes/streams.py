@@ -33,6 +33,7 @@ class StreamResponse(EventSourceResponse):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the stream, and closes it however the response ends."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -51,7 +51,7 @@ class Turn:
         self._slice_ends = 0.0
 
     def grant(self) -> None:
-        """Lets the request compute, for the first time or again."""
+        """Gives the turn a slot, for the first time or again."""
         self.has_begun = True
         self._slice_ends = time.monotonic() + _SLICE_S
         self.granted.set_result(None)
@@ -110,6 +110,7 @@ class Turn:
                     raise ClientGone from None
 
     async def _watch_client(self) -> None:
+        """Looks now and then whether the client is connected, until it is not."""
         while not await self._is_disconnected():
             await asyncio.sleep(_CLIENT_POLL_S)
         self._disconnected.set()

@@ -77,9 +77,9 @@ class Creation:
         """Returns the answer to the question of this key, in five steps:
 
         1. A retry gets what its Idempotency-Key was answered with.
-        2. Of those who ask the same at the same time one answers, and the others wait for it.
-        3. The one looks for an answer that was given before.
-        4. Where there is none it waits for a turn, and computes.
+        2. Of requests that ask it at one time the first computes, and the others wait for it.
+        3. The first looks for an answer that was given before.
+        4. Where there is none, it waits for a turn and computes.
         5. The others store the answer as given before, each under its Idempotency-Key.
         """
         if (earlier := await self.earlier_answer()) is not None:

@@ -10,7 +10,7 @@ from time import monotonic
 
 
 def no_client() -> None:
-    """Stands for a client that never disconnects, where nobody waits for the answer."""
+    """Does nothing: the checkpoint of a computation for which no client waits."""
 
 
 _SEARCHED = 0.75  # of the time that a caller waits: the rest is for what is said of the result
@@ -31,8 +31,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A checkpoint of a caller who does not wait any longer than until a moment, whoever else
-    computes meanwhile."""
+    """The checkpoint of a caller who waits until a set time. That time passes also while others
+    compute."""
 
     checkpoint: Callable[[], None]
     ends: float

@@ -44,11 +44,11 @@ class Feed(Protocol):
     """One kind of events, such as those of sweeps, by topic. It is read in a thread."""
 
     def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:
-        """Returns a mark for each of these topics that is still there. The mark of a topic changes
-        with every new event. This is asked twice a second, so it must be one cheap query."""
+        """Returns a mark for each of these topics that still exists. A topic's mark changes with
+        every new event. It is read twice a second, and so must be one cheap query."""
 
     def after(self, topic: str, place: Any) -> EventBatch:
-        """Returns the events of a topic behind a place, at most some hundred. Raises
+        """Returns the events of a topic that follow a place, at most some hundred. Raises
         ServiceError."""
 
 
@@ -145,7 +145,7 @@ class EventStreams:
         return stream
 
     def read_soon(self) -> None:
-        """Reads without waiting for the next look: a client can take more of what is there."""
+        """Makes the reader look for events now and not only at its next interval."""
         self._is_wanted.set()
 
     def forget(self, stream: EventStream) -> None:

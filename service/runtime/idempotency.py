@@ -39,7 +39,7 @@ class CreatedResource:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The created resource as a document, whichever way it is kept."""
+        """Returns the created resource as a document, whether it is kept as one or as text."""
         return self.text.document if self.text is not None else self.document or {}
 
 
@@ -58,7 +58,8 @@ class IdempotencyKey:
 
     @classmethod
     def of(cls, key: str, *parts: str) -> IdempotencyKey:
-        """Returns the key of a request that these parts tell from all others."""
+        """Returns the key of a request. The `parts`, such as path and body, tell it from other
+        requests."""
         return cls(key, digest(*parts))
 
 
@@ -149,7 +150,7 @@ class IdempotentCreation:
             rows.idempotency_keys.purge(now - self._ttl, now)
             for _ in range(_CLAIM_TRIES):
                 row = rows.idempotency_keys.find(key.key)
-                # Read after the row: nobody has leased it by a later clock than this.
+                # The time is read after the row, so that no lease in the row was made later.
                 now = rows.now()
                 earlier = None if row is None else self._stored_answer(rows, row, key, now)
                 if earlier is not None:
@@ -187,7 +188,7 @@ class IdempotentCreation:
             status = row.status or CREATED
             if row.document is not None:
                 return CreatedResource(row.location, row.document, True, None, status)
-            try:  # the text of an answer lies with the answer alone
+            try:  # the text is kept with the answer, which may be dropped
                 text = rows.answers.at(row.location).text
             except NotFound:
                 return None

@@ -39,12 +39,12 @@ class SingleFlight(Generic[T]):
         self._flights = dict[Hashable, _Flight[T]]()
 
     async def run(self, key: Hashable, lead: Lead[T], client: IsDisconnected) -> tuple[T, bool]:
-        """Returns the result of `lead`, and whether this request computed it. Of all requests for a
-        key, the first computes and the others wait for it.
+        """Returns the result of `lead`, and True if this request computed it. Of requests with one
+        key, the first computes and the others wait for its result.
 
-        `lead` is given a function that says whether all clients are gone. An error about the
-        question is raised for all who ask it. Any other failure is raised for the first only, and
-        the next computes again.
+        `lead` is given a function that says whether all clients are gone. A DomainError is about
+        the question, and is raised for all who wait. Any other failure is raised for the first
+        request only, and the next one computes again.
         """
         while (flight := self._flights.get(key)) is not None:
             flight.clients.append(client)
@@ -64,4 +64,4 @@ class SingleFlight(Generic[T]):
         errors that nobody has awaited."""
         del self._flights[key]
         if not task.cancelled():
-            task.exception()  # it was heard of, or all clients are gone
+            task.exception()  # a client was told of it, or all are gone

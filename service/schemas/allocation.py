@@ -63,6 +63,7 @@ class AllocationAnswer(Document):
 
     @classmethod
     def of(cls, allocation: Allocation) -> Self:
+        """Returns the place of every rank as an answer."""
         hosts = [
             HostAnswer(**{name: getattr(host, name) for name in HostAnswer.model_fields})
             for host in allocation.hosts

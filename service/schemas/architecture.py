@@ -100,7 +100,7 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
         none, or where the member may be the config's own."""
         model_type = self.root.get("model_type")
         if isinstance(model_type, str) and model_type in huggingface.UNSUPPORTED:
-            return None  # it may be its own
+            return None  # this model may have an encoder of its own
         return BesideConfig.model_validate({"encoder": self.root.get("encoder")}).encoder
 
     @property

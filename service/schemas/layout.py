@@ -58,7 +58,8 @@ def _is_empty(value: list[int]) -> bool:
 
 
 def _always(value: object) -> bool:
-    """Leaves a field out of answers, which have the same schema as requests."""
+    """Returns True, which leaves a field out of every answer. Answers have the schema of
+    requests."""
     return True
 
 
@@ -141,7 +142,7 @@ class LayoutFields(Wire):
 
     @property
     def knobs_given(self) -> set[str]:
-        """The knobs that were set: neither left out nor null."""
+        """Returns the fields that the request sets, which are neither left out nor null."""
         return {name for name in self.model_fields_set if getattr(self, name) is not None}
 
     def field_of(self, knob: str) -> str:

@@ -21,7 +21,7 @@ def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
     validated before it. Raises Invalid where the tokens are no whole sequences, or contradict
     `micro_batch`."""
     tokens = part.micro_batch_tokens
-    if tokens is None or "workload" not in info.data:  # a workload that is wrong is refused as that
+    if tokens is None or "workload" not in info.data:  # the workload is invalid: that is its error
         return part
     field = f"{place}.micro_batch_tokens"
     seq_len = _seq_len(info.data["workload"])

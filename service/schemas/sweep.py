@@ -52,7 +52,8 @@ class SweepRequest(Wire):
 
     @property
     def lists(self) -> tuple[list[Any], ...]:
-        """Returns the lists that the items combine, in the order of `Combination`."""
+        """Returns the lists whose entries are combined, in the order of the fields of
+        `Combination`."""
         return self.models, self.clusters, self.workloads, self.stacks, self.constraints
 
     @model_validator(mode="after")

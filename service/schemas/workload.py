@@ -182,7 +182,7 @@ class WorkloadFields(Wire):
         if tokens is None:
             return {**given, "global_batch": None}
         is_whole = type(tokens) is int and type(seq_len) is int and tokens >= seq_len > 0
-        # What is not, is refused as global_batch_tokens or as seq_len.
+        # A wrong number is refused when global_batch_tokens or seq_len is validated.
         return {**given, "global_batch": tokens // seq_len if is_whole else 1}
 
     @field_validator("global_batch", mode="before")
@@ -212,10 +212,11 @@ class WorkloadFields(Wire):
 
     @property
     def batch_field(self) -> str:
-        """The field in which the batch was given."""
+        """Returns the field in which the batch was given, in sequences or in tokens."""
         return "global_batch" if self.global_batch_tokens is None else "global_batch_tokens"
 
     def build(self) -> Workload:
+        """Returns the workload, with its parts in the form of the models."""
         packing = self.packing and Packing(**self.packing.model_dump())
         lora = self.lora and self.lora.build()
         trained = self.trained and self.trained.build()

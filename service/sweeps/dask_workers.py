@@ -26,7 +26,8 @@ _UNDER_WAY = 2  # for each thread of a worker, so that it finds the next item wh
 
 
 class DaskWorkers:
-    """The connection to a scheduler is made when it is first needed, and again when it was lost."""
+    """Computes items on a Dask cluster. The connection to its scheduler is made when it is first
+    needed, and again when it was lost."""
 
     def __init__(self, scheduler: str) -> None:
         self._scheduler = scheduler
@@ -119,6 +120,7 @@ def _importing_task() -> Callable[[str | None, bool, dict[str, Any]], ItemAnswer
     """
 
     def task(tenant: str | None, sees_all: bool, question: dict[str, Any]) -> ItemAnswer:
+        """Imports the service in the worker, and answers the question there."""
         from service.sweeps.dask_workers import _answer_on_worker
 
         return _answer_on_worker(tenant, sees_all, question)

@@ -29,8 +29,8 @@ ACCEPTED = 202
 
 
 class Sweeps:
-    """`wake` tells the runner of this process that there is something to do. `waits_for` says why
-    it does nothing, if so."""
+    """The use cases of sweeps. `wake` tells the runner of this process that items wait. `waits_for`
+    returns the reason why the runner computes none, if there is one."""
 
     def __init__(
         self,

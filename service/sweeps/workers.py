@@ -19,11 +19,12 @@ class WorkersGone(Exception):
 
 class Workers(Protocol):
     def slots(self) -> int:
-        """Returns the number of items to have under way. Raises WorkersGone."""
+        """Returns how many items the workers may have at once. Raises WorkersGone."""
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
-        """Begins to answer a question as the tenant of the store. The future raises WorkersGone
-        where the worker cannot compute at all, and another exception if it is lost."""
+        """Starts to answer a question, with the rows that the store sees, and returns a future. It
+        raises WorkersGone where the worker cannot compute any item, and another exception where the
+        worker is lost."""
 
     def close(self) -> None: ...
 

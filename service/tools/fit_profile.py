@@ -50,8 +50,8 @@ _SHAPE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class _ReadRun:
-    """A row as a run, the layouts of those that its source leaves open that are legal, and its
-    weight."""
+    """A row of published runs, what was read of it, its alternative layouts that are legal, and its
+    weight in the fit."""
 
     row: dict[str, Any]
     run: published.Run
@@ -199,7 +199,8 @@ def group_key(row: dict[str, Any]) -> str:
 
 
 def organisation(row: dict[str, Any]) -> str:
-    """Returns the name of who ran a row; its family where the source does not say."""
+    """Returns the name of the organisation that ran a row; its family where the source does not
+    say."""
     return str(row["source"].get("organisation") or row["family"])
 
 
@@ -208,7 +209,7 @@ def _model_key(row: dict[str, Any]) -> str:
 
 
 def model_shape(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields that tell models apart whatever they are called."""
+    """Returns the fields of a row's model that tell it from others, whatever its name."""
     return {key: row["model"].get(key) for key in _SHAPE_FIELDS}
 
 

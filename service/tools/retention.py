@@ -43,6 +43,7 @@ class Dropped:
     freed_bytes: int
 
     def __str__(self) -> str:
+        """Returns the numbers in a sentence."""
         return (
             f"dropped {self.recommendations} recommendations, {self.predictions} predictions,"
             f" {self.checks} checks and {self.sweeps} sweeps, and gave"
@@ -95,7 +96,7 @@ def _drop(store: Store, kind: AnswerKind, before: datetime, tenant: str | None) 
     while True:
         with store.writing() as rows:
             rows.lock("retention")
-            rows.arrivals.wait_for_writers()  # of reports, which may refer to one of the answers
+            rows.arrivals.wait_for_writers()  # a report being stored may refer to an answer
             dropped = rows.retention.drop_answers(kind, before, _BATCH, tenant)
         total += dropped
         if dropped < _BATCH:
@@ -138,6 +139,8 @@ class UnattendedRetention:
 
 
 def main() -> int:
+    """Drops old answers as the command line says, and prints what was dropped. Returns the exit
+    status."""
     parser = argparse.ArgumentParser(prog="python -m service.tools.retention", description=__doc__)
     parser.add_argument("--older-than", required=True, help="an age, such as 90d")
     parser.add_argument("--tenant", help="drop only what is this tenant's, of any age")

@@ -34,6 +34,8 @@ class CompressionMiddleware:
         because the bytes differ from the plain ones."""
 
         async def send_with_etag(message: Message) -> None:
+            """Sends a message on. A compressed response gets an ETag with a suffix, and a 304
+            varies by encoding as the response itself would."""
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 if message["status"] == _NOT_MODIFIED:

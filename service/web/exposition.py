@@ -54,7 +54,7 @@ def _process_metrics() -> Collector:
         return REGISTRY
     for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*.db")}:
         if _has_ended(pid):
-            # What it was doing is left out; what it counted stays.
+            # Its gauges of running work are dropped; its counters stay.
             mark_process_dead(pid)  # type: ignore[no-untyped-call]
     return MultiProcessCollector(None)  # type: ignore[no-untyped-call]
 

@@ -20,6 +20,6 @@ class HeadAsGet:
         if scope["type"] == "http" and scope["method"] == "HEAD":
             as_get = {**scope, "method": "GET"}
             await self.app(as_get, receive, send_without_body)
-            scope["route"] = as_get.get("route")  # which telemetry asks for
+            scope["route"] = as_get.get("route")  # telemetry labels the request by it
         else:
             await self.app(scope, receive, send)

@@ -100,6 +100,7 @@ class Connection(H11Protocol):
         self._stop_read_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stops both timers of the connection, which has been closed."""
         self._stop_timer()
         self._stop_read_timer()
         super().connection_lost(exc)

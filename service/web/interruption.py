@@ -47,6 +47,7 @@ class Interruptible:
         has_begun = False
 
         async def watched_send(message: Message) -> None:
+            """Sends a message on, and notes that the answer has begun."""
             nonlocal has_begun
             has_begun = True
             await send(message)

@@ -25,7 +25,7 @@ be asked for it."""
 LARGE = 2**18
 """Bytes. Larger bodies are parsed by the process for texts, since one of these takes up to 50
 ms."""
-_CONTENT_TYPES = 64  # whose meaning is kept
+_CONTENT_TYPES = 64  # distinct headers whose reading is cached
 
 
 class JsonRequest(Request):
@@ -95,6 +95,8 @@ class JsonRoute(APIRoute):
         known = parameters_of(self.dependant)
 
         async def read_then_handle(request: Request) -> Response:
+            """Refuses an unknown query or a wrong body, answers from memory where it can, and
+            otherwise calls the endpoint with the parsed body."""
             require_known(request, known)
             strict = JsonRequest(request.scope, request.receive)
             takes_body = self.body_field is not None

@@ -75,12 +75,13 @@ def parse_body(body: bytes, parse_text: Callable[[str], Any]) -> Any:
 
 
 def parse(text: str) -> Any:
-    """Returns the value of a JSON text (RFC 8259). Raises MalformedBody or Unreadable.
+    """Returns the value of a JSON text (RFC 8259). Raises MalformedBody where it is not JSON, and
+    Unreadable for JSON that the service does not take.
 
-    Refused are names that an object has twice, NUL characters, lone surrogates, and whatever is
-    above the limits of this module. NaN and Infinity are read as NonFiniteNumber in a config.json
-    that is given as `model`, and refused everywhere else. What a quantization_config says of each
-    module is left out.
+    Refused are names that an object has twice, NUL characters, lone surrogates, and anything above
+    the limits of this module. NaN and Infinity are read as NonFiniteNumber in a config.json that is
+    given as `model`, and refused everywhere else. Settings of a quantization_config for single
+    modules are dropped.
     """
     require_few_containers(text)
     try:
@@ -91,7 +92,7 @@ def parse(text: str) -> Any:
         raise MalformedBody(
             f"The body is not JSON: {error.msg} at character {error.pos}."
         ) from None
-    # Most bodies pass the cheap look at everything; only others are walked through with locations.
+    # Most bodies pass this cheap check. Only others need the slow walk that knows locations.
     if not _is_acceptable(value):
         rejection = next(_rejections(value, ()), None)
         if rejection is not None:
@@ -100,8 +101,9 @@ def parse(text: str) -> Any:
 
 
 def require_few_containers(text: str) -> None:
-    """Raises Unreadable where a text opens more than MAX_CONTAINERS arrays and objects. Strings are
-    taken out only where the brackets within them could make a difference."""
+    """Raises Unreadable where a text opens more than MAX_CONTAINERS arrays and objects. Brackets
+    within strings do not count."""
+    # Taking strings out is slow, and most texts have few brackets with them.
     if _count_brackets(text) <= MAX_CONTAINERS:
         return
     if _count_brackets(STRINGS.sub("", text)) > MAX_CONTAINERS:

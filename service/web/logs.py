@@ -33,7 +33,7 @@ _encoder = json.JSONEncoder(default=str)
 
 
 def _serialised(line: dict[str, Any], **_: Any) -> str:
-    """Returns a line as JSON. json.dumps would make an encoder for each."""
+    """Returns a log line as JSON. `json.dumps` would make an encoder for each line."""
     return _encoder.encode(line)
 
 
@@ -55,7 +55,7 @@ class Seldom(logging.Filter):
 
     _EACH_S = 60.0
     _LOGGERS = ("asyncio", "uvicorn.error", "service.web.idle_connections")
-    _KEPT = 100  # kinds of lines that are remembered, then none is
+    _KEPT = 100  # kinds of lines remembered; one more makes it forget all
 
     def __init__(self) -> None:
         super().__init__()

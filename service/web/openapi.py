@@ -62,10 +62,11 @@ class Problem(BaseModel):
 
 
 def install(app: FastAPI) -> None:
-    """Completes the generated document with what FastAPI has no parameter for."""
+    """Completes the generated OpenAPI document with what FastAPI has no parameter for."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
+        """Returns the document, completed when it is first generated."""
         is_new = app.openapi_schema is None
         document = generate()
         if is_new:

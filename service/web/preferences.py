@@ -27,7 +27,8 @@ class Form:
 
     @property
     def tag(self) -> str:
-        """Ending that the ETag of this form has beyond that of the whole document."""
+        """Returns the suffix by which the ETag of this form differs from that of the whole
+        document."""
         return "" if self.shorten is None else "-brief"
 
 

@@ -253,6 +253,7 @@ RETRY_AFTER_S = 5  # a start, a failover or a queue of searches takes some secon
 
 
 def install(app: FastAPI) -> None:
+    """Registers the handlers that turn exceptions into problem documents."""
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_exception_handler(HTTPException, _handle_http_error)
     app.add_exception_handler(DomainError, _handle_domain_error)
@@ -278,6 +279,7 @@ def problem_response(
 
 
 def internal_error_response(scope: Scope) -> JSONResponse:
+    """Returns the problem of a defect, which shows no internals."""
     return problem_response(
         scope, "internal", "The service failed; the log holds the reason under this request_id."
     )
@@ -414,8 +416,8 @@ def type_of(error: Exception) -> str:
 
 
 def _name_of(error: Exception) -> str:
-    """Returns the name of the problem type of an exception, or of the nearest of its base
-    classes."""
+    """Returns the name of the problem type of an exception: that of its class, or of the nearest
+    base class that has one."""
     kinds = type(error).__mro__
     return next(_NAME_OF_EXCEPTION[kind] for kind in kinds if kind in _NAME_OF_EXCEPTION)
 

@@ -27,13 +27,15 @@ class RateLimit:
     """
 
     def __init__(self, app: ASGIApp, per_minute: int | None, pages: tuple[str, ...] = ()) -> None:
-        """Paths that begin with one of `pages` are limited as those of the API are."""
+        """Limits each key to `per_minute` requests; None sets no limit. Paths that begin with one
+        of `pages` are limited as those of the API are."""
         self.app = app
         self._limited = (GUARDED, *pages)
         self._per_minute = per_minute
         self._buckets: dict[str | None, _Bucket] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on, or refuses it with the seconds to wait."""
         error = self._refusal(scope)
         if error is None:
             await self.app(scope, receive, send)

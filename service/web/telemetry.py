@@ -59,6 +59,7 @@ class Telemetry:
         status = 0
 
         async def send_with_id(message: Message) -> None:
+            """Sends a message on, notes the status, and adds the request's id to the headers."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]

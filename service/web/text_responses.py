@@ -29,7 +29,7 @@ def text_response(
         return JSONResponse(form.of(text.document), status, headers)
     if not accepts_gzip(request.headers):
         return Response(text.plain, status, headers, _JSON)
-    # Of what is sent plain, the middleware that compresses says that it varies.
+    # For an answer that is sent plain the compression middleware adds this header.
     headers["Vary"] = ", ".join(filter(None, (headers.get("Vary"), "Accept-Encoding")))
     headers["Content-Encoding"] = "gzip"
     return Response(text.compressed, status, headers, _JSON)

@@ -44,5 +44,6 @@ def _row(run: dict[str, Any]) -> list[str]:
 
 
 def _name(part: Any) -> str:
-    """Returns the name of a part of a question, which is the part or stands in it."""
+    """Returns the name of a part of a question: its field `name` or `id`, or the part where it is a
+    text."""
     return str(part.get("name", part.get("id", ""))) if isinstance(part, dict) else str(part)

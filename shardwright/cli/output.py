@@ -48,7 +48,7 @@ class Output:
         return Console(stderr=True, highlight=False)
 
     def status(self, doing: str) -> AbstractContextManager[Any]:
-        """A line that says what is done while the block runs, on a terminal alone."""
+        """Returns a context that shows on a terminal what is done while its block runs."""
         return self.errors.status(doing) if sys.stderr.isatty() else nullcontext()
 
     def document(self, answer: Any) -> None:
@@ -96,6 +96,7 @@ class Output:
         self.console.print(Text.assemble(f"  {name:<8}", cells, f"  {text}"))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Prints rows of texts below the names of their columns."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")

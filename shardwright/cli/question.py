@@ -79,5 +79,5 @@ def question_parts(
 
 
 def without_empty(**parts: Any) -> dict[str, Any]:
-    """Returns the members that are neither None nor an empty object."""
+    """Returns the arguments that are neither None nor an empty object, by name."""
     return {name: value for name, value in parts.items() if value not in (None, {})}

@@ -28,15 +28,15 @@ class Call(Generic[Answer]):
     accept: str = "application/json"
 
     def given_query(self) -> dict[str, Any]:
-        """Returns the members of the query that are given."""
+        """Returns the query parameters that are not None."""
         return _given(self.query)
 
     def given_headers(self) -> dict[str, str]:
-        """Returns the headers that are given."""
+        """Returns the headers that are not None, as texts."""
         return {name: str(value) for name, value in _given(self.headers).items()}
 
     def next_page(self, cursor: str) -> Call[Answer]:
-        """Returns the call of the page at a cursor."""
+        """Returns the call for the page of a list that begins at a cursor."""
         return replace(self, query={**self.query, "cursor": cursor})
 
     def stream_headers(self, last_id: str | None) -> dict[str, str]:
@@ -47,7 +47,7 @@ class Call(Generic[Answer]):
 
 
 def quoted(value: object) -> str:
-    """Returns a value as a step of a path."""
+    """Returns a value, such as an id, quoted for one segment of a URL's path."""
     return quote(str(value), safe="")
 
 

@@ -61,7 +61,7 @@ class Problem(ShardwrightError):
 
     @property
     def type(self) -> str:
-        """The name of the kind, such as `unknown-name`."""
+        """Returns the name of the problem type, such as `unknown-name`."""
         return str(self.document.get("type", "")).rpartition("/")[2]
 
     @property
@@ -74,12 +74,12 @@ class Problem(ShardwrightError):
 
     @property
     def detail(self) -> str:
-        """A sentence that says what happened and what to do."""
+        """Returns a sentence that says what happened and what to do."""
         return str(self.document.get("detail") or self.title)
 
     @property
     def request_id(self) -> str | None:
-        """Id by which the operator finds the request in the logs."""
+        """Returns the id by which the operator finds the request in the logs."""
         return self.document.get("request_id")
 
     @property

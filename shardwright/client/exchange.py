@@ -20,7 +20,7 @@ from shardwright.client.call import Call
 from shardwright.client.errors import Problem, TimedOut, Unreachable, UnreadableAnswer, problem_of
 from shardwright.client.settings import ClientSettings
 
-_AGAIN = (408, 429, 502, 503, 504)  # of the way to the service, or of its load: they pass
+_AGAIN = (408, 429, 502, 503, 504)  # errors of proxies or of high load, which pass
 _FIRST_PAUSE_S = 0.5  # a queue of searches is shorter by some after it
 _LONGEST_PAUSE_S = 8.0  # a service that starts is noticed within this time
 STREAM_PAUSE_S = 1.0  # what cuts a stream off, such as a restart, lasts about as long

@@ -39,6 +39,7 @@ def within(budget_s: float, work: Callable[[], Result]) -> Result:
     results: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
 
     def run() -> None:
+        """Puts the result or the error of the work into the queue."""
         try:
             results.put((work(), None))
         except BaseException as error:  # noqa: BLE001 - raised again, in the thread that waits

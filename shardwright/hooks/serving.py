@@ -30,7 +30,7 @@ def serve(
 
 
 async def _serve(server: uvicorn.Server, certificate: Path | None, key: Path | None) -> None:
-    """Serves, and loads a renewed certificate meanwhile."""
+    """Runs the server, and loads a renewed certificate meanwhile."""
     server.config.load()
     renewing = asyncio.create_task(_take_renewed(server, certificate, key))
     try:

@@ -45,5 +45,5 @@ def _settings(context: Context) -> ClientSettings:
 
 
 def given(**parts: Any) -> dict[str, Any]:
-    """Returns the members of a request that are given."""
+    """Returns the arguments that are neither None, an empty text nor an empty object, by name."""
     return {name: value for name, value in parts.items() if value not in (None, {}, "")}

@@ -81,5 +81,5 @@ def _add(path: str, value: Any) -> dict[str, Any]:
 
 
 def _step(name: str) -> str:
-    """Returns a name as a step of a JSON pointer (RFC 6901)."""
+    """Returns a name as one step of a JSON Pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")

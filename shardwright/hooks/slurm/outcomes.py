@@ -19,5 +19,6 @@ read from the log, which goes before this."""
 
 
 def outcome_of(state: str) -> str | None:
-    """Returns the outcome of a state such as "CANCELLED by 1000"; None of one that is no end."""
+    """Returns the outcome of a report for a state such as "CANCELLED by 1000"; None for a job that
+    has not ended."""
     return OUTCOMES.get(state.split(" ")[0].split("+")[0])
