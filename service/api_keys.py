@@ -156,8 +156,9 @@ def create(
 
 
 def rotate(store: Store, id_: str, overlap: timedelta) -> str:
-    """Stores a key like another one, which is refused once `overlap` has passed, and returns the
-    new key's text. Raises NotFound, or Conflict where the old key is not in force."""
+    """Stores a new key with the tenant, scopes and lifetime of an old one, and returns its text.
+    The old key is refused once `overlap` has passed. Raises NotFound, or Conflict where the old key
+    is not in force."""
     now = datetime.now(UTC)
     with store.writing() as rows:
         old = rows.api_keys.get(id_)
@@ -207,7 +208,7 @@ def _shown(at: datetime) -> str:
 
 
 def _list_keys(store: Store) -> list[str]:
-    """Returns a line for each key."""
+    """Returns a line for each key, or the line "no keys"."""
     with store.reading() as rows:
         keys = rows.api_keys.all()
     return [_describe_key(row) for row in keys] or ["no keys"]

@@ -66,8 +66,8 @@ def _fields_named(form: Any, name: str) -> Iterator[str]:
 
 
 def _models_at(form: Any, place: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """Yields the models that a type consists of, each with its place in a body. `place` is where
-    the body has a value of the type."""
+    """Yields the models that a type consists of, each with its dotted place in a body. `place` is
+    where the body has a value of the type; items of a list there are at "place[]"."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form, place
         return

@@ -48,6 +48,7 @@ def settings_read(check: Mapping[str, Any], text: str) -> list[SettingRead]:
 def _layout_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
     """Yields the settings of the layout that was checked. Lists, such as a stage partition, are
     left out: a table row has no room for them."""
+    # The names by which this format of launch sets the fields of a layout.
     own_names = KNOB_SETTINGS[check["launch_read"]["format"]]
     for knob, entry in LAYOUT.items():
         value = (check["layout"] or {}).get(knob)

@@ -78,6 +78,7 @@ def _limit(answer: Mapping[str, Any], limits: Mapping[str, float], name: str) ->
         return f"on up to {count(value)} chips"
     if name == "layers":
         return f"with up to {significant(value)} times the layers"
+    # The phrase about domains, if there is one, comes before this one.
     domains = "them" if "domain" in limits else "domains"
     where = "within" if name == "scale_up" else "between"
     gb_s = link_gb_s(answer, _LINKS[name])

@@ -79,8 +79,8 @@ class LevelRow:
 
 
 def level_rows(summary: Mapping[str, Any]) -> list[LevelRow]:
-    """Returns the statistics of runs by each grouping, such as chip or stack. Groups with most runs
-    come first, and groups without a measured step time are left out."""
+    """Returns measured over predicted step time by each grouping, such as chip or stack. Groups
+    with most runs come first, and groups without a measured step time are left out."""
     return [
         LevelRow(
             grouping=words,

@@ -116,7 +116,7 @@ class BrokenRuleAnswer(Document):
         cls, broken: BrokenRule, question: Question, stack: Stack, setting: str | None = None
     ) -> BrokenRuleAnswer:
         """Returns the broken rule with the global batch as the field at fault, in sequences or
-        tokens as it was given."""
+        tokens as it was given. `setting` is the framework's name for it."""
         workload = question.workload
         return cls(
             name=broken.rule.name,

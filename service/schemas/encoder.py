@@ -77,6 +77,7 @@ class EncoderFields(ImageFields):
     def _layer(self, group: LayerGroup) -> Layer:
         """Returns a layer of the encoder with bidirectional attention. Raises Invalid unless it has
         attention and an MLP, and nothing else."""
+        # An encoder has a single residual stream.
         layer = group.build(self.hidden_size, 1)
         if layer.attention is None or layer.dense is None or layer.recurrence or layer.moe:
             raise Invalid("", None, "must have attention and an mlp, and nothing else")

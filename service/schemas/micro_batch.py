@@ -60,7 +60,8 @@ def _at_its_field(part: Part, info: ValidationInfo) -> Part:
 
 
 def layouts_in_sequences(layouts: list[LayoutFields], info: ValidationInfo) -> list[LayoutFields]:
-    """Returns the layouts with their micro-batches in sequences."""
+    """Returns the layouts with their micro-batches in sequences. `info` names their field, and has
+    the fields of the request that were validated before it."""
     return [
         in_sequences(layout, info, f"{info.field_name}[{i}]") for i, layout in enumerate(layouts)
     ]

@@ -48,7 +48,7 @@ def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
     common = {
         name: request[name]
         for name in ("profile", "tolerance", "time_limit_s", "objective")
-        if request.get(name) is not None  # sweeps of before had no objective
+        if request.get(name) is not None  # earlier releases stored no objective
     }
     own_stack = parts["cluster"].get("stack")
     if own_stack is not None:

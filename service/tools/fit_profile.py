@@ -143,6 +143,7 @@ def _legal_layouts(runs: Sequence[published.Run]) -> list[Layouts]:
         alternatives = Layouts.of(layout for i in members for layout in runs[i].alternatives)
         try:
             is_legal = first_broken(runs[members[0]].problem, alternatives) < 0
+        # A problem that the models refuse leaves its runs without a legal layout.
         except DomainError:
             continue
         owner = np.repeat(members, [len(runs[i].alternatives) for i in members])

@@ -44,6 +44,7 @@ class CompressionMiddleware:
                     headers["ETag"] = f'{headers["etag"][:-1]}{GZIP_SUFFIX}"'
             await send(message)
 
+        # Starlette would take any mention of gzip in the header for consent.
         if scope["type"] == "http" and not accepts_gzip(Headers(scope=scope)):
             scope = {**scope, "headers": _without_accept_encoding(scope)}
         await self._app(scope, receive, send_with_etag)

@@ -174,7 +174,8 @@ def _rejections(
 def _rejections_in_object(
     value: Mapping[str, Any], location: tuple[str | int, ...], *, finite: bool
 ) -> Iterator[Unreadable]:
-    """Yields the errors of an object's names and values, as `_rejections` does."""
+    """Yields an error for each refused name or value of an object, with its location. `finite` says
+    whether NaN and Infinity are refused too."""
     for name, item in value.items():
         if _UNSTORABLE_CHARACTER.search(name):
             rule = "is a name with a NUL character or half a surrogate pair"
@@ -199,8 +200,8 @@ def _parse_integer(literal: str) -> int | _Rejected:
 
 def _parse_number(literal: str) -> float | _Rejected:
     """Returns a number with a fraction or exponent, or a rejection where it is beyond a 64-bit
-    float. A whole value becomes an integer, however it is written (JSON Schema 2020-12, validation
-    §6.1.1)."""
+    float. A whole value that a float holds exactly becomes an integer: 1e3 is 1000 (JSON Schema
+    2020-12, validation §6.1.1)."""
     value = float(literal)
     if math.isinf(value):
         return _Rejected(literal[:_SHOWN_CHARACTERS], "is beyond the range of a 64-bit float")

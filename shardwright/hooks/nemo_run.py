@@ -36,7 +36,8 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
     """The chip of the executor, such as h100; without it, that of its partition."""
 
     def setup(self, task: Partial | Script, executor: Executor) -> None:
-        """Checks a task and prints what was found. Raises Refused only where the administrator has
+        """Checks a task that is a script, and prints what was found. If the policy allows the
+        change, the task's variables name the check. Raises Refused only where the administrator has
         such tasks refused."""
         if not isinstance(task, Script):
             return
@@ -56,7 +57,8 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
             executor.env_vars = {**variables, **executor.env_vars}
 
     def _check_task(self, task: Script, executor: Executor, policy: HookPolicy) -> Finding:
-        """Returns what the check of a task finds. Chips are those of the executor's nodes."""
+        """Returns what the check of a task finds. The chip is the one that the policy has for the
+        executor's partition, or else the plugin's own."""
         text = task.inline or _command(task)
         partition = getattr(executor, "partition", None)
         launch = {

@@ -22,8 +22,9 @@ _SAYS = 'echo "$SHARDWRIGHT_CHECK" >&2'
 
 
 def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
-    """Returns the answer to SkyPilot, the request with its task, and what the check found. Raises
-    ValueError or KeyError where the body is not such a request."""
+    """Returns the answer to SkyPilot, and what the check found. The task in the answer prints what
+    was found, if the policy allows the change. Raises ValueError or KeyError where the body is not
+    a request of SkyPilot."""
     request = json.loads(body)
     launch = {"arguments": mask_secrets(request["task"])}
     finding = find(policy, question(launch))

@@ -100,7 +100,7 @@ class BatchJob:
 
 def _options_and_words(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
     """Returns the options at the start of a command line by their long names, and the words after
-    them."""
+    them: ["-N", "2", "job.sh"] gives ({"nodes": "2"}, ["job.sh"])."""
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
