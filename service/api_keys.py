@@ -140,6 +140,8 @@ def caller_in_force(key: PresentedKey, now: datetime) -> Caller:
 
 
 def _use_is_to_be_noted(key: PresentedKey, now: datetime) -> bool:
+    """Returns whether the last use of a key was noted too long ago. Noting every use would write to
+    the database with each request."""
     return key.last_used_at is None or key.last_used_at <= now - _USE_NOTED_EACH
 
 
@@ -199,11 +201,13 @@ def _new_key(
 
 
 def _audited(row: ApiKeyRow) -> dict[str, object]:
+    """Returns the fields of a key that the audit trail keeps. The secret is not among them."""
     expires_at = None if row.expires_at is None else _shown(row.expires_at)
     return {"of_tenant": row.tenant, "scopes": row.scopes, "expires_at": expires_at}
 
 
 def _shown(at: datetime) -> str:
+    """Returns a time as answers write it, such as "2026-01-31T12:00:00Z"."""
     return at.isoformat().replace("+00:00", "Z")
 
 

@@ -33,6 +33,7 @@ def name_of(location: Sequence[str | int]) -> str:
 
 
 def pointer_of(location: Sequence[str | int]) -> str:
+    """Returns the JSON Pointer: "/model/layers/3" for ("model", "@shape", "layers", 3)."""
     steps = map(str, without_tags(location))
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 

@@ -20,5 +20,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Returns whether an address is a loopback one, also as an IPv4 address within IPv6."""
     mapped = getattr(address, "ipv4_mapped", None)  # as in ::ffff:127.0.0.1
     return (mapped or address).is_loopback

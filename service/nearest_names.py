@@ -112,6 +112,7 @@ def _nearest_spellings(name: str, spellings: Mapping[str, str], most: int) -> li
 
 
 def _setting(name: str) -> str:
+    """Returns the normalised spelling of a setting: "--Seq-Length" becomes "seq_length"."""
     return name[:_MOST_CHARACTERS].lstrip("-").lower().replace("-", "_")
 
 

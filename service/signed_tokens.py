@@ -45,4 +45,5 @@ def caller_of_token(store: Store, token: str, purpose: str, ended: str) -> Calle
 
 
 def _signature(secret_hash: str, purpose: str, id_: str, ends: int) -> str:
+    """Returns the signature of a token, made with the hash of the key's secret, in hexadecimal."""
     return hmac.new(secret_hash.encode(), f"{purpose} {id_} {ends}".encode(), sha256).hexdigest()

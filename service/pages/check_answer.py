@@ -64,6 +64,7 @@ def _spellings(setting: str) -> list[str]:
 
 
 def _workload_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
+    """Yields the settings of the workload, with the lines of the text that say them."""
     for name in _WORKLOAD:
         yield _field_read("workload", name, check["request"]["workload"][name], text)
 
@@ -93,6 +94,7 @@ def _field_read(part: str, name: str, value: Any, text: str) -> SettingRead:
 
 
 def _cluster_read(check: Mapping[str, Any]) -> Iterator[SettingRead]:
+    """Yields the chip and the number of chips."""
     yield SettingRead("cluster", "chip", check["catalogue"]["chip"]["name"], None)
     yield SettingRead("cluster", "chips", str(check["request"]["cluster"]["num_chips"]), None)
 

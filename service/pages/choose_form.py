@@ -95,14 +95,17 @@ class ChooseForm:
         return {**self.question.question(), "alternatives": alternatives, "objective": objective}
 
     def _row(self, row: int) -> tuple[str, ...]:
+        """Returns the texts of the fields of a row: cluster, chips and stack."""
         return tuple(self.others[f"{name}_{row}"] for name in _ROW_FIELDS)
 
     def _cluster(self, row: int) -> dict[str, Any]:
+        """Returns the place in a row as a request has it."""
         preset, chips, stack = self._row(row)
         return without_empty(preset=preset, num_chips=whole_number(chips), stack=stack)
 
 
 def _rows(most: int) -> range:
+    """Returns the numbers of the form's rows for other places. The question itself is row 1."""
     return range(2, most + 1)
 
 

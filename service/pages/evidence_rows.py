@@ -45,10 +45,12 @@ class EvidenceRow:
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> EvidenceRow:
+        """Returns the row of a run, `run` in the API's document."""
         return cls(run, source_link(run["source"]), LayoutFields.summary(run["layout"]))
 
     @property
     def chip(self) -> str:
+        """Returns the id of the run's chip in the catalogue."""
         cluster = self.run["cluster"]
         return str(cluster.get("chip") or catalogue.fabric_chip(cluster["preset"]))
 

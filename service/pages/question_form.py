@@ -48,15 +48,19 @@ class QuestionForm:
 
     @classmethod
     def of(cls, sent: Mapping[str, str]) -> QuestionForm:
+        """Returns the form with the fields that a URL has. Fields that it lacks are empty."""
         names = (*_FIELDS, *PINS)
         return cls({name: sent.get(name, "").strip() for name in names})
 
     @property
     def is_empty(self) -> bool:
+        """Returns whether the form has neither a model nor a cluster."""
         return not any(self.values[name] for name in ("model", "config", "cluster", "chips"))
 
     @property
     def shown(self) -> dict[str, str]:
+        """Returns the text of every field as the form shows it: defaults in a form that is
+        empty."""
         return {**self.values, **DEFAULTS} if self.is_empty else dict(self.values)
 
     @property
@@ -83,6 +87,7 @@ class QuestionForm:
         )
 
     def constraints(self) -> dict[str, Any]:
+        """Returns the degrees that the form fixes, by name."""
         return without_empty(**{name: whole_number(self.values[name]) for name in PINS})
 
 

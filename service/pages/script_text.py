@@ -95,6 +95,7 @@ def _with_new_option(text: str, setting: Mapping[str, Any], beside: Iterable[str
 
 
 def _option(name: str, value: Any) -> str:
+    """Returns an option of a command line, such as "--tp 8", or a bare "--bf16" for True."""
     return name if value is True else f"{name} {_word(value)}"
 
 

@@ -60,4 +60,6 @@ async def logout(request: Request) -> Response:
 
 
 def _own_page(path: str | None) -> str:
+    """Returns the path if it is that of a page of this service, and else that of the first page. A
+    link could otherwise lead from the sign-in form to another site."""
     return path if path and _OWN_PAGE.fullmatch(path) else FIRST_PAGE

@@ -106,6 +106,8 @@ def torus_of(
 
 
 def _length(links: Sequence[Mapping[str, Any]], place: int) -> int:
+    """Returns the number of chips along the dim at a position of `links`, whose domains count all
+    chips from the innermost link outwards."""
     inside = links[place - 1]["domain"] if place else 1
     return int(links[place]["domain"] // inside)
 

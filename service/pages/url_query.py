@@ -20,4 +20,5 @@ def sent_query(schema: type[BaseModel], params: QueryParams) -> dict[str, Any]:
 
 
 def _is_list(annotation: Any) -> bool:
+    """Returns whether a field's type is a list, or a union with one."""
     return any(get_origin(candidate) is list for candidate in (annotation, *get_args(annotation)))

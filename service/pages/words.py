@@ -71,6 +71,7 @@ VERDICTS = {
 
 
 def nonzero(terms: tuple[Term, ...], values: Mapping[str, float]) -> list[Term]:
+    """Returns the terms that have a value other than zero."""
     return [term for term in terms if values.get(term.field)]
 
 

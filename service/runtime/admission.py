@@ -205,6 +205,8 @@ class AdmissionControl:
         self._look_later(turn, turn.granted)
 
     def _look_later(self, turn: Turn, granted: Future[None]) -> None:
+        """Plans to look once more, after a slice, whether the turn may have a slot. `granted` is
+        the wait that it is planned for."""
         asyncio.get_running_loop().call_later(_SLICE_S, self._let_in, turn, granted)
 
     def _let_in(self, turn: Turn, granted: Future[None]) -> None:
@@ -271,5 +273,7 @@ class AdmissionControl:
         )
 
     def _precedence(self, turn: Turn) -> tuple[int, int, bool]:
+        """Returns the key by which free slots are given, lowest first: tenants that hold few, then
+        those served long ago, then turns that have begun."""
         held = sum(running.tenant == turn.tenant for running in self._running)
         return held, self._last_served.get(turn.tenant, 0), not turn.has_begun

@@ -107,4 +107,5 @@ class Creation:
             return await run_sync(self.create, partial(compute, earlier.question, turn))
 
     async def _create_prepared(self, prepared: Prepared) -> CreatedResource:
+        """Creates a resource that needs no computing any more."""
         return await run_sync(self.create, lambda: prepared)

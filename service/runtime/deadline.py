@@ -40,6 +40,8 @@ class Until:
 
     @classmethod
     def within(cls, checkpoint: Callable[[], None], wait: Wait) -> Until:
+        """Returns the checkpoint of a caller who waits this long. A part of the time is kept for
+        answering."""
         return cls(checkpoint, wait.began + _SEARCHED * wait.seconds)
 
     def __call__(self) -> None:
@@ -56,6 +58,7 @@ class _Clock:
         self.ran_out = False
 
     def now(self) -> float:
+        """Returns the seconds of computing, from an arbitrary start."""
         return monotonic() - self._set_aside_s
 
     def come_by(self) -> None:
@@ -84,6 +87,8 @@ class Deadline:
 
     @property
     def _left_s(self) -> float:
+        """Returns the seconds left, by the time computed and by the time that the caller waits,
+        whichever ends first."""
         return min(self._ends - self._clock.now(), self._last - monotonic())
 
     @property

@@ -98,6 +98,7 @@ class Processes:
 
 
 def _initialize_worker(lifeline: Connection, niceness: int) -> None:
+    """Lowers the priority of a worker process, and ties its life to that of the server."""
     os.nice(niceness)
     threading.Thread(target=_exit_with_server, args=(lifeline,), daemon=True).start()
 

@@ -191,6 +191,7 @@ class ChangeAnswer(Document):
 
 
 def _doubt(fit_probability: float) -> str:
+    """Returns the end of a sentence that gives the probability to fit."""
     return f"; it then fits with a probability of {percent(fit_probability)} only"
 
 

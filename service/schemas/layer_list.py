@@ -87,8 +87,8 @@ class LayerListFields(Wire):
     @model_validator(mode="before")
     @classmethod
     def _say_layers_once(cls, value: Any) -> Any:
-        """Raises ValidationError for fields that describe layers beside the list. Each error says
-        where the list has such a field."""
+        """Returns the value unchanged. Raises ValidationError where it has fields, such as
+        num_layers, that the list of layers replaces. Each error says where the list has them."""
         if isinstance(value, Mapping):
             given_twice = [name for name in _SAID_BY_LAYERS if name in value]
             if given_twice:
@@ -151,6 +151,8 @@ class LayerListFields(Wire):
         return parts
 
     def _layer(self, form: LayerFields, where: str) -> Layer:
+        """Returns the layer that a form describes. Errors name its place in the request,
+        `where`."""
         with prefix_errors(where):
             return form.build(self.hidden_size, self.residual_streams)
 
@@ -182,6 +184,7 @@ def _require_indexer_before(layers: list[Layer], layer: Layer, where: str) -> No
 
 
 def is_layer_list(value: object) -> bool:
+    """Returns whether the value describes a model layer by layer."""
     return isinstance(value, Mapping) and bool({"layers", "layer_kinds"} & value.keys())
 
 
@@ -190,6 +193,7 @@ _Part = tuple[int, list[tuple[str, str | LayerGroup]]]
 
 
 def _count(form: str | LayerGroup) -> int:
+    """Returns the number of layers that an entry stands for; a name stands for one."""
     return 1 if isinstance(form, str) else form.count
 
 

@@ -47,6 +47,8 @@ class ObjectiveFields(Wire):
     restart_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
     def build(self, token_budget: float | None) -> Objective:
+        """Returns the objective. Without tokens of its own it takes the token budget of the
+        workload."""
         given = self.model_dump(exclude={"usd_per_chip_hour", "prices"})
         return Objective(**{**given, "tokens": self.tokens or token_budget})
 

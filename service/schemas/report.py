@@ -73,6 +73,8 @@ class ReportBatch(Wire):
 
 
 def _union_tag(value: object) -> str:
+    """Returns the tag of the form of what is reported: a batch, or one run with or without a
+    launch."""
     many = isinstance(value, ReportBatch) or (isinstance(value, Mapping) and "reports" in value)
     return f"{TAG_PREFIX}batch" if many else request_tag(value)
 

@@ -85,5 +85,6 @@ class RunSubject(Wire):
         return any(getattr(self, name) is not None for name in LINKS)
 
     def question(self) -> Question:
+        """Returns the question that describes the run. Raises ValidationError."""
         given = {name: getattr(self, name) for name in Question.model_fields}
         return Question.model_validate(given)

@@ -126,6 +126,7 @@ class SweepRunner:
 
     @property
     def _beat_s(self) -> float:
+        """Returns the seconds between renewals of leases."""
         return self._length.total_seconds() / RENEWALS
 
     def _fill(self) -> None:
@@ -193,6 +194,8 @@ class SweepRunner:
             self._finish(item, answer)
 
     def _give_back(self, items: list[LeasedItem], *, counts: bool) -> None:
+        """Ends the leases of items, so that they wait again. `counts` says whether the attempt
+        counts against them."""
         with self._store.writing() as rows:
             rows.sweeps.release(self._lease, items, counts=counts)
 

@@ -142,11 +142,13 @@ def item_document(sweep: SweepRow, row: SweepItemRow) -> dict[str, Any]:
 
 
 def progress_document(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
+    """Returns a sweep with the number of its items by outcome, as answers have it."""
     outcomes = rows.sweeps.outcomes([sweep.id])[sweep.id]
     return _answer(sweep, outcomes).model_dump(mode="json")
 
 
 def _details(rows: Rows, sweep: SweepRow) -> dict[str, Any]:
+    """Returns a sweep with its request, as answers have it."""
     progress = progress_document(rows, sweep)
     return read_stored(SweepDetails, {**progress, "request": sweep.request}).model_dump(mode="json")
 

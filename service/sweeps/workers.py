@@ -39,6 +39,7 @@ class LocalWorkers:
 
     @property
     def _slots(self) -> int:
+        """Returns how many items to have under way."""
         return self._processes + 1  # so that a process finds the next item when it is done with one
 
     def slots(self) -> int:

@@ -146,6 +146,7 @@ def _scale_out_of_own_links(cluster: Cluster) -> float | None:
 
 
 def _workload(workload: Workload) -> dict[str, Any]:
+    """Returns the fields of a workload that differ from a request's defaults."""
     defaults = {name: field.default for name, field in WorkloadFields.model_fields.items()}
     return {name: value for name, value in asdict(workload).items() if value != defaults[name]}
 

@@ -206,6 +206,7 @@ def organisation(row: dict[str, Any]) -> str:
 
 
 def _model_key(row: dict[str, Any]) -> str:
+    """Returns the family, model shape and stack of a row as a key, by which weights are shared."""
     return json.dumps([row["family"], model_shape(row), row["stack"]], sort_keys=True)
 
 

@@ -27,6 +27,7 @@ def parse_entity_tags(header: str) -> list[str]:
 
 
 def _plain(tag: str) -> str:
+    """Returns the ETag of the plain answer for that of the compressed one. Other tags stay."""
     return tag.removesuffix(f'{GZIP_SUFFIX}"') + '"' if tag.endswith(f'{GZIP_SUFFIX}"') else tag
 
 

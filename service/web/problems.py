@@ -367,6 +367,7 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def _has_method(route: BaseRoute, scope: Scope, method: str) -> bool:
+    """Returns whether a route answers this method at the request's address."""
     return route.matches({**scope, "method": method})[0] is Match.FULL
 
 
@@ -395,6 +396,7 @@ async def _handle_domain_error(request: Request, error: Exception) -> JSONRespon
 
 
 def _surest_members(surest: Surest) -> dict[str, Any]:
+    """Returns the layout that most surely fits, as a problem document has it."""
     layout = LayoutFields.shown(surest.layout, on_torus=surest.on_torus)
     return {"layout": layout.model_dump(mode="json"), "fit_probability": surest.fit_probability}
 

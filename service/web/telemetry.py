@@ -103,6 +103,8 @@ def _record(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _request_id(headers: Headers) -> str:
+    """Returns the id that the client sent with the request, or a new one where it sent none that
+    may be used."""
     sent_id = headers.get("x-request-id", "")
     return sent_id if _ACCEPTED_REQUEST_ID.fullmatch(sent_id) else new_id()
 

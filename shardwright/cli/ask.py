@@ -40,6 +40,8 @@ def ask(
 
 
 def _format(answer: dict[str, Any]) -> str:
+    """Returns the name of the launch format for the recommended layout, by default that of the
+    stack."""
     launch = answer.get("launch") or {}
     return str(launch.get("format", answer["request"].get("stack")))
 

@@ -71,4 +71,5 @@ def _row(point: dict[str, Any], axes: list[str]) -> list[str]:
 
 
 def _percent(middle: float, low: float, high: float) -> str:
+    """Returns a share in percent with its interval, such as "+2.1% (+0.3% to +4.0%)"."""
     return f"{middle:+.1%} ({low:+.1%} to {high:+.1%})"

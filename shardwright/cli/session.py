@@ -52,7 +52,7 @@ def asking(output: Output, doing: str | None, *, local: bool = False) -> Iterato
 
 def connected(settings: ClientSettings) -> Client:
     """Returns a client. httpx is imported here because that takes long, and help and completion do
-    not need it. Its own command line, which imports rich, is left out."""
+    not need it. The import of its command line, which brings in rich, is suppressed."""
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from shardwright.client.client import Client
 

@@ -63,4 +63,5 @@ def _is_not_training(problem: Problem) -> bool:
 
 
 def _not_checked(reason: str) -> Finding:
+    """Returns the finding of a job that could not be checked, which goes on unchanged."""
     return Finding(sentences=(f"not checked, goes on unchanged: {reason}",))

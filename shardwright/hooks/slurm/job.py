@@ -95,6 +95,8 @@ class BatchJob:
         return int(nodes) * int(per_node["count"]) if per_node and nodes.isdecimal() else None
 
     def _gpus(self, option: str) -> re.Match[str] | None:
+        """Returns the type and count of GPUs that an option asks for, as groups of a match; None
+        where it asks for none."""
         return _GPUS.fullmatch(self.options.get(option, ""))
 
 
