@@ -88,7 +88,9 @@ class Benchmarks:
     def prepare(
         self, submission: BenchmarkSubmission, received: str, output: Output | None
     ) -> SaveRows:
-        """Returns the function that stores a benchmark with this output of nccl-tests."""
+        """Compares a benchmark with the cost model, and returns the function that stores it.
+        `received` is the request's text; `output` is what nccl-tests printed, or None for matrix
+        products."""
         table = None
         if output is not None:
             table = nccl_tests.table_of(output, submission.operation)
@@ -139,6 +141,8 @@ class Benchmarks:
         return current_document(row), withdrawal_etag(row)
 
     def page(self, query: BenchmarkQuery) -> dict[str, Any]:
+        """Returns a page of benchmarks without their points, newest first, and the cursor of the
+        next page."""
         before = read_cursor("benchmarks", query.cursor)
         with self._store.reading() as rows:
             benchmarks = rows.benchmarks.newest(
@@ -213,6 +217,8 @@ class _Comparison:
 def _compare_collective(
     problem: Problem, table: nccl_tests.Table, published: Coefficients
 ) -> _Comparison:
+    """Compares the times of a collective with those that the cost model predicts. Raises Invalid
+    for times that no machine makes."""
     timings = _collective_timings(problem, table)
     machine_offsets = collective_offsets(timings, published)
     _require_possible(
@@ -240,6 +246,9 @@ def _compare_collective(
 
 
 def _collective_timings(problem: Problem, table: nccl_tests.Table) -> CollectiveTimings:
+    """Returns the table's times as arrays, by message size. Raises Invalid where the cluster of the
+    request cannot have printed the table: it has another chip, another number of devices, or only
+    one."""
     devices = problem.cluster.num_devices
     if devices < 2:
         raise Invalid(
@@ -268,8 +277,9 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
 
 
 def _require_possible(machine_offsets: dict[str, float], times_longer: float, field: str) -> None:
-    """Refuse measurements that no machine makes. `times_longer` says how many times longer the
-    model takes than was measured, even with the offsets."""
+    """Raises Invalid for measurements that no machine makes. An offset at its limit means that it
+    was too slow. `times_longer` says how many times longer than measured the model takes, even with
+    the offsets: far above 1, the machine was too fast."""
     limits, check = {
         "nccl_tests": ("the links of the cluster", "cluster"),
         "gemms": ("the chip", "unit"),
@@ -313,6 +323,8 @@ def _compare_gemms(
 def _gemm_timings(
     problem: Problem, submission: BenchmarkSubmission, dtype: Precision, positions: list[int]
 ) -> GemmTimings:
+    """Returns the dimensions and seconds of the products at these positions of the submission, all
+    in one number format. Raises Invalid for a rate above the chip's peak."""
     gemms = [(submission.gemms or [])[position] for position in positions]
     field = "precision" if gemms[0].dtype is None else f"gemms[{positions[0]}].dtype"
     with relocate_errors("workload.precision", field):
@@ -329,6 +341,8 @@ def _gemm_timings(
 def _gemm_points(
     products: GemmTimings, dtype: Precision, predicted_seconds: Array
 ) -> list[BenchmarkPoint]:
+    """Returns the measured and the predicted seconds of each matrix product, as the answer shows
+    them."""
     columns = products.m, products.n, products.k, products.seconds, predicted_seconds
     return [
         BenchmarkPoint(
@@ -349,6 +363,8 @@ def _gemm_points(
 def _save(
     rows: Rows, answer: BenchmarkAnswer, question: dict[str, Any], problem: Problem, received: str
 ) -> CreatedResource:
+    """Stores the benchmark. `question` is the request with all names resolved, `received` its text
+    as it was sent."""
     stored = rows.benchmarks.add(
         {
             "chip": problem.cluster.chip.id,

@@ -70,7 +70,7 @@ class CalibrationInput:
 
     @cached_property
     def observations(self) -> list[Observation]:
-        """The runs and the benchmarks, as the fit takes them."""
+        """Returns the runs and the benchmarks as the fit takes them."""
         return [
             *map(observation, self.runs),
             *(benchmark.observation for benchmark in self.benchmarks),
@@ -78,7 +78,7 @@ class CalibrationInput:
 
     @property
     def seen_ids(self) -> list[str]:
-        """The ids of the reports and benchmarks, of those that cannot be used too."""
+        """Returns the sorted ids of all reports and benchmarks that were read, usable or not."""
         runs = [run.report_id for run in self.runs]
         return sorted([*runs, *(report.report for report in self.unusable), *self.benchmark_ids])
 
@@ -143,6 +143,8 @@ class CalibrationInput:
         }
 
     def window(self) -> Window:
+        """Returns the dates and numbers of what is learnt, as the answer shows them. A source
+        counts once, though it has reports and benchmarks."""
         dates = [run.measured_at for run in self.runs]
         return Window(
             first=min(dates, default=None),
@@ -162,6 +164,9 @@ class CalibrationInput:
 def read_input(
     rows: Rows, id_: str, request: CalibrationRequest, cutoff: datetime
 ) -> CalibrationInput:
+    """Returns the reports and benchmarks that the active version has not learnt yet; with
+    `from_scratch`, those that the shipped version has not. `cutoff` is a moment before which every
+    report is visible."""
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
@@ -185,8 +190,8 @@ def read_input(
 
 
 def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> CalibrationInput:
-    """Returns the last that this tenant measured, whether others learnt from it or not, to be
-    learnt on top of the version that all share. `rows` are the tenant's."""
+    """Returns the last reports and benchmarks of this tenant, to be learnt on top of the active
+    shared version, whether that has learnt from them or not. `rows` are the tenant's."""
     own = rows.profiles.find(own_profile_id(tenant))
     active = rows.profiles.active(DEFAULT_PROFILE)
     posterior = rows.profiles.posterior(DEFAULT_PROFILE, active.version)
@@ -232,6 +237,8 @@ _NOTHING_LEARNT: dict[str, Any] = {"reports": 0, "through": None, "recent": [], 
 
 
 def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
+    """Returns the record of what a version has learnt (CalibrationInput.learnt). A shipped version
+    has learnt nothing."""
     return {**_NOTHING_LEARNT, **(version.learnt or {})}
 
 
@@ -246,7 +253,8 @@ def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
 def _unlearnt_reports(
     rows: Rows, report_filter: ReportFilter, learnt: dict[str, Any]
 ) -> list[ReportRow]:
-    """Returns the wanted reports that are not learnt yet, oldest first."""
+    """Returns the reports that the filter selects and that are not learnt yet, oldest first.
+    Reports of a group that waits for others to agree are read again from its first id on."""
     reports = [*rows.reports.informative(replace(report_filter, after_id=learnt["through"]))]
     for group, first in _waiting(learnt).items():
         if not group.of_benchmarks:
@@ -295,8 +303,8 @@ def _last_benchmarks(
 def _tenant_benchmarks(
     rows: Rows, stored: Sequence[BenchmarkRow], profile: Profile
 ) -> list[TenantBenchmark]:
-    """Benchmarks as a profile takes them. Those of something that the catalogue no longer has are
-    left out."""
+    """Returns stored benchmarks as observations for a calibration of this profile. A benchmark
+    whose chip, fabric or stack the catalogue no longer has is left out."""
     resolver = Resolver(rows)
     benchmarks: list[TenantBenchmark] = []
     for row in stored:
@@ -308,9 +316,13 @@ def _tenant_benchmarks(
 
 
 def _group_of(row: BenchmarkRow) -> Group:
+    """Returns the tenant, chip and stack of a benchmark: measurements of one group are judged
+    together."""
     return Group(row.tenant, row.chip, row.stack, of_benchmarks=True)
 
 
 def _not_learnt(rows_by_id: dict[str, AnyRow], learnt_ids: Sequence[str]) -> list[AnyRow]:
+    """Returns the rows whose id is not among those learnt, in the order of their ids, which is that
+    of time."""
     learnt = {*learnt_ids}
     return [rows_by_id[id_] for id_ in sorted(rows_by_id) if id_ not in learnt]

@@ -41,8 +41,9 @@ from service.store.reports import ReportFilter
 
 @dataclass(frozen=True, slots=True)
 class _NewVersion:
-    """A version to be stored, with the columns that it has in profile_versions. `revision` is that
-    of the profile when the calibration began; 0 if a tenant had none of its own yet."""
+    """A version to be stored, with the columns that it has in profile_versions. `revision` is the
+    profile's when the calibration began, by which a change meanwhile is noticed; it is 0 where a
+    tenant had no profile of its own yet."""
 
     profile: Profile
     posterior: Posterior
@@ -72,6 +73,7 @@ class Calibrations:
         self._worker = worker
 
     def of(self, store: Store) -> Calibrations:
+        """Returns these calibrations on the rows that another store sees."""
         return Calibrations(store, self._worker)
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
@@ -90,6 +92,8 @@ class Calibrations:
         return lambda rows: _save(rows, id_, new_version)
 
     def _calibrate_own(self, id_: str, request: CalibrationRequest) -> SaveRows:
+        """Learns a version for one tenant alone, from its last reports. Returns the function that
+        stores it. Raises NothingToLearn."""
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
         new_version = self._worker.run(store, MOST_OWN, learn_own, tenant, request)
@@ -98,8 +102,8 @@ class Calibrations:
         return lambda rows: _save_own(rows, tenant, new_version)
 
     def _owner(self, id_: str) -> str:
-        """Returns the tenant of an own profile: the asking one, which may have none yet, or another
-        whose rows it sees."""
+        """Returns the tenant whose own profile this is: the asking tenant, though it may have none
+        yet, or another whose rows it sees. Raises NotFound."""
         mine = self._store.tenant
         if mine is not None and id_ == own_profile_id(mine):
             return mine
@@ -111,6 +115,8 @@ class Calibrations:
 
 
 def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
+    """Stores a version of a shared profile, and activates it if it was promoted. Raises Conflict
+    where the profile changed since the calibration began."""
     row = add_version(
         rows,
         new_version.profile,
@@ -132,8 +138,9 @@ def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
 
 
 def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResource:
-    """Stores a version of a tenant's own. It is used if the promotion says so; if that finds that
-    none should be, the one before ends, which rests on less or on another version of all."""
+    """Stores a version of a tenant's own profile, and activates it if it was promoted. If not, the
+    version active before is ended, because its input is outdated, unless the policy is manual or
+    the version is to stay. Raises Conflict where the profile or its reports changed meanwhile."""
     id_ = own_profile_id(tenant)
     rows.lock(f"profile:{id_}")
     profile = rows.profiles.find(id_)
@@ -191,8 +198,8 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
 
 
 def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None:
-    """Return a sentence on the latest of the runs to be learnt that lies after a change of level to
-    slower ones; None where there is none."""
+    """Returns a sentence on the change of level that the latest of the runs to be learnt comes
+    after, if runs became slower by it; None where there is no such change."""
     changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
     latest_first = (run.report_id for run in reversed(inputs.runs))
     return next((changes[id_] for id_ in latest_first if id_ in changes), None)
@@ -234,6 +241,8 @@ def _new_version(
     published: ProfileComparison | None,
     promotion: Promotion,
 ) -> _NewVersion:
+    """Returns the version with the answer that documents it: what was learnt, how predictions
+    change, and whether it is promoted."""
     active = Profile.from_json(inputs.active.content)
     changes = step_time_changes(store, inputs.runs, active, fitted.profile)
     answer = _calibration_answer(fitted, inputs, published, promotion, changes)
@@ -249,6 +258,8 @@ def _new_version(
 
 
 def _fit(inputs: CalibrationInput) -> Calibration:
+    """Fits the profile to the runs and benchmarks. The variance of what was learnt before is first
+    raised by the drift to be expected. Influences on a shared profile name no reports."""
     problems = {observation.problem for observation in inputs.observations}
     profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)
     # hardware and software change with time, so that what was learnt long ago is less sure
@@ -273,6 +284,8 @@ def _calibration_answer(
     promotion: Promotion,
     changes: list[StepTimeChange],
 ) -> CalibrationAnswer:
+    """Returns what a calibration did, as the version shows it. `published` compares errors on
+    published runs; None where they were not compared."""
     return CalibrationAnswer.model_validate(
         {
             "based_on": inputs.base.version,
@@ -299,6 +312,8 @@ def _calibration_answer(
 
 
 def _errors(held_out: ProfileComparison | None) -> dict[str, Any] | None:
+    """Returns the errors of step time or memory before and after a calibration, in all and by kind
+    of run; None where nothing was compared."""
     if held_out is None:
         return None
     return {

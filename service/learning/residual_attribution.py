@@ -46,7 +46,7 @@ class ResidualAttribution:
         return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
 
     def diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
-        """Returns how much of the gap between such a step and its prediction the measured parts
+        """Returns how much of the gap between a measured step and its prediction the measured parts
         account for, and the term that most likely makes the rest."""
         if parts is None:
             return self._term_draws.diagnosis(step_time_s)
@@ -59,6 +59,8 @@ class ResidualAttribution:
 
 
 def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yields the parts of a sentence on a gap: the share of each measured part, then the term that
+    most likely makes the rest."""
     gap_s = diagnosis.gap_s
     for part in diagnosis.parts:
         yield f"{part.name}, as measured, {_account(part, gap_s)}"
@@ -79,8 +81,8 @@ def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _account(part: MeasuredPart, gap_s: float) -> str:
-    """Returns the share of the gap that the part accounts for, in words: nothing, where it differs
-    the other way."""
+    """Returns words on the share of the gap that a measured part accounts for. A part that deviates
+    in the direction opposite to the gap accounts for none of it."""
     gap = f"of the gap of {_seconds(gap_s)}"
     if part.excess_s * gap_s <= 0:
         return f"accounts for none {gap} ({_more_or_less(part.excess_s)} than predicted)"
