@@ -20,7 +20,7 @@ class CommitGate:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Keeps the gate open while a commit runs in the block. Raises Stopping where the gate is
+        """Lets a commit run in the block; `close` waits for it. Raises Stopping if the gate is
         closed."""
         with self._condition:
             if self._closed:
@@ -34,7 +34,8 @@ class CommitGate:
                 self._condition.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Returns once no commit is under way, or after so many seconds."""
+        """Closes the gate for good. Returns once no commit is running, or after `within_s`
+        seconds."""
         with self._condition:
             self._closed = True
             self._condition.wait_for(lambda: not self._committing, within_s)
