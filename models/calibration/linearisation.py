@@ -48,11 +48,11 @@ class Linearisation:
 
     @property
     def predicted(self) -> Array:
-        """The log prediction of each run at `theta`; shape (runs,)."""
+        """Return the log prediction of each run at `theta`; shape (runs,)."""
         return np.asarray(self.logs[self.row])
 
     def at(self, theta: Array) -> Linearisation:
-        """Return the first-order predictions at other terms."""
+        """Return these first-order predictions at other values `theta` of the terms."""
         logs = np.empty_like(self.logs)
         moved = theta - self.theta
         for block in self.blocks:

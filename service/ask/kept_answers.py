@@ -75,9 +75,9 @@ class KeptAnswers(Generic[Request, Resolved]):
         return now.digest == key.digest
 
     def _earlier_answer(self, rows: Rows, key: str) -> Prepared | None:
-        """Returns the stored answer under a key, which the tenant was given before. If only another
-        tenant was given it, returns the function that stores it for this tenant too. Returns None
-        where no tenant has one, or only long ago and nobody else."""
+        """Returns the stored answer under a key that the tenant was given lately. If only another
+        tenant was, or this one long ago, returns the function that stores it for this tenant anew.
+        Returns None where nobody was ever given one."""
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
         own: Answer | None = memory.at_hand(place)
