@@ -96,6 +96,8 @@ class Choice:
 def refused_choice(
     name: str, problem: Problem, why: str, num_chips: int, *, exact: bool = True
 ) -> Choice:
+    """Return a choice without figures, because of `why`. `exact` is false where a longer search
+    might find some."""
     chip = problem.cluster.chip.id
     return Choice(name=name, chip=chip, num_chips=num_chips, refused=why, exact=exact)
 

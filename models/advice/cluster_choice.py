@@ -92,6 +92,8 @@ def _most_promising_first(problems: Mapping[str, Problem], objective: Objective)
     their peak."""
 
     def rank_at_peak(name: str) -> Rank:
+        """Return the rank that the cluster would have if a step took no longer than at its chips'
+        peak."""
         problem = problems[name]
         chips = problem.cluster.num_chips
         at_peak = choice_with_figures(

@@ -195,6 +195,7 @@ def _largest_first(differences: dict[str, float]) -> list[tuple[float, str]]:
 
 
 def _intervals_overlap(first: Prediction, second: Prediction) -> bool:
+    """Return whether the 80% intervals of the two step times overlap."""
     return (
         first.step_time_low_s <= second.step_time_high_s
         and second.step_time_low_s <= first.step_time_high_s

@@ -257,6 +257,8 @@ def _term_change(before: Term, after: Term) -> TermChange:
     """Return a term's change on the natural scale, in the form of TermChange."""
 
     def natural(term: Term) -> float:
+        """Return the value of a coefficient, or the ratio that an offset multiplies it or its odds
+        by."""
         if term.scope == "all":
             return float(to_natural(term.coefficient, term.mean))
         return float(np.exp(term.mean))

@@ -63,7 +63,7 @@ class Suspect:
 
     @property
     def is_likely(self) -> bool:
-        """True where the term is likelier than something that no term describes."""
+        """Return whether the term is likelier than something that no term describes."""
         return self.probability > self.undescribed
 
 
@@ -93,7 +93,7 @@ class Diagnosis:
 
     @property
     def is_explained(self) -> bool:
-        """True where the measured parts make up nearly all of the gap."""
+        """Return whether the measured parts make up nearly all of the gap."""
         return bool(self.parts) and abs(self.rest_s) <= _SMALL_REST * abs(self.gap_s)
 
 

@@ -298,8 +298,8 @@ def _known_layouts(target: Target) -> Layouts | None:
 def _search_thresholds(
     inputs: Inputs, recommendation: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
-    """Returns the thresholds of a recommendation: how much faster links and the like would have to
-    be for another answer. Empty where it is unknown whether a pipeline is needed."""
+    """Returns the thresholds of a recommendation: the bandwidths and domain sizes at which the need
+    of a pipeline would change. Empty where it is unknown whether a pipeline is needed."""
     deadline = inputs.deadline
     if "time_limit_s" not in inputs.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)

@@ -69,6 +69,7 @@ def _key(kind: AnswerKind, id_: str, query: TimelineQuery) -> tuple[str, ...]:
 
 
 def _layout(rows: Rows, id_: str, query: TimelineQuery) -> StoredLayout:
+    """Returns the layout of a stored recommendation or prediction that the query selects."""
     if isinstance(query, RecommendationTimelineQuery):
         return layout_of_recommendation(rows, id_, query.rank, query.choice)
     return layout_of_prediction(rows, id_, query.rank)

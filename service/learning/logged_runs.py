@@ -317,6 +317,7 @@ def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
 
 
 def _speed_change_notes(reading: logs.Reading) -> Iterator[str]:
+    """Yields a note if the speed changed for good, since the report has a single one."""
     if len(reading.regimes) > 1:
         levels = ", ".join(
             f"{regime.value:.4g} from step {regime.first_step}" for regime in reading.regimes

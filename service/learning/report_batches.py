@@ -146,11 +146,13 @@ def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
 
 
 def _refused_item(index: int, violations: Sequence[FieldViolation]) -> BatchItem:
+    """Returns the outcome of a refused report, which the batch has at this index."""
     errors = [ItemError.model_validate(violation.entry()) for violation in violations]
     return BatchItem(index=index, errors=errors)
 
 
 def _stored_item(index: int, report: RowValues, flag: str | None) -> BatchItem:
+    """Returns the outcome of a stored report, which the batch has at this index."""
     return BatchItem(
         index=index,
         id=report["id"],

@@ -319,6 +319,8 @@ def _quantized_weights(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _attention_residuals(problem: Problem) -> list[str]:
+    """Returns a sentence if the model has attention residuals, whose sums are not in the step
+    time."""
     if not any(layer.attention_residuals for layer in problem.architecture.kinds):
         return []
     return [
@@ -327,6 +329,7 @@ def _attention_residuals(problem: Problem) -> list[str]:
 
 
 def _tf32(problem: Problem) -> list[str]:
+    """Returns a sentence if matrix products run in TF32."""
     workload = problem.workload
     if workload.number_format.gemm != "tf32":
         return []

@@ -96,6 +96,8 @@ class Catalog:
             content = _stored_content(Resolver(rows), entry)
 
         def save(rows: Rows) -> CreatedResource:
+            """Stores the entry as the next version of its name. A lock makes registrations of one
+            name take turns."""
             other = _SHARES_NAMES_WITH.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.registered_entries.find(other, entry.name, None):

@@ -347,6 +347,7 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
 
 
 def _version_summary(row: ProfileVersionRow) -> VersionSummary:
+    """Returns a version in short: number, date, origin, and what made it."""
     return VersionSummary.model_validate(
         {
             "version": row.version,

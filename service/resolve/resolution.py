@@ -202,16 +202,19 @@ class Resolver:
     def _architecture_as_used(
         self, form: ModelForm
     ) -> tuple[ResolvedPart[Architecture], ArchitectureUsed]:
+        """Returns the model, and how answers show it."""
         part = self.architecture(form)
         return part, _architecture_used(part)
 
     def _cluster_as_used(
         self, form: ClusterForm, prices: GivenPrices
     ) -> tuple[ResolvedCluster, FabricUsed]:
+        """Returns the cluster in its size, and how answers show its fabric with its links."""
         sized = self.cluster(form, prices)
         return sized, FabricUsed(**sized.fabric.model_dump(), links=_links(sized.cluster))
 
     def _stack_as_used(self, form: StackForm) -> tuple[ResolvedPart[Stack], StackUsed]:
+        """Returns the stack, and how answers show it with the request's changes."""
         part = self.stack(form)
         return part, StackUsed(**part.used.model_dump(), changes=_stack_changes(form))
 
@@ -468,6 +471,7 @@ def _chip_of_names() -> dict[str, str]:
 
 
 def _with_hint(error: UnknownName, hint: str) -> UnknownName:
+    """Changes the message of an error to "unknown name" and a hint, and returns the error."""
     error.rule = f"unknown name{hint}"
     error.args = (f"{error.field} = {error.value!r}: {error.rule}",)
     return error
@@ -542,6 +546,7 @@ def _stack_changes(form: str | StackFields) -> dict[str, Any]:
 
 
 def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
+    """Returns a model as answers show it, with its parameters and its explicit fields."""
     count = part.value.parameters
     parameters = Parameters(
         total=count.total, active=count.active, mtp=count.mtp, encoder=count.encoder

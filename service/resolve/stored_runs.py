@@ -123,6 +123,7 @@ class StoredRuns:
         return self._by_run_hash[report.run_hash]
 
     def _problem(self, question: dict[str, Any]) -> Problem:
+        """Returns the problem of a stored question. Equal questions get one object."""
         key = json.dumps(question, sort_keys=True)
         if key not in self._problems:
             self._problems[key] = self._resolver.resolve(read_stored(Question, question)).problem
@@ -139,6 +140,7 @@ def _require_understood(report: ReportRow) -> None:
 
 
 def _unusable_reason(error: DomainError | ValidationError) -> str:
+    """Returns the reason why a report cannot be used, with the field to blame if there is one."""
     if isinstance(error, Invalid):
         return f"{error.field}: {error.rule}"
     return str(error)

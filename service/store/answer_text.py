@@ -57,7 +57,7 @@ class AnswerText:
 
     @cached_property
     def compressed(self) -> bytes:
-        """The text in the format of gzip."""
+        """Returns the text compressed by gzip."""
         if self._compressed is not None:
             return self._compressed
         return _compress(self.plain)

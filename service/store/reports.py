@@ -257,6 +257,7 @@ class ReportQueries:
         return [ReportRow.withdrawn_at.is_(None), mine]
 
     def _get(self, id_: str, **options: Any) -> ReportRow:
+        """Returns the report, read with these options of SQLAlchemy. Raises NotFound."""
         row = self._session.get(ReportRow, id_, **options)
         if row is None:
             raise NotFound("report", id_)
@@ -377,6 +378,7 @@ class ReportQueries:
         return self._session.scalars(withdrawn.limit(1)).first() is not None
 
     def count_informative(self, filter_: ReportFilter) -> int:
+        """Returns the number of reports that tell of time or memory (`informative`)."""
         return self._session.scalars(
             filter_.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
         ).one()

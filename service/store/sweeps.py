@@ -204,6 +204,7 @@ class SweepQueries:
         return True
 
     def _get(self, id_: str, **options: Any) -> SweepRow:
+        """Returns the sweep, read with these options of SQLAlchemy. Raises NotFound."""
         sweep = self._session.get(SweepRow, id_, **options)
         if sweep is None:
             raise NotFound("sweep", id_)
