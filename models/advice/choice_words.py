@@ -140,7 +140,8 @@ def _figures_words(choice: Choice) -> str:
 
 
 def _format_plain(value: float) -> str:
-    """Return a number with four digits, without an exponent where a person would write none."""
+    """Return a number with four digits, such as "12,340" or "0.0123"; with an exponent only where
+    it is very small or large."""
     if not _LEAST_PLAIN <= value < _MOST_PLAIN:
         return f"{value:.4g}"
     decimals = 3 - math.floor(math.log10(value))

@@ -56,7 +56,7 @@ def rank_clusters(
     found: list[Choice] = []
 
     def add(more_problems: Mapping[str, Problem]) -> None:
-        """Searches these clusters and adds a choice for each to `found`. A cluster that there is no
+        """Search these clusters, and add a choice for each to `found`. A cluster that there is no
         time for is refused, unless it is the first."""
         for name in _most_promising_first(more_problems, objective):
             problem = more_problems[name]

@@ -155,12 +155,12 @@ def search_all_or_fewer(
 def _search_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[Space, SearchAnswer, FewerChips]:
-    """Return the fastest answer among the numbers of fewer chips that were tried. It is not exact
-    where time ran out before all were.
+    """Return the fastest answer among promising smaller numbers of chips. It is not exact where
+    time ran out before all were tried.
 
-    Constraints are refused instead where layouts exist and none on all chips can meet them. The
-    error names a number of chips on which one can. An answer on fewer chips than asked for would
-    hide the mistake, and might be faster than the best on all.
+    If layouts on all chips exist and the constraints rule them out, the constraints are refused
+    instead. The error names a number of chips on which they can be met. An answer on fewer chips
+    would hide the mistake, and might be faster than the best on all.
     """
     problem = space.problem
     factorizations = factorizations_by_devices(problem, space.constraints)

@@ -120,8 +120,8 @@ def _repeated_points(problem: Problem, block: LinkBlock, previous: Sequence[Poin
 
 
 def _is_same_problem(one: Problem, other: Problem) -> bool:
-    """Return whether two problems are equal but for names in their clusters: their links are
-    equal."""
+    """Return whether two problems differ in their clusters at most, and links join the devices of
+    both alike."""
     has_same_links = one.cluster.has_same_links(other.cluster)
     return has_same_links and replace(one, cluster=other.cluster) == other
 
@@ -138,7 +138,7 @@ def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[LinkBlock]:
 def crossings(
     points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> list[Crossing]:
-    """Return the places where the gap crosses the tolerance, along each axis in turn."""
+    """Return the places where the gap crosses the tolerance, one axis after the other."""
     return [
         crossing for axis in grid for crossing in _crossings_along(axis, points, grid, tolerance)
     ]

@@ -310,7 +310,8 @@ def _find_fastest(
 
 
 def _fastest_layouts(answer: SearchAnswer) -> list[Layout]:
-    """Return the fastest layouts of an answer, and the fastest without a pipeline."""
+    """Return the ranked layouts of an answer, the fastest first, and then its fastest without a
+    pipeline."""
     positions = answer.ranked if answer.without is None else [*answer.ranked, answer.without]
     return [answer.layouts[position] for position in dict.fromkeys(positions)]
 

@@ -100,9 +100,9 @@ def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
     cluster."""
     batch = problem.workload.global_batch
     if layout.num_devices != problem.cluster.num_devices:
-        return []  # the number of data-parallel ranks, which has to divide the batch, is not known
-    # A schedule may demand a multiple of pp micro-batches (models.layouts.pipeline_rules), and other
-    # rules are content with any number. So the nearest multiples for both are tried.
+        return []  # it is not known over how many data-parallel ranks the batch is divided
+    # A schedule may demand a multiple of pp micro-batches (models.layouts.pipeline_rules), and
+    # other rules are content with any number. So the nearest multiples for both are tried.
     near = {
         nearest for rounds in (1, layout.pp) for nearest in nearest_batches(batch, layout, rounds)
     }

@@ -183,8 +183,8 @@ def value_in_words(value: Any) -> str:
 
 def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[SingleChange]:
     """Return every legal single change of a layout whose knobs are all settled
-    (models.layouts.defaults). Changes that are as sure to fit as recommended layouts come first.
-    Within these, and within the others, the shortest step comes first.
+    (models.layouts.defaults). Changes that surely fit come first, then the others, each by step
+    time.
 
     The given layout may be illegal, or not fit. The changes are then those that make it legal, and
     the first of them are the cheapest that make it fit.

@@ -82,7 +82,8 @@ class Point:
         return self.gap is not None and not is_above(self.gap, tolerance)
 
     def need(self, tolerance: float) -> Need:
-        """Return whether a pipeline is needed, given the spread of the gap."""
+        """Return whether a pipeline is needed, given the spread of the gap; "unknown" where the
+        search found nothing or was stopped."""
         if self.gap is None or not self.exact:
             return "unknown"
         return need_by_gap(self.gap, self.gap_spread, tolerance)

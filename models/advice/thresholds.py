@@ -149,8 +149,8 @@ class _ThresholdSearch:
         return simple == self.is_above if proved else None
 
     def _threshold(self, holds_at: float, changes_at: float | None, *, exact: bool) -> Threshold:
-        """Return the threshold of this axis, which holds at one value and changes at another; at
-        none for None."""
+        """Return the threshold of this axis: the verdict holds at `holds_at` and changes at
+        `changes_at`, which is None if it never does."""
         return Threshold(
             axis=self.axis,
             is_above=self.is_above,

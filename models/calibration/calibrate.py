@@ -154,7 +154,7 @@ def calibrate(
 
 
 def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
-    """Return the profile with the terms that `calibrate` would find in published runs, without its
+    """Return the profile with terms fitted to published runs as `calibrate` does, but without its
     estimates of how far runs scatter."""
     known = Posterior.independent()
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)

@@ -49,8 +49,8 @@ def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[
 
 def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
     """Return the changes of level in residuals of several kinds, each of which may have a level of
-    its own. It is no change then that runs of one kind become rarer. The levels of kinds and of
-    stretches of time are taken off in turn, as medians (Tukey's median polish)."""
+    its own. A change in how often a kind runs is then no change of level. The levels of kinds and
+    of stretches of time are subtracted in turn, as medians (Tukey's median polish)."""
     residuals = np.asarray(residuals)
     changes = list[Change]()
     level_of_time = np.zeros(len(residuals))

@@ -64,8 +64,8 @@ def influences(
 
 
 def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]) -> Array:
-    """Return the shift of every term that each group of keys of observations causes; shape (groups,
-    terms)."""
+    """Return how far each group of observations shifts each term; shape (groups, terms). A group is
+    given by the keys of its observations."""
     linear = estimate.linear
     group_of = {key: group for group, keys in enumerate(groups) for key in keys}
     group = np.array([group_of[target.key] for target in fit.targets])

@@ -26,8 +26,8 @@ class Block(NamedTuple):
     """The coefficient that each of `terms` is a part of, of shape (parts,)."""
 
     def sums(self, of_terms: Array, coefficients: int) -> Array:
-        """Return the sum of a value of each term over the parts of each coefficient; shape
-        (coefficients,)."""
+        """Return for each coefficient the sum of `of_terms` over the terms that are a part of it;
+        shape (coefficients,). `coefficients` is their number."""
         return np.bincount(self.coefficients, of_terms[self.terms], coefficients)
 
 

@@ -37,8 +37,8 @@ def student_t_loss(residual: Array, noise: Array) -> Array:
 
 
 def student_t_weight(residual: Array, weight: Array, noise: Array) -> Array:
-    """Return the IRLS weights of squared residuals. Where they are at the minimum, weighted least
-    squares have the minimum of the Student-t loss (Lange, Little and Taylor 1989, Robust
+    """Return the weights of squared residuals with which weighted least squares minimise the
+    Student-t loss, once weights and residuals agree (Lange, Little and Taylor 1989, Robust
     statistical modeling using the t distribution)."""
     nu = DEGREES_OF_FREEDOM
     return np.asarray(weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)

@@ -173,8 +173,8 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     evidence = (1 - _FAULT_SHARE) * usual.density + prior * (sum(faults.values()) + undescribed)
 
     def shares(term: str) -> tuple[float, float]:
-        """Return the probability that the term is off as coefficients are, and that it has a
-        fault."""
+        """Return (probability that the term is off because coefficients are, probability that it
+        has a fault)."""
         spread = (1 - _FAULT_SHARE) * usual.density * usual.differs_most[term]
         return spread / evidence, prior * faults.get(term, 0.0) / evidence
 

@@ -89,11 +89,12 @@ def memory_fit(
     *,
     new_fleet: bool = False,
 ) -> Fit:
-    """Return the fit of measured peaks of memory, and of bounds: runs that did not fit needed at
-    least the device's memory, and the others at most.
+    """Return the fit of peaks of memory, and of bounds: runs that did not fit needed at least the
+    device's memory, and all others at most.
 
-    A measured peak of a published run is enough. In a new fleet the run is a bound too, which
-    answers runs of the same layout that are said not to have fitted.
+    A published run with a measured peak gives no bound, because the peak says more. In a new fleet
+    it gives one all the same, which weighs against runs of an equal layout that are said not to
+    have fitted.
     """
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0

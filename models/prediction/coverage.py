@@ -234,8 +234,8 @@ def _stack_scope(problem: Problem) -> str:
 
 
 def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
-    """Return the sizes and degrees by which runs are told apart, by name. They are numbers for one
-    layout; for several layouts the degrees are arrays of shape (n,)."""
+    """Return the sizes and degrees that ranges are kept of, by name. They are numbers; for several
+    layouts, the degrees are arrays of shape (n,)."""
     workload = problem.workload
     parameters = problem.architecture.parameters
     return {
@@ -325,8 +325,7 @@ def _exercising_runs(
 
 
 def _widen(ranges: _Ranges, problem: Problem, layout: Layout) -> None:
-    """Widen `ranges`, in place, to include the quantities of a run. Only this dictionary
-    changes."""
+    """Widen `ranges`, in place, to include the quantities of a run."""
     for name, value in quantities(problem, layout).items():
         for scope in (_EVERYWHERE, _generation_scope(problem)):
             low, high = ranges.get((name, scope), (value, value))

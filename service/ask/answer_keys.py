@@ -67,7 +67,8 @@ def question_key(kind: AnswerKind, request: AnyRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The part of a question's answer that depends on the catalogue at one moment."""
+    """The meaning of a question at one moment: the catalogue entries that it names, and the runs
+    that its answer looks at."""
 
     catalogue_key: str
     """Equal where every name in the question means the same version of the same entry."""

@@ -67,8 +67,8 @@ class AutoCalibration:
         self._done_keys: set[str] = set()
 
     async def run(self) -> None:
-        """Every `look_s` seconds, run what is due, until cancelled. A failure is logged, and the
-        next look tries again."""
+        """Starts every `look_s` seconds the calibrations that are due, until cancelled. A failure
+        is logged, and the next look tries again."""
         while True:
             await asyncio.sleep(self._look_s)
             with _logged_failures():
@@ -139,8 +139,8 @@ def _logged_failures() -> Iterator[None]:
 
 
 def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
-    """Returns the calibration that the profile's policy asks for. One is due each time that another
-    `after_reports` reports have come since the latest version was made."""
+    """Returns the calibration of a shared profile, if it is due by the profile's policy: each time
+    that another `after_reports` reports have come since the latest version was made."""
     after = read_stored(Policy, profile.policy).after_reports
     if after is None:
         return None
@@ -155,8 +155,8 @@ def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
 
 def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
     """Returns the calibration of a tenant's own profile, if it is due. It is due after enough new
-    reports and benchmarks, or when the last version has become outdated: a report that it learnt
-    was withdrawn, or the shared version beneath it is no longer active."""
+    reports and benchmarks, or when the last version has become outdated: a report or benchmark that
+    it learnt was withdrawn, or the shared version beneath it is no longer active."""
     id_ = own_profile_id(tenant)
     own = rows.profiles.find(id_)
     policy = own_policy(rows) if own is None else read_stored(Policy, own.policy)

@@ -78,8 +78,8 @@ class Benchmarks:
     async def output(
         self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
     ) -> Output | None:
-        """Returns the table that the output of nccl-tests holds, once it is the tenant's turn if it
-        is long; None where there is no output."""
+        """Returns the table in the output of nccl-tests; None where the submission has no output.
+        Long output is read once it is the tenant's turn."""
         text = submission.nccl_tests
         if text is None:
             return None
@@ -130,8 +130,8 @@ class Benchmarks:
             return {**current_document(row), "submission": row.submission}, withdrawal_etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Withdraw a benchmark for good, if its ETag is among those `seen`. To withdraw it again
-        changes nothing, whatever was seen."""
+        """Withdraws a benchmark for good, if its ETag is among those `seen`. Returns it with its
+        new ETag. One that is withdrawn already stays as it is, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.benchmarks.get_for_update(id_)
             if may_withdraw(row, seen):
@@ -172,9 +172,8 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
 def _question(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
-    """Returns a question about the cluster of the benchmark: one chip for products, and for a
-    collective the chips of the request or, where it does not say how many, the ranks of the
-    table."""
+    """Returns a question about the cluster of the benchmark. For matrix products it has one chip.
+    For a collective it has the chips of the request, or else as many as the table has ranks."""
     cluster = submission.cluster
     precision = submission.precision
     ranks = 1 if table is None else table.ranks
@@ -197,8 +196,8 @@ def _question(
 
 
 def _any_precision(chip: Chip) -> Precision:
-    """Returns a number format of matrix products that the chip has. A question needs one, and a
-    collective has nothing to do with it."""
+    """Returns a number format in which the chip multiplies matrices. A question needs one, though a
+    collective does not depend on it."""
     for precision in ("bf16", "fp16", "fp32"):
         if precision in chip.peak_tflops:
             return precision
@@ -264,8 +263,8 @@ def _collective_timings(problem: Problem, table: nccl_tests.Table) -> Collective
 
 
 def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
-    """Refuse output that lists devices of another chip than the cluster's, as far as their names
-    tell."""
+    """Raises Invalid if the output lists devices of another chip than the cluster's, as far as
+    their names tell."""
     chip = problem.cluster.chip
     chips_by_id = {candidate.id: candidate for candidate in (chip, *catalogue.chips().values())}
     if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
@@ -300,8 +299,9 @@ def _require_possible(machine_offsets: dict[str, float], times_longer: float, fi
 def _compare_gemms(
     problem: Problem, submission: BenchmarkSubmission, published: Coefficients
 ) -> _Comparison:
-    """Compares the products of one number format together, because their peak differs by format.
-    The points come in the order of the submission."""
+    """Compares matrix products with the model, those of one number format together, because their
+    peak differs by format. The points are in the order of the submission. Raises Invalid for rates
+    that no machine reaches."""
     positions_by_format: defaultdict[Precision, list[int]] = defaultdict(list)
     for position, gemm in enumerate(submission.gemms or []):
         positions_by_format[gemm.dtype or submission.precision].append(position)

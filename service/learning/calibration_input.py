@@ -87,8 +87,8 @@ class CalibrationInput:
         return [benchmark.observation.key for benchmark in self.benchmarks]
 
     def corroborated(self) -> CalibrationInput:
-        """Returns the input with what several tenants agree on; all of it where they agree on
-        nothing."""
+        """Returns the input with only those measurements that several tenants agree on. If they
+        agree on nothing, returns all of it with `is_agreed` set to false."""
         agreed = corroborated(
             self.runs,
             self.benchmarks,
@@ -101,8 +101,8 @@ class CalibrationInput:
         return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, left_out=agreed)
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
-        """Returns the calibration with its errors set beside those of the active version, which is
-        what a new version replaces. What the active version says of memory is not worked out."""
+        """Returns the calibration with its errors compared with those of the active version, which
+        the new version would replace. The comparison of memory is left out."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -116,8 +116,8 @@ class CalibrationInput:
     def learnt(self) -> dict[str, Any]:
         """Returns a record of what a version made from this input has learnt: the number of
         reports, and the ids by which a later calibration tells what is new. Everything with an id
-        before `through` is learnt, and so are the ids in `recent`, save for groups that are
-        `waiting` for others to agree, from their first id on.
+        before `through` is learnt, and so are the ids in `recent`. Groups in `waiting` are not
+        learnt from their first id on, until others agree with them.
 
         Ids before `through` need no list, because what this calibration could not see gets an id
         from after the cutoff (service.store.arrivals), give or take the difference of clocks. A
@@ -214,8 +214,8 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
 
 
 def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
-    """Returns whether the last version of the tenant's own profile was made of the same input. A
-    version that the tenant ended does not count."""
+    """Returns whether the last version of the tenant's own profile has learnt exactly this input. A
+    version that the tenant has deactivated does not count."""
     id_ = own_profile_id(inputs.owner or "")
     own = rows.profiles.find(id_)
     if own is None or (own.active_version is None and inputs.policy.mode == "manual"):
@@ -228,7 +228,8 @@ def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
 
 
 def base_of(own: ProfileVersionRow) -> int:
-    """Returns the shared version that one of a tenant's own was learnt on top of."""
+    """Returns the number of the shared version on top of which a tenant's own version was
+    learnt."""
     calibration = read_stored(CalibrationAnswer, own.calibration)
     return calibration.based_on
 
@@ -243,7 +244,8 @@ def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
 
 
 def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
-    """Returns the groups that wait for others to agree, with the first id of each."""
+    """Returns the groups whose measurements wait for other tenants to agree, each with the first id
+    that is not learnt."""
     return {
         Group(**{field.name: group[field.name] for field in fields(Group)}): group["first"]
         for group in learnt["waiting"]
@@ -272,7 +274,8 @@ def _unlearnt_reports(
 def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
-    """Returns the benchmarks that are not learnt yet, oldest first, as this profile takes them."""
+    """Returns the benchmarks that are not learnt yet as observations for this profile, oldest
+    first. Those of groups that wait for others to agree are read again from their first id on."""
     waiting = _waiting(learnt)
     span = request.since, request.until
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
@@ -287,8 +290,8 @@ def _unlearnt_benchmarks(
 def _last_benchmarks(
     rows: Rows, request: CalibrationRequest, profile: Profile
 ) -> list[TenantBenchmark]:
-    """Returns the last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some
-    are left out, earlier ones are read in their place."""
+    """Returns the last MOST_OWN usable benchmarks as observations for this profile, oldest
+    first."""
     newest_first: list[TenantBenchmark] = []
     before = None
     while len(newest_first) < MOST_OWN:

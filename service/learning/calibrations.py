@@ -176,8 +176,9 @@ def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResou
 
 
 def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """Returns the version that a tenant's own calibration makes, judged but not stored. Nobody else
-    has to agree, because it predicts for nobody else."""
+    """Fits a tenant's own version and decides whether it is to be activated, without storing it. No
+    other tenant has to agree. A version from runs that became slower is not activated unless the
+    request asks for it. Returns _NothingNew if there is nothing to learn."""
     with store.reading() as rows:
         inputs = read_own_input(rows, tenant, request)
         is_known = rests_on_the_same(rows, inputs)
@@ -206,7 +207,9 @@ def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """Returns the version that a calibration makes, judged but not stored."""
+    """Fits a new version of a shared profile and decides whether it is to be activated, without
+    storing it. A version that may be activated learns only what several tenants agree on. Returns
+    _NothingNew if there is nothing to learn."""
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:

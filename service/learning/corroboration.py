@@ -161,8 +161,8 @@ def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
 
 
 def _levels_of_kind(levels: _Levels, group: Group, quantity: str) -> list[float]:
-    """Returns the levels of all tenants for a quantity of this group's kind, this one among
-    them."""
+    """Returns the levels of a quantity for all tenants with measurements of this group's kind,
+    including this group's own."""
     return [
         level
         for (other, other_quantity), level in levels.items()

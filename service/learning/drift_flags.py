@@ -31,8 +31,8 @@ class DriftFlags:
         self._cost_model = cost_model
 
     def flags(self, rows: Rows) -> Flags:
-        """Returns the flags of the reports that these rows see, under the version of the profile
-        that predicts for them."""
+        """Returns the flags of the reports that these rows see, under the active version of their
+        tenant's profile. Empty while the cost model is not compiled."""
         if self._cost_model.state != "ok":
             return {}
         profile = active_profile(rows)

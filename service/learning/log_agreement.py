@@ -122,8 +122,7 @@ class _KnownFacts:
     layout: Layout
 
     def allows(self, statement: Statement) -> bool:
-        """Returns whether a statement may be of this run. A fact that the request leaves open
-        allows any statement."""
+        """Returns whether a statement of the log may be true of this run."""
         fact, value = statement.fact, statement.value
         if fact == "parameters":
             return self._is_the_model(value, statement.rounding)
@@ -147,7 +146,7 @@ class _KnownFacts:
         return _FIELDS[statement.fact]
 
     def shown(self, fact: Fact) -> str:
-        """Returns the request's fact in the words of an error."""
+        """Returns what the request says of a fact, in words such as "layout.tp = 8"."""
         if fact == "adapter_parameters":
             return "no workload.lora, and so trains all parameters"
         if fact == "step_tokens":
@@ -190,8 +189,8 @@ class _KnownFacts:
         return self.resolved.used.architecture.text_tower
 
     def _totals(self) -> list[int]:
-        """Returns the parameters of the model, with and without its encoder and its multi-token
-        prediction, which frameworks count or do not."""
+        """Returns counts of all parameters of the model: with and without its encoder, and with and
+        without its multi-token prediction, because frameworks differ in that."""
         count = self.resolved.problem.architecture.parameters
         return [
             count.total + mtp + encoder for mtp in {0, count.mtp} for encoder in {0, count.encoder}
@@ -238,8 +237,8 @@ def _number(value: float) -> int | float:
 
 
 def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
-    """Refuse steps whose printed FLOPs are those of another model. FLOPs of adapters, of frozen
-    layers, of references and of encoders are counted in too many ways to tell."""
+    """Raises Invalid if the FLOPs that the log prints for a token are those of another model. FLOPs
+    of adapters, frozen layers, references and encoders are counted in too many ways to compare."""
     problem = resolved.problem
     workload = problem.workload
     if (

@@ -138,7 +138,8 @@ class _Date:
 
 
 def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: datetime) -> _Date:
-    """Returns the date that the request gives, or else that of the log, unless it is impossible."""
+    """Returns the date that the request gives, or else the one that the log prints. An impossible
+    date is ignored with a note. A date without a zone counts as UTC."""
     if submission.measured_at is not None:
         return _Date(submission.measured_at, "request")
     printed = None if reading is None else reading.timestamp

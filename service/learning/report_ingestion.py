@@ -150,8 +150,7 @@ class _Ingestion:
     def _submission_and_subject(
         self, report: ReportForm
     ) -> tuple[ReportSubmission, AnsweredLayout]:
-        """Returns the report as a submission without a launch, and the question and layout of its
-        run."""
+        """Returns the report without its launch, and the question and layout of its run."""
         if isinstance(report, ReportSubmission):
             return report, self._subject(report)
         described = described_run(self._rows, report)

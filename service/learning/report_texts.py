@@ -20,8 +20,8 @@ _span_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def parse_batch(text: str) -> Any:
-    """Returns the value of a JSON text (service.web.json_text), but with the items of `reports`
-    left as JSON texts."""
+    """Returns the value of a JSON text (service.web.json_text), with each item of `reports` left as
+    the text that it was sent as."""
     start = _reports_start(text)
     if start is None:
         return parse(text)

@@ -62,8 +62,8 @@ class Reports:
         return document, report_etag(row, flags.get(id_))
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Withdraw a report for good, if its ETag is among those `seen`. To withdraw it again
-        changes nothing, whatever was seen."""
+        """Withdraws a report for good, if its ETag is among those `seen`. Returns it with its new
+        ETag. One that is withdrawn already stays as it is, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
             if may_withdraw(row, [*map(withdrawal_part, seen)]):

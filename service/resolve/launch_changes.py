@@ -43,7 +43,8 @@ class LaunchChanges:
         profile: Profile,
         read: Callable[[Changes], LaunchedQuestion],
     ) -> None:
-        """`read` reads the launch with some of its settings changed."""
+        """Sets up the changes of a launch. `own` is what it says as it is, and `read` reads it with
+        some of its settings changed."""
         self._launch = launch
         self._own = own
         self._own_layout = _layout(own)

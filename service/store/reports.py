@@ -264,7 +264,7 @@ class ReportQueries:
         return row
 
     def existing_ids(self, ids: Sequence[str]) -> set[str]:
-        """Returns the ids among these that belong to reports."""
+        """Returns those of these ids that reports have, among the reports that the session sees."""
         existing: set[str] = set()
         for start in range(0, len(ids), _IDS_PER_QUERY):
             some = ids[start : start + _IDS_PER_QUERY]
@@ -304,8 +304,8 @@ class ReportQueries:
         return self._session.scalars(select(func.max(ReportRow.id))).one() or ""
 
     def last_of_each_run(self, filter_: ReportFilter, limit: int) -> list[LastReport]:
-        """Returns the report of each run that was measured last, the latest run first. Reports of
-        equal question and layout are of one run."""
+        """Returns, for each run, the report that was measured last; the latest of these first.
+        Reports of equal question and layout are of one run."""
         run = ReportRow.run_hash
         latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
