@@ -190,7 +190,8 @@ def _choice_on_cluster(
     except TooLarge as error:
         return refused_choice(name, problem, str(error), num_chips)
     except Invalid as error:
-        # A constraint that this cluster's stack does not know refuses this cluster alone.
+        # A constraint that this cluster's stack does not know refuses this cluster alone. All other
+        # errors are about the question as a whole.
         if not error.field.startswith("constraints"):
             raise
         return refused_choice(name, problem, f"{error.field}: {error.rule}", num_chips)

@@ -103,8 +103,9 @@ def search_all_and_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[Space, SearchAnswer, float | None]:
     """Return (space, answer, step time on all chips). The space has fewer chips where no layout
-    uses all or fewer are faster. The step time is None unless fewer are faster than a layout on all
-    that meets the goal. Raise NothingFaster where no number of chips meets the goal."""
+    uses all of them or fewer are faster. The step time is that of the best layout on all chips, in
+    seconds, where fewer are faster; None otherwise, and where no layout on all meets the goal.
+    Raise NothingFaster where no number of chips meets the goal."""
     best: tuple[Space, SearchAnswer] | None = None
     all_chips_s = None
     try:
@@ -189,8 +190,9 @@ def _search_fewer(
 def _contradiction_on_fewer(
     problem: Problem, constraints: Constraints, message: str
 ) -> Infeasible | None:
-    """Return the constraint that rules out every layout on fewer chips; None if constraints are not
-    to blame. `message` says why no layout uses all chips."""
+    """Return an error about the constraint that rules out every layout on fewer chips. None if no
+    smaller number has layouts at all, so that constraints are not to blame. `message` says why no
+    layout uses all chips."""
     if not constraints.allowed:
         return None
     free = Constraints()

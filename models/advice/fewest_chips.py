@@ -203,6 +203,7 @@ def _clusters_to_try(
     whose multiples they are, beside divisors of a domain. If there would be more than _MAX_TRIED
     clusters, the unit is doubled until there are not."""
     cluster = replace(problem.cluster, torus_shape=None)
+    # At the peak, twice the chips take half the time.
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
     able = [
         size

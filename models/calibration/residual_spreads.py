@@ -84,6 +84,8 @@ def residual_spreads(
     unidentified = unidentified_variance(fit, estimate)
     members = _members_by_scope(fit, weight, only_fleet=known is not None)
     spreads: dict[str, Neighbourhood] = {**(known or {})}
+    # Wider kinds come first, since narrower ones are pooled with them: "all" sorts by itself,
+    # "all/dense" before "stack:...".
     for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
         rows = np.array(members[scope])
         spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80

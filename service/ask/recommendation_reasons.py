@@ -98,8 +98,9 @@ def failure_assumptions(objective: ObjectiveFields) -> list[str]:
 
 
 def points_to_check(advised: Mapping[str, PredictedLayout]) -> list[str]:
-    """Returns sentences on layouts that a launcher needs to be told more about than their degrees.
-    `advised` has the layouts by the names that reasons give them."""
+    """Returns sentences on what launchers have to be told of these layouts beside their degrees:
+    that a chunk of a pipeline stage has no layers. `advised` has the layouts by the names that
+    reasons give them."""
     points = list[str]()
     for name, prediction in advised.items():
         points += empty_chunk_assumptions(name, prediction)

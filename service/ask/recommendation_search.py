@@ -104,6 +104,8 @@ class RecommendationSearch:
         if target.choices:
             # The search had more time for the best cluster than the comparison: its figures count.
             best = target.choices[0]
+            # The comparison found that fewer of this cluster's chips are faster, and only those
+            # were searched.
             if best.all_chips_s is not None:
                 recommendation = recommendation.of_more_chips(best.num_chips, best.all_chips_s)
             problem = inputs.candidates.resolved[target.name].problem

@@ -127,6 +127,8 @@ def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
     )
     if new_version.promoted:
         before = rows.profiles.get(id_).active_version
+        # The version that was just added has raised the revision by one; any other change raised it
+        # more.
         if not rows.profiles.activate(id_, row.version, new_version.revision + 1):
             raise Conflict(
                 "The profile changed while the calibration ran; look at it and try again."

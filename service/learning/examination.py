@@ -92,6 +92,8 @@ def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> Measure
             return None
         speed = measurements.measured_speed(run.problem, report.measured, predicted_s)
     except Invalid as fault:
+        # Figures of a run with a log were read from the log, so that a wrong one is the log's
+        # fault.
         if run.trouble is None or not fault.field.startswith("measured."):
             raise
         name = fault.field.removeprefix("measured.")

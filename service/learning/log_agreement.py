@@ -308,6 +308,7 @@ def _compared_values(
     degrees = logged["layout"]
     if "zero_stage" in degrees:
         ranks = degrees["dp_shard"] * degrees["dp_replicate"]
+        # On a single data-parallel rank there is nothing to shard, so that the stage means nothing.
         if ranks > 1:
             yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
         chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]

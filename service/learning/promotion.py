@@ -26,8 +26,8 @@ _SOURCES = 200  # those that reported last
 def compare_on_published_runs(
     store: Store, before: Profile, after: Profile
 ) -> ProfileComparison | None:
-    """Returns the errors of two profiles on a few published runs of each chip and stack, which show
-    what a calibration does to machines that nobody reported. None where there are no published
+    """Returns the errors of two profiles on a few published runs of each chip and stack. They show
+    what a calibration on some machines does to all others. None where there are no published
     runs."""
     sample = published_sample(store, after.software_year)
     if not sample.runs:

@@ -156,6 +156,8 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
     times = predictions.step_time_s
     fits = predictions.fits()
     fits_surely = _fits_surely(answer, predictions, profile)
+    # A recommendation would change if its first layout no longer fits surely enough, or if another
+    # that does is faster.
     another_first = not fits_surely[0] or (times[fits_surely] < times[0]).any()
     return Replayed(
         kind="recommendation" if answer.is_recommendation else "prediction",

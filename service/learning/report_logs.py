@@ -91,6 +91,7 @@ class ReportLogs:
         """Returns the row to store, or raises its refusal. If a measurement is refused, the error
         names the log, because the measurement was read from it."""
         (outcome,) = ingest_reports(self._store, [(report, received)])
+        # The request has no field for what was measured: it was read from the log.
         if isinstance(outcome, Invalid) and outcome.field.startswith("measured."):
             name = outcome.field.removeprefix("measured.")
             raise Invalid("log", outcome.value, f"says {name}, which {outcome.rule}")

@@ -38,6 +38,7 @@ class ResidualAttribution:
     ) -> str:
         """Returns a sentence on what was measured and expected, how much of the gap the measured
         parts account for, and the term that most likely makes the rest."""
+        # MFU times the step time is the same for every step time: the model FLOPs over the peak.
         mfu_seconds = prediction.mfu["causal"] * prediction.step_time_s
         measured = f"{mfu_seconds / step_time_s:.1%}"
         low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"

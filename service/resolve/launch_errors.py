@@ -156,6 +156,7 @@ class LaunchErrors:
         """Returns an error of pydantic at the field of the request, or at the launch if the value
         came from there."""
         violation = violation_of_pydantic(item, form, item["loc"], root=[part], in_body=True)
+        # Pydantic has several types of errors for missing fields, such as "missing_argument".
         if item["type"].startswith("missing"):
             return self.missing(violation.field)
         if item["loc"] and item["loc"][0] in request_fields:

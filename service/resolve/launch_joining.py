@@ -270,7 +270,8 @@ class Joining:
         name = form if isinstance(form, str) else form.name
         base = self.resolver.stack(name).value
         if name.lower() in TOOLS and framework in _OF_TRAINER:
-            return catalogue.stack(framework)  # which its file tells
+            # Such a tool starts the Trainer on FSDP or on DeepSpeed; its file tells which.
+            return catalogue.stack(framework)
         if base.calibrated_as != framework:
             field = "stack" if isinstance(form, str) else "stack.name"
             rule = f"does not run {self.reading.framework}, of which the launch is: leave it out"

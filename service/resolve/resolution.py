@@ -422,6 +422,7 @@ class Resolver:
         """Returns the error for an unknown name: with the last version of the entry, names like it,
         or other ways to describe the part."""
         known = [*SHIPPED_NAMES[kind](), *self._rows.registered_entries.names(kind)]
+        # A name may have a version, as in my-chip@3, which the entry does not have.
         base, _, version = name.rpartition("@")
         if base and (row := self._registered(kind, base)):
             error = UnknownName(field, name, known)
