@@ -38,8 +38,8 @@ from service.store import Store
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRequest:
-    """A request in the values that the models compute with. Layouts are keyed by the name of their
-    side, "first" or "second"; a side under constraints has none."""
+    """A request with its names resolved. Layouts are by the side, "first" or "second"; a side under
+    constraints has none."""
 
     pinned: PinnedQuestion
     question: ResolvedQuestion

@@ -25,7 +25,7 @@ from service.store import Store
 
 @dataclass(frozen=True, slots=True)
 class FrontierPart:
-    """Some of a frontier: `points`, or the whole `answer`."""
+    """A part of a frontier that is sent by itself: some `points`, or the whole `answer`."""
 
     kind: Literal["points", "answer"]
     document: dict[str, Any]

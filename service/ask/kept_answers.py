@@ -26,7 +26,7 @@ Resolved = TypeVar("Resolved")
 
 @dataclass(frozen=True, slots=True)
 class KeyedQuestion(Generic[Resolved]):
-    """A question as it was resolved, with the key that its answer is to have."""
+    """A question with its names resolved, and the key under which its answer is to be stored."""
 
     key: AnswerKey
     resolved: Resolved

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _DueCalibration:
-    """A calibration that a policy asks for. Its `key` is the same in every process. `tenant` is
-    whose own profile it is of, if it is of one."""
+    """A calibration that a policy asks for. Its `key` is the same in every process. `tenant` is the
+    owner of the profile; None for a shared profile."""
 
     profile_id: str
     key: str

@@ -206,8 +206,8 @@ def _any_precision(chip: Chip) -> Precision:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The measured points beside what the models say of them, and by coefficient how far the
-    machine lies from published ones."""
+    """The measured points beside the model's predictions. `offsets` has, by coefficient, how far
+    the machine lies from published ones (models.calibration.microbenchmarks)."""
 
     points: list[BenchmarkPoint]
     offsets: dict[str, float]

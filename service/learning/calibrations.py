@@ -65,7 +65,7 @@ class _NothingNew:
 
 
 class Calibrations:
-    """Calibrations that a tenant asks for, or that nobody does
+    """Calibrations, whether a tenant asks for one or a policy starts it
     (service.learning.auto_calibration)."""
 
     def __init__(self, store: Store, worker: ProcessPool) -> None:

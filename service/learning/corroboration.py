@@ -48,8 +48,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TenantBenchmark:
-    """A benchmark as a calibration takes it. `offsets` say by coefficient how far it lies from
-    published ones."""
+    """A benchmark as an observation for the fit. `offsets` has, by coefficient, how far it lies
+    from published ones."""
 
     group: Group
     observation: Observation

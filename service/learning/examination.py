@@ -24,7 +24,7 @@ from service.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that was worked out about a run: what its explanation rests on."""
+    """All that was worked out about a run, for its explanation."""
 
     run: ExplainedRun
     speed: MeasuredSpeed | None

@@ -39,7 +39,7 @@ _BESIDE_LOG = ("failure", "parts")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRun:
-    """A run, and the question and layout that it is of."""
+    """A run to be explained, with the question and the layout that it ran."""
 
     report: ReportSubmission
     """The run as a report of it would be."""

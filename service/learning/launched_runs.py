@@ -16,7 +16,7 @@ from service.store import Rows
 
 @dataclass(frozen=True, slots=True)
 class DescribedRun:
-    """A run as its launch describes it."""
+    """A run as the launch that started it describes it."""
 
     members: Mapping[str, Any]
     """The members of a report that describe it, beside those of the request."""

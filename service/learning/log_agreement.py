@@ -116,7 +116,7 @@ def _require_stated_facts(
 
 @dataclass(frozen=True, slots=True)
 class _KnownFacts:
-    """Facts of a run from a request, to be held against the statements of a log."""
+    """What the request says of a run, to be compared with the facts that a log states."""
 
     resolved: ResolvedQuestion
     layout: Layout

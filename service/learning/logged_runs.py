@@ -41,7 +41,7 @@ _FEW_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """A run as its log and the request beside it tell of it."""
+    """A run as its log describes it, together with the request beside the log."""
 
     report: ReportSubmission
     reading: logs.Reading | None

@@ -26,7 +26,7 @@ _RUNS_OF_A_KIND = 6  # enough for a median, and few enough to predict them all i
 
 @dataclass(frozen=True, slots=True)
 class PublishedSample:
-    """The runs, and the problem of each."""
+    """Some published runs, and the problem of each in the same order."""
 
     runs: list[PublishedRun]
     problems: list[Problem]

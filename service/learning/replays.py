@@ -44,10 +44,10 @@ _REPORTS_PER_ANSWER = 10  # of the limit that a request sets
 
 @dataclass(frozen=True, slots=True)
 class _StoredAnswer:
-    """An earlier answer whose question still means something to the models.
+    """An earlier answer whose question can still be resolved.
 
-    `predictions` are those of its layouts as they were answered; of a recommendation, of the
-    layouts that it ranked.
+    `predictions` are those of its layouts, as they were answered; for a recommendation, those of
+    its ranked layouts.
     """
 
     answer: Answer

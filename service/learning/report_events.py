@@ -19,8 +19,8 @@ Encode = Callable[[str, dict[str, Any]], bytes]
 
 
 class ReportFeed:
-    """New reports, for streams. A topic is whose reports a caller sees; a place is the id of the
-    last report that was told."""
+    """New reports, for streams. A topic says whose reports a stream sees: all, or those of a
+    tenant. A place in it is the id of the last report that was sent."""
 
     def __init__(self, store: Store, encode: Encode) -> None:
         self._store, self._encode = store, encode

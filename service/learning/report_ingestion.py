@@ -47,7 +47,7 @@ host's."""
 
 @dataclass(frozen=True, slots=True)
 class _ReportedRun:
-    """A submission, and the question and layout that its run is of."""
+    """A report, with the question and the layout that ran."""
 
     submission: ReportSubmission
     received: str
@@ -80,8 +80,8 @@ def ingest_reports(
 
 
 class _Ingestion:
-    """Takes in reports under the catalogue and the profile of one moment. Questions and layouts
-    that come again are worked out once.
+    """Takes in reports under the catalogue and the profile of one moment. Equal questions and
+    layouts are resolved and predicted once.
 
     Runs and outcomes are both kept by the position of their submission.
     """

@@ -30,7 +30,7 @@ from service.store.arrivals import RowValues
 
 @dataclass(frozen=True, slots=True)
 class RequestedRun:
-    """A run as a request tells of it beside its log."""
+    """A run as the request that sends its log describes it."""
 
     submission: LogSubmission
     reservations: Sequence[Mapping[str, str]] = ()

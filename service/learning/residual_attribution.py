@@ -24,8 +24,8 @@ _NO_EXPLANATION = f"no coefficient explains so large a gap; {NOT_DESCRIBED}"
 
 
 class ResidualAttribution:
-    """Explains the residuals of runs of one layout. What is the same for all of them is worked out
-    once."""
+    """Explains residuals of runs of one layout. The draws of its coefficients, which all of them
+    share, are made once."""
 
     def __init__(self, problem: Problem, layout: Layout, profile: Profile) -> None:
         self._problem = problem

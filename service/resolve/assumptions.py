@@ -403,8 +403,8 @@ def _unused_cluster_fields(question: Question, problem: Problem) -> list[str]:
 
 
 def _links(problem: Problem) -> list[str]:
-    """Returns the number of devices that each kind of link joins, from the innermost links
-    outwards."""
+    """Returns a sentence on each level of links, from the innermost outwards: how many devices it
+    joins, and how fast."""
     cluster = problem.cluster
     lines = list[str]()
     devices = cluster.chip.devices_per_chip

@@ -22,7 +22,7 @@ or the question's own cluster, is refused by itself, not the whole request."""
 
 @dataclass(slots=True)
 class CandidateClusters:
-    """The question as it would be asked of each cluster.
+    """The candidate clusters of a recommendation, each with the question on it.
 
     Every mapping is keyed by where the cluster stands in the request, such as "cluster" or
     "alternatives.num_chips[0]".

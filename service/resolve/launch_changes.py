@@ -34,7 +34,7 @@ class _Job:
 
 
 class LaunchChanges:
-    """Changes of one launch, in its words."""
+    """Finds the settings of a launch that make a change of its layout or its stack."""
 
     def __init__(
         self,

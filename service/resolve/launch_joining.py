@@ -242,6 +242,7 @@ class Joining:
         degree that the launch leaves open is what the cluster's devices leave."""
         layout_fields = dict(self.reading.layout)
         num_devices = self.resolver.cluster(cluster).cluster.num_devices
+        # The launch's degree follows from its own number of devices, so it goes with that number.
         if self.cluster.is_overruled(num_devices):
             layout_fields.pop(
                 "dp_shard" if layout_fields.get("zero_stage") else "dp_replicate", None

@@ -62,7 +62,7 @@ class StoredRun:
 
 
 class StoredRuns:
-    """Reads reports as runs. Questions and layouts that come again are resolved once."""
+    """Reads reports as runs. Equal questions and layouts are resolved once."""
 
     def __init__(self, rows: Rows) -> None:
         self._resolver = Resolver(rows)

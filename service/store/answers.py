@@ -76,8 +76,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFilter:
-    """A filter of a list of answers. `names` has the values to take of each of "model", "chip" and
-    "stack"; all are taken where it has none."""
+    """A filter of a list of answers. `names` has the accepted values of "model", "chip" and
+    "stack"; an empty list accepts all."""
 
     names: Mapping[str, Sequence[str]]
     since: datetime | None

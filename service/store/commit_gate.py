@@ -10,8 +10,9 @@ from service.errors import Stopping
 
 
 class CommitGate:
-    """Open until it is closed for good. A request that is told that it was not done must not be
-    committed after that, though its thread may still compute."""
+    """A gate that commits pass until it is closed for good. Callers are then told that their
+    requests were not done, so that nothing of theirs may be committed later, though threads still
+    compute."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

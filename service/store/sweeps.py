@@ -34,7 +34,7 @@ _WAITS = SweepItemRow.outcome.is_(None)
 
 @dataclass(frozen=True, slots=True)
 class LeasedItem:
-    """An item that whoever holds the lease computes."""
+    """An item of a sweep that a worker computes while it holds a lease on it."""
 
     sweep_id: str
     position: int
