@@ -66,8 +66,8 @@ class ExplainedRun:
         return self.settled.build()
 
     def memory_shown(self, prediction: Prediction | None) -> MemoryShown:
-        """Returns what the run showed of its memory: it ran out, fitted, or neither is known. Where
-        its peak was measured, the result has the factor of it over the one in `prediction`."""
+        """Returns what the run showed of its memory: it ran out, it fitted, or neither is known.
+        Where its peak was measured, the result has the ratio of that to the predicted peak."""
         if self.report.outcome == "out_of_memory":
             return MemoryShown("ran_out")
         if self.report.measured is None:
