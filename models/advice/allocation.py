@@ -69,8 +69,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FasterGroups:
-    """The groups, with the layout on them, that have the shortest step of all that were tried:
-    `step_time_s` seconds."""
+    """The groups with the shortest step of all that were tried, and the layout on them. The step
+    takes `step_time_s` seconds."""
 
     num_chips: int
     chips_per_group: int
@@ -82,10 +82,10 @@ class FasterGroups:
 class Allocation:
     """A cluster of equal groups out of the nodes.
 
-    `hosts` say where its ranks run, and `spares` how many chips are left over, by node. `faster` is
-    the fastest layout, on other groups, where these groups were taken for a simpler layout. It is
-    None where these groups are the fastest. `untried_bound_s` is a lower bound of the step time on
-    groups that there was no time to try; infinite where there was time for all.
+    `hosts` say where its ranks run, and `spares` how many chips are left over, by node. `faster`
+    has the fastest groups, if these groups were preferred for a simpler layout; None if these are
+    the fastest. `untried_bound_s` is a lower bound of the step time on groups that there was no
+    time to try; infinite where there was time for all.
     """
 
     cluster: Cluster
@@ -101,8 +101,8 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class _Arrangement:
-    """Groups of `chips_per_group` that have `devices` in all. `promise` ranks them
-    (models.advice.promising_counts.promise_score)."""
+    """A way to group the chips: groups of `chips_per_group` chips with `devices` devices in all.
+    `promise` ranks arrangements (models.advice.promising_counts.promise_score)."""
 
     chips_per_group: int
     devices: int
@@ -117,8 +117,8 @@ def allocate(
     should_continue: ShouldContinue,
     tolerance: float = 0.0,
 ) -> Allocation:
-    """Return the groups whose simplest layout within the tolerance is the simplest of all groups
-    tried. The tolerance counts from the shortest step of all.
+    """Return the best equal groups out of the nodes. Among groups whose best layout is within the
+    tolerance of the fastest, these are the groups with the simplest layout.
 
     `problem.cluster` says which chip and fabric the nodes have, how many chips to use at most, and
     perhaps how many of each domain. Raise Invalid where the nodes contradict it or each other, and
@@ -152,9 +152,9 @@ def _simplest_space(
     tolerance: float,
     should_continue: ShouldContinue,
 ) -> Space:
-    """Return the space with the simplest layout that is within the tolerance of the fastest; among
-    equally simple ones, the space with the shortest step. Groups that divide a cluster well may be
-    worth a few percent more time, and so may doing without a pipeline."""
+    """Return the space with the simplest layout within the tolerance of the fastest; among equally
+    simple ones, the space with the shortest step. A simpler layout, such as one without a pipeline,
+    may be worth a few percent more time."""
     limit_s = best.step_time_s * (1 + tolerance)
     order = [best.space, *(space for space in spaces if space is not best.space)]
     simplest = best.space
@@ -171,8 +171,8 @@ def _simplest_space(
 def _simplicity(
     space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
 ) -> tuple[float, float]:
-    """Return (complexity, step time) of the simplest layout of a space that is no slower than the
-    limit; infinite where none is."""
+    """Return (complexity, step time in seconds) of the simplest layout of a space whose step takes
+    at most `limit_s`; both infinite where there is none."""
     try:
         fastest = search(space, profile, Goal(faster_than=limit_s), should_continue)
         slack = limit_s / float(fastest.times[0]) - 1
@@ -184,6 +184,7 @@ def _simplicity(
 
 
 def _faster_groups(best: FastestAnswer) -> FasterGroups:
+    """Return the groups of the fastest answer, with its layout and its step time."""
     cluster = best.space.problem.cluster
     return FasterGroups(
         num_chips=cluster.num_chips,
@@ -218,7 +219,8 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
 
 
 def _check_against_cluster(cluster: Cluster, nodes: Sequence[Node]) -> None:
-    """Raise Invalid where the nodes do not go with the fabric, or have too few chips."""
+    """Raise Invalid where the fabric is a torus, a domain has more chips than the fabric joins, or
+    the nodes have fewer chips than the cluster asks for."""
     if cluster.fabric.torus is not None:
         raise Invalid(
             "allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole"
@@ -251,8 +253,8 @@ def _check_domain(cluster: Cluster, name: str, members: Sequence[Node]) -> None:
 
 
 def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
-    """Return the nodes of each domain, leaf by leaf, the fullest domain of each leaf first, so that
-    a smaller job leaves out the emptiest. Otherwise the order is that of the nodes."""
+    """Return the nodes of each domain by its name, leaf by leaf. Fuller domains of a leaf come
+    first, so that a job that needs fewer leaves out the emptiest."""
     leaves: dict[str, dict[str, list[Node]]] = {}
     for node in nodes:
         leaves.setdefault(node.leaf, {}).setdefault(node.domain, []).append(node)
@@ -272,8 +274,8 @@ def _spaces_to_try(
     nodes: Sequence[Node],
     should_continue: ShouldContinue,
 ) -> list[Space]:
-    """Return the spaces of arrangements that have a legal layout: the most promising of each octave
-    of sizes, the most promising of all octaves first."""
+    """Return the spaces of the arrangements that have a legal layout, the most promising first.
+    Each octave, a factor of two in the size of groups, has at most _MAX_PER_OCTAVE."""
     found: list[tuple[float, Space]] = []
     for promise, space in _most_promising_of_octaves(problem, constraints, nodes):
         found.append((promise, space))
@@ -286,8 +288,8 @@ def _spaces_to_try(
 def _most_promising_of_octaves(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
 ) -> Iterator[tuple[float, Space]]:
-    """Yield the first _MAX_PER_OCTAVE arrangements of every octave that have a legal layout, each
-    with its promise."""
+    """Yield (promise, space) of the most promising arrangements with a legal layout, up to
+    _MAX_PER_OCTAVE of each octave of group sizes."""
     for octave in _group_by_octave(_arrangements_to_try(problem, constraints, nodes)):
         legal = (
             (arrangement.promise, space)
@@ -301,8 +303,8 @@ def _arrangements_to_try(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
 ) -> list[_Arrangement]:
     """Return the arrangements worth a try. For each size of a group, these are the numbers of
-    devices that can be divided in more ways than all larger numbers. For few devices they are all
-    numbers that can be divided at all."""
+    devices that divide in more ways than every larger number. On few devices they are all numbers
+    that divide at all."""
     cluster = problem.cluster
     devices_per_chip = cluster.chip.devices_per_chip
     most_chips = _most_chips_by_size(cluster, nodes)
@@ -316,14 +318,16 @@ def _arrangements_to_try(
         for devices in range(chips * devices_per_chip, 0, -devices_per_group):
             ways = factorizations.get(devices, 0)
             if ways > more_than:
+                # Where few devices make searches short, a number need not divide in more ways than
+                # larger ones.
                 more_than = 0 if takes_every else ways
                 found.append(_Arrangement(size, devices, promise_score(devices, ways)))
     return found
 
 
 def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, int]:
-    """Return the sizes of a group that are tried, in chips, and the most chips that groups of each
-    size have together."""
+    """Return the sizes of groups to try, in chips, each with the most chips that groups of this
+    size can have together."""
     domains_by_chips = Counter(
         sum(node.chips for node in members) for _, members in _domains(nodes)
     )
@@ -346,8 +350,8 @@ def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, in
 
 
 def _group_by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arrangement]]:
-    """Yield the arrangements whose sizes are within a factor of two of each other, largest sizes
-    first. Within them, the most promising come first."""
+    """Yield lists of arrangements whose group sizes are within a factor of two of each other, the
+    largest sizes first. In a list the most promising come first."""
     octaves = defaultdict[int, list[_Arrangement]](list)
     largest = max((one.chips_per_group for one in arrangements), default=1)
     for one in arrangements:
@@ -359,7 +363,7 @@ def _group_by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arr
 def _legal_spaces(
     problem: Problem, constraints: Constraints, arrangement: _Arrangement
 ) -> Iterator[Space]:
-    """Yield the space of an arrangement where it has a legal layout."""
+    """Yield the space of an arrangement, or nothing where it has no legal layout."""
     chips = arrangement.devices // problem.cluster.chip.devices_per_chip
     groups = _with_groups(problem.cluster, chips, arrangement.chips_per_group)
     for cluster in clusters_with_devices(groups, np.array([arrangement.devices])):
@@ -369,6 +373,7 @@ def _legal_spaces(
 
 
 def _with_groups(cluster: Cluster, chips: int, chips_per_group: int) -> Cluster:
+    """Return the cluster with this number of chips, in groups of `chips_per_group`."""
     return replace(cluster, num_chips=chips, chips_per_domain=chips_per_group, torus_shape=None)
 
 
@@ -383,8 +388,7 @@ def _chips_per_group(cluster: Cluster) -> int:
 def _place_ranks(
     nodes: Sequence[Node], cluster: Cluster
 ) -> tuple[tuple[Host, ...], dict[str, int]]:
-    """Return the hosts of the cluster's ranks, in order of rank, and the chips left over by
-    node."""
+    """Return the hosts of all ranks, in order of rank, and the number of unused chips by node."""
     size = _chips_per_group(cluster)
     spares = {node.name: node.chips for node in nodes}
     hosts: list[Host] = []
@@ -403,9 +407,9 @@ def _place_ranks(
 def _hosts_in_domain(
     domain: str, nodes: Sequence[Node], groups: int, size: int, first_chip: int, cluster: Cluster
 ) -> list[Host]:
-    """Fill so many groups of a domain, node by node. Return a host for every part of a node that
-    lies in one group. Chips are numbered over the cluster; `first_chip` is the first of the
-    domain."""
+    """Return the hosts of a domain that `groups` groups of `size` chips fill, node by node. A node
+    that lies in several groups has a host for each. `first_chip` is the number of the domain's
+    first chip in the cluster."""
     devices_per_chip = cluster.chip.devices_per_chip
     hosts = []
     filled = 0  # chips of the domain

@@ -34,7 +34,8 @@ def attempts(
     solve: Callable[[Cluster], Solution],
     should_continue: ShouldContinue,
 ) -> Iterator[Attempt[Solution]]:
-    """Yield an attempt on one cluster after the other, for as long as there is time."""
+    """Yield what `solve` finds on each cluster, one after the other, until `should_continue`
+    returns False."""
     for cluster in clusters:
         if not should_continue():
             return
@@ -49,8 +50,8 @@ def attempts(
 
 
 def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """Yield the cluster with each of these numbers of devices that its chips and slices allow.
-    Slices of a given shape stay whole."""
+    """Yield the cluster resized to each of these numbers of devices. Numbers that its chips or
+    slices do not allow are left out. Slices of a given shape stay whole."""
     per_chip = cluster.chip.devices_per_chip
     slice_chips = math.prod(cluster.torus_shape or ())
     for count in counts[counts % (per_chip * slice_chips) == 0].tolist():
@@ -65,7 +66,7 @@ def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
 
 
 def problem_with_chips(problem: Problem, chips: int) -> Problem:
-    """Return the problem on so many of its chips, which they must allow."""
+    """Return the problem on `chips` of its chips. The cluster must allow that number."""
     devices = chips * problem.cluster.chip.devices_per_chip
     (cluster,) = clusters_with_devices(problem.cluster, np.array([devices]))
     return replace(problem, cluster=cluster)

@@ -63,12 +63,13 @@ class Choice:
 
     @property
     def is_unreached(self) -> bool:
-        """True where there are no figures for want of time."""
+        """Return whether there are no figures because time ran out."""
         return self.refused is not None and not self.exact
 
     @property
     def hours_low(self) -> float | None:
-        """With `hours_high` the 80% interval of the hours, in proportion to that of a step."""
+        """Return the lower end of the 80% interval of the hours, which is proportional to that of a
+        step."""
         return self._in_proportion(self.hours, self.step_time_low_s)
 
     @property
@@ -77,7 +78,7 @@ class Choice:
 
     @property
     def usd_low(self) -> float | None:
-        """With `usd_high` the 80% interval of the cost."""
+        """Return the lower end of the 80% interval of the cost."""
         return self._in_proportion(self.usd, self.step_time_low_s)
 
     @property
@@ -85,6 +86,8 @@ class Choice:
         return self._in_proportion(self.usd, self.step_time_high_s)
 
     def _in_proportion(self, figure: float | None, end_s: float | None) -> float | None:
+        """Return a figure scaled from the predicted step time to an end of its interval; None where
+        either is not known."""
         if figure is None or end_s is None or not self.step_time_s:
             return None
         return figure * (end_s / self.step_time_s)
@@ -93,6 +96,8 @@ class Choice:
 def refused_choice(
     name: str, problem: Problem, why: str, num_chips: int, *, exact: bool = True
 ) -> Choice:
+    """Return a choice without figures, because of `why`. `exact` is false where a longer search
+    might find some."""
     chip = problem.cluster.chip.id
     return Choice(name=name, chip=chip, num_chips=num_chips, refused=why, exact=exact)
 
@@ -106,8 +111,8 @@ def choice_with_figures(
     chips_used: int,
     num_chips: int,
 ) -> Choice:
-    """Return a place of `num_chips` with the time and the cost of the job, for a step that takes so
-    long on those that are used."""
+    """Return a choice of `num_chips` chips with the time and the cost of the job. A step takes
+    `step_time_s` on the `chips_used` of them; all of them are paid."""
     price = problem.cluster.chip.usd_per_chip_hour
     checkpoint_every_s, goodput = objective.checkpointing(chips_used)
     tokens_per_s = problem.workload.tokens / step_time_s
@@ -148,8 +153,8 @@ def choice_with_prediction(
     *,
     exact: bool,
 ) -> Choice:
-    """Return the choice with the figures of its fastest layout's prediction, and whether it meets
-    the limits."""
+    """Return the choice with its fastest layout, the interval of its step, and whether it meets the
+    limits. `all_chips_s` is the step time on all chips where fewer are faster."""
     predicted = replace(
         choice,
         layout=fastest.layout,
@@ -168,7 +173,8 @@ def choice_with_prediction(
 
 
 def _meets_probability(choice: Choice, objective: Objective) -> float | None:
-    """Return the probability that every limit is kept. One step time decides all of them."""
+    """Return the probability that every limit is kept; None where there is no limit, or one cannot
+    be checked. One step time decides all limits, so that the tightest decides."""
     shares = limit_shares(choice, objective)
     if not shares or len(shares) < len(objective.limits) or choice.step_time_s is None:
         return None
@@ -186,8 +192,8 @@ def _meets_probability(choice: Choice, objective: Objective) -> float | None:
 
 
 def rank(choice: Choice, objective: Objective) -> Rank:
-    """Return the key by which choices are ordered, the best least: the excess over the limits, the
-    figure that is minimised, the time, and the number of chips."""
+    """Return the key that sorts choices from best to worst: how far a limit is exceeded, the figure
+    that is minimised, the time, and the number of chips."""
     return (
         limit_excess(choice, objective),
         minimized(choice, objective),
@@ -197,7 +203,7 @@ def rank(choice: Choice, objective: Objective) -> Rank:
 
 
 def minimized(choice: Choice, objective: Objective) -> float:
-    """Return the figure that the objective minimises; infinite where a choice has none."""
+    """Return the figure that the objective minimises; infinite where it is not known."""
     if choice.step_time_s is None or choice.tokens_per_s is None or choice.goodput is None:
         return math.inf
     usd = choice.usd_per_million_tokens
@@ -210,8 +216,9 @@ def minimized(choice: Choice, objective: Objective) -> float:
 
 
 def limit_excess(choice: Choice, objective: Objective) -> float:
-    """Return the largest ratio of a figure to its limit, with the probability that the objective
-    asks for; 1 where the choice keeps all limits."""
+    """Return the largest ratio of a figure to its limit, at the probability that the objective asks
+    for. It is 1 where all limits are kept, slightly more where one cannot be checked, and infinite
+    for a choice that is refused."""
     if choice.refused is not None:
         return math.inf
     shares = limit_shares(choice, objective)
@@ -223,8 +230,8 @@ def limit_excess(choice: Choice, objective: Objective) -> float:
 
 
 def limit_shares(choice: Choice, objective: Objective) -> dict[str, float]:
-    """Return the share of each limit that a choice takes at the median, by the name of the limit. A
-    budget has none where the price is not known. The choice must not be refused."""
+    """Return the ratio of the median figure to its limit, by the name of the limit. A figure that
+    is not known has none, such as the cost without a price. The choice must not be refused."""
     figures = {"deadline_hours": choice.hours, "budget_usd": choice.usd}
     return {
         name: figure / limit

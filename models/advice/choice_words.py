@@ -15,9 +15,8 @@ _MOST_PLAIN = 1e13  # and numbers below this
 
 
 def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
-    """Return the reason why the first of the choices is the best. It puts the figures of the best
-    beside those of the next that keeps the limits as it does, and names the clusters that are
-    refused or were not reached."""
+    """Return the reason why the first of the choices is the best. It compares its figures with
+    those of the next best, and names the choices that are refused or that there was no time for."""
     best = choices[0]
     answered = [choice for choice in choices if choice.is_answered]
     keeping = [choice for choice in answered if choice.meets]
@@ -48,8 +47,8 @@ def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
 
 
 def _best_choice_words(best: Choice, keeping: int, places: int, objective: Objective) -> str:
-    """Return, in words, what makes a choice the best of so many `places`, of which so many are
-    `keeping` the limits."""
+    """Return words on what makes a choice the best of `places` places, `keeping` of which keep the
+    limits."""
     limits = " and ".join(_limit_words(objective).values())
     if not keeping:
         nearest = f"none of {places} places keeps {limits}" if places > 1 else ""
@@ -71,18 +70,20 @@ def _best_choice_words(best: Choice, keeping: int, places: int, objective: Objec
 
 
 def _limit_words(objective: Objective) -> dict[str, str]:
+    """Return each limit as words such as "deadline_hours = 72", by its name."""
     return {name: f"{name} = {_format_plain(limit)}" for name, limit in objective.limits.items()}
 
 
 def _odds_words(objective: Objective) -> str:
-    """Return the probability with which limits are to be kept, in words; at even odds there are
-    none, since the median decides."""
+    """Return the probability with which limits are to be kept, such as " with a probability of
+    0.9". Empty at even odds, where the median decides."""
     probability = objective.deadline_probability
     return "" if probability == EVEN_CHANCE else f" with a probability of {probability:.4g}"
 
 
 def _missed_words(choice: Choice, objective: Objective) -> str:
-    """Return which limits a choice misses, and how surely."""
+    """Return words on the limits that a choice misses: not checkable, broken, or kept with too
+    small a probability."""
     shares = limit_shares(choice, objective)
     words = _limit_words(objective)
     unchecked = [words[name] for name in objective.limits if name not in shares]
@@ -96,7 +97,8 @@ def _missed_words(choice: Choice, objective: Objective) -> str:
 
 
 def _unpriced_words(answered: Sequence[Choice]) -> str:
-    """Return which places are compared without the price that the objective asks for."""
+    """Return words on the places that are compared without the price that the objective asks for;
+    empty where there are none."""
     unpriced = [choice for choice in answered if choice.missing]
     if not unpriced:
         return ""
@@ -113,12 +115,15 @@ def _place_and_figures(choice: Choice) -> str:
 
 
 def place_words(choice: Choice) -> str:
+    """Return words such as "cluster (96 of 128 h100-sxm)"."""
     is_partly_used = choice.chips_used not in (None, choice.num_chips)
     fewer = f"{choice.chips_used} of " if is_partly_used else ""
     return f"{choice.name} ({fewer}{choice.num_chips} {choice.chip})"
 
 
 def _figures_words(choice: Choice) -> str:
+    """Return the figures of a choice in words, such as "12.3 s a step (11.2 to 13.4), 340
+    hours"."""
     words = [
         f"{choice.step_time_s:.4g} s a step ({choice.step_time_low_s:.3g} to"
         f" {choice.step_time_high_s:.3g})"
@@ -135,7 +140,8 @@ def _figures_words(choice: Choice) -> str:
 
 
 def _format_plain(value: float) -> str:
-    """Return a number with four digits, without an exponent where a person would write none."""
+    """Return a number with four digits, such as "12,340" or "0.0123"; with an exponent only where
+    it is very small or large."""
     if not _LEAST_PLAIN <= value < _MOST_PLAIN:
         return f"{value:.4g}"
     decimals = 3 - math.floor(math.log10(value))
@@ -144,7 +150,8 @@ def _format_plain(value: float) -> str:
 
 
 def _intervals_overlap(best: Choice, other: Choice, objective: Objective) -> bool:
-    """Say whether, by their intervals of step time, the other may be as good as the best."""
+    """Return whether another choice may be as good as the best, by the 80% intervals of what is
+    minimised."""
     depends_on_time = objective.minimize != "chips" and minimized(best, objective) > 0
     if not (depends_on_time and best.step_time_s and best.step_time_high_s and other.step_time_s):
         return False
@@ -154,7 +161,8 @@ def _intervals_overlap(best: Choice, other: Choice, objective: Objective) -> boo
 
 
 def _interval_of_minimized(choice: Choice, objective: Objective) -> tuple[float, float]:
-    """Return the interval of the figure that is minimised, in proportion to that of step time."""
+    """Return the 80% interval of the figure that is minimised, which is proportional to that of
+    step time."""
     per_second = minimized(choice, objective) / (choice.step_time_s or math.inf)
     low_s = choice.step_time_low_s or 0.0
     high_s = choice.step_time_high_s or math.inf

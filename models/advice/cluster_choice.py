@@ -48,14 +48,16 @@ def rank_clusters(
     first, the best of them foremost; then come the others, by how much they miss the limits.
 
     Each is searched exactly once, the most promising first, until time runs out. `oom_gib` returns
-    the memory with which a run like these ran out on a cluster. `find_more` returns clusters to
-    add, and is called after the others have been searched. `held_chips` are the chips that are
-    held, and paid, for clusters that are a part of them: their nodes were chosen already, so that
-    all chips of the part are used.
+    the least memory with which a run like these ran out on a cluster. `find_more` is called when
+    all have been searched, and returns more clusters. `held_chips` has, for each cluster that is a
+    part of held nodes, how many chips are held, and paid. Such a part was chosen already, so that
+    layouts have to use all of its chips.
     """
     found: list[Choice] = []
 
     def add(more_problems: Mapping[str, Problem]) -> None:
+        """Search these clusters, and add a choice for each to `found`. A cluster that there is no
+        time for is refused, unless it is the first."""
         for name in _most_promising_first(more_problems, objective):
             problem = more_problems[name]
             num_chips = held_chips.get(name, problem.cluster.num_chips)
@@ -86,10 +88,12 @@ def rank_clusters(
 
 
 def _most_promising_first(problems: Mapping[str, Problem], objective: Objective) -> list[str]:
-    """Return the names of the clusters in the order in which they would rank if a step took no
-    longer than at the peak of their chips."""
+    """Return the names of the clusters in the order in which they would rank if all chips ran at
+    their peak."""
 
     def rank_at_peak(name: str) -> Rank:
+        """Return the rank that the cluster would have if a step took no longer than at its chips'
+        peak."""
         problem = problems[name]
         chips = problem.cluster.num_chips
         at_peak = choice_with_figures(
@@ -101,7 +105,7 @@ def _most_promising_first(problems: Mapping[str, Problem], objective: Objective)
 
 
 def _require_time_between_failures(choices: Sequence[Choice], objective: Objective) -> None:
-    """Raise Invalid where failures leave next to no time on any cluster."""
+    """Raise Invalid if failures leave next to no time on the best cluster."""
     goodputs = [choice.goodput for choice in choices if choice.goodput is not None]
     best = max(goodputs, default=1.0)
     if best <= _HOPELESS_GOODPUT:
@@ -116,7 +120,8 @@ def _require_time_between_failures(choices: Sequence[Choice], objective: Objecti
 def with_recommendation(
     choice: Choice, problem: Problem, objective: Objective, found: Recommendation
 ) -> Choice:
-    """Return the choice with the figures of its recommendation, for which there was more time."""
+    """Return the choice with the figures of a recommendation for its cluster, which had more time
+    to search."""
     fastest = found.fastest.prediction
     figures = choice_with_figures(
         choice.name,
@@ -136,8 +141,8 @@ def with_recommendation(
 
 
 def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
-    """Return the error that says why no cluster has an answer. `error` says why the first has
-    none."""
+    """Return the error that says why no cluster has an answer, cluster by cluster. `error` is that
+    of the first."""
     each = "; ".join(f"{place_words(choice)}: {choice.refused}" for choice in choices)
     if not all(choice.exact for choice in choices):
         return OutOfTime(f"; {each}")
@@ -168,7 +173,8 @@ def _choice_on_cluster(
     oom_gib: float,
     num_chips: int,
 ) -> Choice:
-    """Search one cluster, and return it with its figures, or with the reason why it is refused."""
+    """Search one cluster, and return it as a choice with its figures, or refused with the reason.
+    `num_chips` are paid, and layouts need less memory than `oom_gib`."""
     try:
         space, answer, all_chips_s = solve_avoiding_oom(
             oom_gib,
@@ -184,7 +190,8 @@ def _choice_on_cluster(
     except TooLarge as error:
         return refused_choice(name, problem, str(error), num_chips)
     except Invalid as error:
-        # A constraint that this cluster's stack does not know refuses this cluster alone.
+        # A constraint that this cluster's stack does not know refuses this cluster alone. All other
+        # errors are about the question as a whole.
         if not error.field.startswith("constraints"):
             raise
         return refused_choice(name, problem, f"{error.field}: {error.rule}", num_chips)

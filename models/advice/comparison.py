@@ -103,8 +103,9 @@ def _layout_of_side(
     should_continue: ShouldContinue,
     oom_gib: float,
 ) -> tuple[Layouts, bool]:
-    """Return the layout that a side stands for, as one row, and whether it is exact. `name` says
-    which side is at fault where there is none."""
+    """Return the layout that a side stands for, as one row, and whether its search was exact.
+    `name` is that of the side, for errors. Raise Infeasible where constraints allow no layout that
+    fits."""
     if isinstance(side, Layout):
         return Layouts.of([side]), True
     try:
@@ -123,6 +124,7 @@ def _layout_of_side(
 
 
 def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    """Return the first values minus the second ones, by name."""
     return {name: value - second[name] for name, value in first.items()}
 
 
@@ -133,8 +135,8 @@ def _reasons(
     memory_gib: dict[str, float],
     software: list[str],
 ) -> list[str]:
-    """Return the differences of two candidates in words. `software` has those of the stacks that
-    run them."""
+    """Return sentences on how two candidates differ. `time` has differences in seconds and
+    `memory_gib` in GiB, by term; `software` has those of their stacks in words."""
     first = one.prediction
     second = other.prediction
     layout = _differences(first.layout, second.layout)
@@ -157,6 +159,7 @@ def _reasons(
 
 
 def _time_reason(first: Prediction, second: Prediction, time: dict[str, float]) -> str:
+    """Return a sentence on how much slower or faster the first is, and in which terms."""
     ratio = first.step_time_s / second.step_time_s - 1
     slower = "slower" if ratio > 0 else "faster"
     named = [
@@ -171,6 +174,7 @@ def _time_reason(first: Prediction, second: Prediction, time: dict[str, float]) 
 
 
 def _memory_reason(first: Prediction, second: Prediction, memory_gib: dict[str, float]) -> str:
+    """Return a sentence on how much more or less memory the first needs, and for what."""
     difference_gib = first.needed_gib - second.needed_gib
     more = "more" if difference_gib > 0 else "less"
     named = [
@@ -191,6 +195,7 @@ def _largest_first(differences: dict[str, float]) -> list[tuple[float, str]]:
 
 
 def _intervals_overlap(first: Prediction, second: Prediction) -> bool:
+    """Return whether the 80% intervals of the two step times overlap."""
     return (
         first.step_time_low_s <= second.step_time_high_s
         and second.step_time_low_s <= first.step_time_high_s
@@ -198,6 +203,7 @@ def _intervals_overlap(first: Prediction, second: Prediction) -> bool:
 
 
 def _misfit_reasons(predictions: dict[str, Prediction]) -> list[str]:
+    """Return a sentence for each prediction, by its name, that does not fit in memory."""
     return [
         f"the {name} does not fit: {prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
         f" on stage {prediction.memory_stage}{host_memory_note(prediction)}"
@@ -207,7 +213,8 @@ def _misfit_reasons(predictions: dict[str, Prediction]) -> list[str]:
 
 
 def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str]:
-    """Return, in words, what makes only the named one complex."""
+    """Return a sentence on what makes the candidate `one` complex and the other not; `name` is that
+    of `one`."""
     only = sorted(one.complexity_terms.keys() - other.complexity_terms.keys())
     if not only:
         return []
@@ -215,7 +222,7 @@ def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str
 
 
 def _differences(one: Layout, other: Layout) -> list[str]:
-    """Return the knobs in which two layouts differ, with both values."""
+    """Return the knobs in which two layouts differ, such as "tp 8, not 4"."""
     return [
         f"{name} {_format_value(mine)}, not {_format_value(theirs)}"
         for name, mine, theirs in _different_fields(one, other)
@@ -223,8 +230,8 @@ def _differences(one: Layout, other: Layout) -> list[str]:
 
 
 def _software_differences(one: Stack, other: Stack) -> list[str]:
-    """Return the fields in which two stacks differ, with both values, and with the framework's
-    words for them where it has any."""
+    """Return the fields in which two stacks differ, such as "overlap_data true, not false", with
+    the framework's words for the values where it has any."""
     differences = []
     for name, mine, theirs in _different_fields(one, other):
         told = [_with_words(one, name, mine), _with_words(other, name, theirs)]
@@ -235,6 +242,7 @@ def _software_differences(one: Stack, other: Stack) -> list[str]:
 def _different_fields(
     one: Layout | Stack, other: Layout | Stack
 ) -> Iterator[tuple[str, object, object]]:
+    """Yield (name, value in one, value in the other) of each field in which they differ."""
     for field in fields(one):
         mine = getattr(one, field.name)
         theirs = getattr(other, field.name)
@@ -243,7 +251,8 @@ def _different_fields(
 
 
 def _with_words(stack: Stack, field: str, value: object) -> str:
-    """Return a value of a stack, with the framework's own words for it where there are any."""
+    """Return a value of a stack's field, with the framework's setting in brackets, such as "true
+    (--overlap-grad-reduce)", if it has one."""
     shown = _format_value(value)
     for switch in switches_of(stack):
         if switch.field == field:
@@ -254,6 +263,8 @@ def _with_words(stack: Stack, field: str, value: object) -> str:
 
 
 def _format_value(value: object) -> str:
+    """Return a value as text. An order of axes is shown with "<", from the innermost axis outwards,
+    and other lists with "+"."""
     if isinstance(value, tuple):
         is_order_of_axes = set(value) == set(AXES)
         separator = " < " if is_order_of_axes else "+"

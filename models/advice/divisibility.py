@@ -42,11 +42,10 @@ def nearest_lifts(
     pipeline_s: float,
     should_continue: ShouldContinue,
 ) -> tuple[Lift, ...]:
-    """Return the nearest number of chips and the nearest global batch that divide in more ways
-    without a pipeline and need none. They are within an eighth of the question's own. Either is
-    left out where there is none, or was no time to find it. The best layout with a pipeline takes
-    `pipeline_s` seconds a step. It is infinite where no layout without a pipeline fits, because it
-    then says little of the neighbours."""
+    """Return the nearest number of chips and the nearest global batch, within an eighth of the
+    question's own, with which no pipeline is needed. Only values that divide in more ways without a
+    pipeline are tried. Either is left out where there is none, or no time to find it. `pipeline_s`
+    is the step time of the best layout with a pipeline; infinite where none without one fits."""
     if 1 not in space.constraints.allowed.get("pp", (1,)):
         return ()
     ways = _ways_without_pipeline(space.problem, space.constraints)
@@ -64,7 +63,8 @@ def nearest_lifts(
 
 
 def _chip_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
-    """Yield the numbers of chips below and above that divide in most ways."""
+    """Yield the number of chips below and the number above that divide in most ways, with their
+    spaces. `here` is the number of ways of the question's own."""
     problem = space.problem
     devices = problem.cluster.num_devices
     most = int(devices * (1 + _NEAR))
@@ -83,8 +83,8 @@ def _chip_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
 
 
 def _batch_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
-    """Yield the batches nearest to the question's that all devices divide, or else a half of them,
-    a quarter, an eighth."""
+    """Yield nearby batches that divide in more ways than `here`, with their spaces. Batches that
+    all devices divide come first, then those that a half divides, a quarter, an eighth."""
     problem = space.problem
     devices = problem.cluster.num_devices
     batch = problem.workload.global_batch
@@ -96,7 +96,8 @@ def _batch_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
 
 
 def _batches_nearby(batch: int, devices: int) -> list[int]:
-    """Return the batches to try, for each share of the devices the nearest first."""
+    """Return the batches to try, within _NEAR of `batch`. Multiples of all devices come first, then
+    multiples of a half of them, a quarter, an eighth; of each the nearest first."""
     values: dict[int, None] = {}
     for share in _SHARES:
         unit = max(devices // share, 1)
@@ -106,11 +107,13 @@ def _batches_nearby(batch: int, devices: int) -> list[int]:
 
 
 def _work(problem: Problem) -> float:
-    """Return the sequences of each device, by which the times of neighbours differ mostly."""
+    """Return the sequences of each device in a step, to which step times are roughly
+    proportional."""
     return problem.workload.global_batch / problem.cluster.num_devices
 
 
 def _ways_without_pipeline(problem: Problem, constraints: Constraints) -> Mapping[int, int]:
+    """Return the number of ways to divide each number of devices without a pipeline."""
     return factorizations_by_devices(problem, _without_pipeline(constraints))
 
 
@@ -125,10 +128,9 @@ def _needs_no_pipeline(
     guess_s: float,
     should_continue: ShouldContinue,
 ) -> bool:
-    """Say whether the best layout without a pipeline is within the tolerance of the best with one,
-    which takes no more than about `guess_s` seconds. A good guess saves time and decides nothing.
-    Mostly there is a layout with a pipeline that takes less, and none without one that is nearly as
-    fast."""
+    """Return whether the best layout without a pipeline is within the tolerance of the best with
+    one. `guess_s` is about the step time of the latter: searches are limited by it first, which
+    saves time and decides nothing."""
     without_pipeline = Space(space.problem, _without_pipeline(space.constraints))
     try:
         unpiped = SearchTables(without_pipeline, profile)
@@ -146,7 +148,7 @@ def _needs_no_pipeline(
 
 
 def _fastest_s(tables: SearchTables, limit_s: float, should_continue: ShouldContinue) -> float:
-    """Return the least step time below a limit; infinite where no layout takes so little."""
+    """Return the shortest step time below `limit_s`; infinite where no layout is so fast."""
     try:
         return float(search_on(tables, Goal(faster_than=limit_s), should_continue).times[0])
     except NothingFaster:

@@ -14,9 +14,8 @@ from models.spec.problem import Problem
 
 
 def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dict[int, int]:
-    """Return the numbers of devices that are products of degrees which each axis may have by
-    itself, each with its number of such products. They are in ascending order, up to the cluster's
-    devices."""
+    """Return how many products of parallel degrees make each number of devices, up to the
+    cluster's, in ascending order. Each degree is one that its axis may have if all others are 1."""
     most = problem.cluster.num_devices
     allowed = constraints.allowed
     counts = np.ones(1, dtype=np.int64)
@@ -34,7 +33,7 @@ def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dic
 
 
 def _degrees_by_axis(problem: Problem) -> dict[str, Array]:
-    """Return the degrees that each axis may have by itself, in ascending order."""
+    """Return the degrees that each axis may have if all others are 1, in ascending order."""
     stack = problem.stack
     layers = problem.architecture.num_layers
     tp = np.arange(1, stack.max_tp + 1)
@@ -50,7 +49,7 @@ def _degrees_by_axis(problem: Problem) -> dict[str, Array]:
 
 
 def _obeys_rule(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
-    """Return a mask of the degrees of one axis that obey a rule where all other axes are 1; shape
-    (n,)."""
+    """Return a mask of the degrees of an axis that obey a rule of layouts if all other axes are 1;
+    shape (n,)."""
     rows = default_layouts(len(degrees)).with_columns(**{axis: degrees})
     return np.asarray(RULES_BY_NAME[rule].test(problem, rows), dtype=bool)

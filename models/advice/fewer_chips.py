@@ -48,8 +48,8 @@ _MAX_TRIED_FASTER = 6  # numbers that may be faster, where some layout uses all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewerChips:
-    """The reason why an answer uses only `num_chips` of the chips. Either the `rule` leaves no
-    layout on all of them, or a step takes less than the `all_chips_s` seconds that it takes on
+    """The reason why an answer uses only `num_chips` of the chips. Either the `rule` allows no
+    layout on all of them, or a step is shorter than the `all_chips_s` seconds that it takes on
     all."""
 
     message: str
@@ -59,7 +59,7 @@ class FewerChips:
 
     @property
     def reason(self) -> Reason:
-        """The message, with its figures."""
+        """Return the message as a reason, with its figures."""
         figures = {"num_chips": self.num_chips, "rule": self.rule, "all_chips_s": self.all_chips_s}
         return Reason("fewer_chips", self.message, figures)
 
@@ -67,6 +67,8 @@ class FewerChips:
     def that_are_faster(
         cls, num_chips: int, of_chips: int, step_time_s: float, all_chips_s: float
     ) -> FewerChips:
+        """Return the reason for an answer on `num_chips` of the `of_chips` chips, on which a step
+        is faster than on all."""
         message = (
             f"{of_chips - num_chips} of the {of_chips} chips are left out, since a step takes"
             f" {rounded(step_time_s)} s on {num_chips} and {rounded(all_chips_s)} s on all of them."
@@ -89,8 +91,8 @@ class FastestAnswer:
         return float(self.answer.times[0])
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
-        """Return the answer to another goal on the same space. The space is searched again unless
-        the goal is the same."""
+        """Return the answer to a goal on this space. It is searched again unless the goal is the
+        one that was searched for."""
         if goal == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
@@ -100,10 +102,10 @@ class FastestAnswer:
 def search_all_and_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[Space, SearchAnswer, float | None]:
-    """Return the space and the answer on all chips, or on fewer where no layout uses all or fewer
-    are faster. The third value is the step time with all chips where fewer are faster, and None
-    elsewhere, or where all are not as fast as the goal asks. Raise NothingFaster where no number of
-    chips is."""
+    """Return (space, answer, step time on all chips). The space has fewer chips where no layout
+    uses all of them or fewer are faster. The step time is that of the best layout on all chips, in
+    seconds, where fewer are faster; None otherwise, and where no layout on all meets the goal.
+    Raise NothingFaster where no number of chips meets the goal."""
     best: tuple[Space, SearchAnswer] | None = None
     all_chips_s = None
     try:
@@ -139,10 +141,10 @@ def search_all_or_fewer(
     should_continue: ShouldContinue,
     known: Layouts | None = None,
 ) -> tuple[Space, SearchAnswer, FewerChips | None]:
-    """Return the space of the answer, the answer, and the reason for fewer chips. The space is that
-    of all chips, of which some layouts may be `known`, or of fewer where no layout uses all. The
-    reason is None for all chips. Raise Infeasible where no layout uses all though the constraints
-    ask for that."""
+    """Return (space, answer, reason). The space has fewer chips only where no layout uses all of
+    them; the reason then says so, and is None otherwise. `known` are layouts on all chips that the
+    search starts from. Raise Infeasible where no layout uses all though the constraints ask for
+    that."""
     try:
         return space, search(space, profile, goal, should_continue, known), None
     except NoLegalLayout:
@@ -154,12 +156,12 @@ def search_all_or_fewer(
 def _search_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[Space, SearchAnswer, FewerChips]:
-    """Return the fastest answer among the numbers of fewer chips that were tried. It is not exact
-    where time ran out before all were.
+    """Return the fastest answer among promising smaller numbers of chips. It is not exact where
+    time ran out before all were tried.
 
-    Constraints are refused instead where layouts exist and none on all chips can meet them. The
-    error names a number of chips on which one can. An answer on fewer chips than asked for would
-    hide the mistake, and might be faster than the best on all.
+    If layouts on all chips exist and the constraints rule them out, the constraints are refused
+    instead. The error names a number of chips on which they can be met. An answer on fewer chips
+    would hide the mistake, and might be faster than the best on all.
     """
     problem = space.problem
     factorizations = factorizations_by_devices(problem, space.constraints)
@@ -188,8 +190,9 @@ def _search_fewer(
 def _contradiction_on_fewer(
     problem: Problem, constraints: Constraints, message: str
 ) -> Infeasible | None:
-    """Return the constraint that is contradicted on fewer chips, where those have layouts but none
-    that the constraints allow; None otherwise. `message` says why no layout uses all chips."""
+    """Return an error about the constraint that rules out every layout on fewer chips. None if no
+    smaller number has layouts at all, so that constraints are not to blame. `message` says why no
+    layout uses all chips."""
     if not constraints.allowed:
         return None
     free = Constraints()
@@ -208,10 +211,10 @@ def _contradiction_on_fewer(
 def fastest_on_fewer(
     space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
 ) -> tuple[FastestAnswer | None, bool]:
-    """Return the fastest answer on fewer chips, and whether there was time for all numbers that are
-    worth a try. The answer is None where no step on fewer chips takes less than `seconds`. No
-    number is worth a try where the constraints ask for all chips. At least half of the devices are
-    used, unless whole scale-up domains are fewer."""
+    """Return the fastest answer on fewer chips, and whether there was time to try all promising
+    numbers. The answer is None where no step takes less than `seconds`. No number is tried where
+    the constraints ask for all chips. Numbers use at least half of the devices, or whole scale-up
+    domains."""
     if space.constraints.use_all_chips:
         return None, True
     devices = space.problem.cluster.num_devices
@@ -239,8 +242,8 @@ def fastest_on_fewer(
 def fastest_space(
     spaces: Iterable[Space], profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[FastestAnswer | None, Infeasible | None, bool]:
-    """Return the fastest answer among some spaces, the failure of the first that has layouts but
-    none that fits, and whether there was time for all spaces.
+    """Return (fastest answer, first failure, whether there was time for all spaces). The failure is
+    that of the first space that has layouts but none that fits.
 
     The spaces are searched for the goal until there is an answer, and then only for layouts that
     are faster than the best so far. A space that is too large for a search is left out.

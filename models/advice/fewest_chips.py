@@ -43,10 +43,10 @@ _MAX_TRIED = 1024  # numbers of chips; where there are more, multiples of a larg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewestChips:
-    """The smallest number of chips, of those tried, that keeps the limits: `num_chips`, None where
+    """The smallest number of chips that keeps the limits, of those tried: `num_chips`, None where
     no number does.
 
-    There were `tried` numbers up to `most`: divisors of a scale-up `domain` (of 1 where none are
+    `tried` numbers up to `most` were candidates: divisors of a scale-up `domain` (1 where none are
     tried), and multiples of `unit`; all count chips. The answer is not `exact` where some were too
     large for a search, or time ran out. `minimize` is what the objective asks for besides the
     limits.
@@ -62,6 +62,7 @@ class FewestChips:
 
     @property
     def reason(self) -> str:
+        """Return a sentence on the number that was found, or why none was."""
         divisors_too = f"divisors of {self.domain} and " if self.domain > 1 else ""
         tried = f"of {self.tried} numbers that were tried ({divisors_too}multiples of {self.unit})"
         if self.num_chips is not None:
@@ -96,10 +97,10 @@ def fewest_chips(
     oom_gib: float = math.inf,
     multiple_of: int | None = None,
 ) -> FewestChips:
-    """Return the fewest of the problem's chips, up to `most`, that keep the limits of an objective
-    with tokens and a limit. The number of chips that the problem has is ignored. Layouts that need
-    as much memory as `oom_gib`, with which a run like these ran out, are left out. Only multiples
-    of `multiple_of` are tried, where it is given."""
+    """Return the fewest chips, up to `most`, that keep the limits of an objective with tokens and a
+    limit. The number of chips of the problem is ignored. Layouts that need as much memory as
+    `oom_gib`, with which a run like these ran out, are left out. Only multiples of `multiple_of`
+    are tried, if it is given."""
     numbers = _Numbers.of(problem.cluster, multiple_of)
     clusters, unit = _clusters_to_try(problem, objective, most, numbers)
     none = FewestChips(
@@ -113,6 +114,7 @@ def fewest_chips(
     )
 
     def is_enough(cluster: Cluster) -> bool:
+        """Return whether a layout on this cluster keeps the limits."""
         sized = replace(problem, cluster=cluster)
         search_fast = partial(
             _search_fast_enough,
@@ -135,9 +137,9 @@ def fewest_chips(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Numbers:
-    """The numbers of chips that are tried: divisors of a `domain`, and multiples of `unit`. Chips
-    may stay unused where `uses_fewer`: a smaller number that divides better is then no other number
-    that is tried."""
+    """The numbers of chips to try: divisors of a `domain`, and multiples of `unit`. With
+    `uses_fewer`, a layout may leave some chips unused, because smaller numbers that divide better
+    are not tried themselves."""
 
     domain: int
     unit: int
@@ -158,7 +160,7 @@ class _Numbers:
 
     @property
     def parts(self) -> list[int]:
-        """The divisors of a domain, where these are tried."""
+        """Return the divisors of a domain; none where they are not tried."""
         return divisors(self.domain) if self.domain > 1 else []
 
 
@@ -171,10 +173,10 @@ def _search_fast_enough(
     oom_gib: float,
     numbers: _Numbers,
 ) -> bool:
-    """Say whether the fastest layout keeps the limits with the probability that the objective asks
-    for. Raise NothingFaster where layouts fit but none keeps them at the median. Raise Infeasible
-    where none fits that needs less than `oom_gib`, because solve_avoiding_oom then tries again with
-    all memory."""
+    """Return whether the fastest layout keeps the limits with the probability that the objective
+    asks for. Raise NothingFaster where layouts fit but none keeps them at the median. Raise
+    Infeasible where none needs less than `oom_gib`: solve_avoiding_oom then tries again without
+    that limit."""
     space = Space(problem, constraints)
     limit_s = max_step_time_s(problem, objective)
     # A step that takes just as long as is allowed keeps the limits too.
@@ -197,10 +199,11 @@ def _search_fast_enough(
 def _clusters_to_try(
     problem: Problem, objective: Objective, most: int, numbers: _Numbers
 ) -> tuple[list[Cluster], int]:
-    """Return the clusters on which the peak of the chips keeps the limits, by size, and the number
-    of chips that divides them all, beyond the divisors of a domain. That number is a larger power
-    of two times the unit where there would be more than _MAX_TRIED clusters."""
+    """Return the clusters that would keep the limits at the chips' peak, by size, and the unit
+    whose multiples they are, beside divisors of a domain. If there would be more than _MAX_TRIED
+    clusters, the unit is doubled until there are not."""
     cluster = replace(problem.cluster, torus_shape=None)
+    # At the peak, twice the chips take half the time.
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
     able = [
         size
@@ -216,8 +219,8 @@ def _clusters_to_try(
 
 
 def _clusters_up_to(cluster: Cluster, most: int, numbers: _Numbers) -> Iterator[Cluster]:
-    """Yield the cluster in all sizes up to `most` chips that divide a domain, or are multiples of
-    the unit."""
+    """Yield the cluster in all sizes up to `most` chips: multiples of the unit, and divisors of a
+    domain."""
     multiples: Array = np.arange(numbers.unit, most + 1, numbers.unit)
     parts = [part for part in numbers.parts if part <= most]
     chips = np.union1d(multiples, parts).astype(np.int64)

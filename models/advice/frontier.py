@@ -25,8 +25,8 @@ domain; chips, with the global batch as it is; and a factor on the layers of the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Two neighbours along an `axis`, at one place `at` of the other axes, between which the gap
-    crosses the tolerance: the values `above` and `below`.
+    """Two neighbours along an `axis` between which the gap crosses the tolerance. `above` and
+    `below` are their values on it, and `at` has those of the other axes.
 
     Both are exact searches. `estimate` lies between them in proportion to their gaps, or halfway
     where one of them lacks layouts with or without a pipeline.
@@ -47,7 +47,8 @@ def frontier(
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: float = math.inf,
 ) -> list[Point]:
-    """Return a point for every combination of the grid's values, the last axis fastest.
+    """Return a point for every combination of the grid's values; the values of the last axis change
+    fastest.
 
     Once `should_continue` says no, points are the best so far and not exact. Layouts that need as
     much memory as `oom_gib`, with which a run like these ran out, are left out. Raise Invalid for
@@ -71,7 +72,8 @@ def frontier(
 
 
 def _with_gap_spread(problem: Problem, profile: Profile, point: Point) -> Point:
-    """Return the point with the spread of its gap."""
+    """Return the point with the spread of the logarithm of its gap, if it has layouts with and
+    without a pipeline."""
     if point.without is None or point.with_pp is None:
         return point
     asked = problem_at(problem, point.at)
@@ -83,8 +85,8 @@ def _with_gap_spread(problem: Problem, profile: Profile, point: Point) -> Point:
 def _check_grid(
     problem: Problem, constraints: Constraints, grid: Mapping[str, Sequence[float]]
 ) -> None:
-    """Raise Invalid where a grid has an unknown axis, or the constraints leave no verdict to
-    change."""
+    """Raise Invalid for an unknown axis, for domains that the fabric does not have, and for
+    constraints that allow only pipelines or none."""
     for name in grid:
         if name not in AXES:
             raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
@@ -100,9 +102,9 @@ def _check_grid(
 
 
 def _repeated_points(problem: Problem, block: LinkBlock, previous: Sequence[Point]) -> list[Point]:
-    """Return the points of the previous block at the places of this one. All of them must be
-    answered, and every place must be the same problem, as it is where domains are larger than a job
-    fills. Return nothing otherwise."""
+    """Return the points of the previous block under the places of this one, if all places are the
+    same problems: a domain larger than the job changes nothing. Return nothing otherwise, or if the
+    previous points lack an answer."""
     places = block.places
     if len(previous) != len(places) or not all(point.is_answered for point in previous):
         return []
@@ -118,6 +120,8 @@ def _repeated_points(problem: Problem, block: LinkBlock, previous: Sequence[Poin
 
 
 def _is_same_problem(one: Problem, other: Problem) -> bool:
+    """Return whether two problems differ in their clusters at most, and links join the devices of
+    both alike."""
     has_same_links = one.cluster.has_same_links(other.cluster)
     return has_same_links and replace(one, cluster=other.cluster) == other
 
@@ -134,7 +138,7 @@ def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[LinkBlock]:
 def crossings(
     points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> list[Crossing]:
-    """Return the places where the gap crosses the tolerance, along each axis in turn."""
+    """Return the places where the gap crosses the tolerance, one axis after the other."""
     return [
         crossing for axis in grid for crossing in _crossings_along(axis, points, grid, tolerance)
     ]
@@ -143,8 +147,8 @@ def crossings(
 def _crossings_along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> Iterator[Crossing]:
-    """Yield the places between neighbours on one axis where the verdict changes. The place is
-    interpolated between the two gaps; half-way where a side has no layout."""
+    """Yield the crossings between neighbours along one axis. The estimate is interpolated between
+    the two gaps, or halfway where one has no layout with or without a pipeline."""
     for at, row in rows_along(axis, points, grid):
         for a, b in pairwise(row):
             if not (a.exact and b.exact) or a.gap is None or b.gap is None:
@@ -162,8 +166,7 @@ def _crossings_along(
 def rows_along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]]
 ) -> Iterator[tuple[dict[str, float], list[Point]]]:
-    """Yield every place of the other axes with its points along one axis, from the least value to
-    the largest."""
+    """Yield each place of the other axes, with its points along one axis in ascending order."""
     others = [name for name in grid if name != axis]
     for values in product(*(dict.fromkeys(grid[name]) for name in others)):
         place = dict(zip(others, values, strict=True))

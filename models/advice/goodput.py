@@ -20,8 +20,9 @@ _NEWTON_STEPS = 8  # it converges quadratically from Young's estimate
 def best_checkpointing(
     *, failures_per_hour: float, checkpoint_s: float, restart_s: float
 ) -> tuple[float | None, float]:
-    """Return (seconds of work between checkpoints, goodput) where goodput is highest. Times are
-    counted in mean times between failures. The module's docstring has the formulas."""
+    """Return (seconds of work between checkpoints, goodput) where goodput is highest; (None, 1)
+    without failures. Internally, times are counted in mean times between failures. The module's
+    docstring has the formulas."""
     if failures_per_hour < _NO_FAILURES:
         return None, 1.0
     between_failures_s = 3600 / failures_per_hour
@@ -39,8 +40,8 @@ def best_checkpointing(
 
 
 def _best_work_between_checkpoints(checkpoint: float) -> float:
-    """Return the work between checkpoints that loses least, for a checkpoint that takes so long;
-    both in mean times between failures. It is found by Newton's method from Young's estimate."""
+    """Return the work between checkpoints that loses least, by Newton's method from Young's
+    estimate. `checkpoint` is the time of a checkpoint; both are in mean times between failures."""
     work = min(math.sqrt(2 * checkpoint), 1.0)
     if not work:
         return work

@@ -20,9 +20,9 @@ _LEAST_POWER = 256  # people choose lengths that are powers of two from here on
 def implausible_values(
     problem: Problem, step_time_s: float, micro_batches: Sequence[int] = ()
 ) -> list[str]:
-    """Return a sentence for every implausible value of a question whose step takes so long: the
-    field, its value, and what was probably meant. `micro_batches` are those that constraints
-    allow."""
+    """Return a sentence for every implausible value of a question: the field, its value, and what
+    was probably meant. `step_time_s` is the predicted step time, and `micro_batches` are those that
+    constraints allow."""
     in_tokens = [*_batch_in_tokens(problem)]
     return [
         *in_tokens,
@@ -35,6 +35,7 @@ def implausible_values(
 
 
 def _batch_in_tokens(problem: Problem) -> Iterator[str]:
+    """Yield a sentence if the global batch is so large that it was probably given in tokens."""
     workload = problem.workload
     if workload.tokens <= _MOST_TOKENS:
         return
@@ -51,6 +52,7 @@ def _batch_in_tokens(problem: Problem) -> Iterator[str]:
 
 
 def _step_of_hours(problem: Problem, step_time_s: float) -> Iterator[str]:
+    """Yield a sentence if a step takes hours."""
     if step_time_s <= _LONGEST_STEP_S:
         return
     yield (
@@ -61,6 +63,7 @@ def _step_of_hours(problem: Problem, step_time_s: float) -> Iterator[str]:
 
 
 def _budget_below_a_step(problem: Problem) -> Iterator[str]:
+    """Yield a sentence if the token budget is less than one step."""
     workload = problem.workload
     budget = workload.token_budget
     if budget is None or budget >= workload.tokens:
@@ -75,8 +78,8 @@ def _budget_below_a_step(problem: Problem) -> Iterator[str]:
 
 
 def _length_beside_a_round_one(problem: Problem) -> Iterator[str]:
-    """Yield a sentence where the length is one beside a round one. Inputs and targets are shifted
-    by a token, and frameworks are told the full length."""
+    """Yield a sentence if the sequence length is one less or one more than a round number. Inputs
+    and targets are shifted by a token, but frameworks are told the full length."""
     seq_len = problem.workload.seq_len
     for step, how in ((1, "one short of"), (-1, "one more than")):
         meant = seq_len + step
@@ -90,6 +93,8 @@ def _length_beside_a_round_one(problem: Problem) -> Iterator[str]:
 
 
 def _graphs_of_no_experts(problem: Problem) -> Iterator[str]:
+    """Yield a sentence if the stack captures graphs of experts, which a dense model does not
+    have."""
     graphs = problem.stack.moe_graphs
     if graphs != "none" and not problem.architecture.is_moe:
         yield (
@@ -101,6 +106,7 @@ def _graphs_of_no_experts(problem: Problem) -> Iterator[str]:
 def _micro_batches_that_do_not_divide(
     problem: Problem, micro_batches: Sequence[int]
 ) -> Iterator[str]:
+    """Yield a sentence for each allowed micro-batch that does not divide the global batch."""
     batch = problem.workload.global_batch
     useless = [size for size in micro_batches if batch % size]
     for size in useless:

@@ -73,21 +73,22 @@ class LayoutCheck:
 
     @property
     def fits(self) -> bool:
-        """True where the layout is predicted to fit beside the memory that is left free."""
+        """Return whether the layout is predicted to fit beside the memory that is left free."""
         found = self.prediction
         return found is not None and found.fits and _leaves_free(found, self.reserve_gib)
 
     @property
     def gain(self) -> float | None:
-        """The step time of the checked layout over that of the best layout, less 1."""
+        """Return the step time of the checked layout over that of the best layout, less 1; None
+        where one of them is not known."""
         if self.prediction is None or self.best is None:
             return None
         return self.prediction.step_time_s / self.best.step_time_s - 1
 
     @property
     def gain_probability(self) -> float | None:
-        """The least probability that the best layout is really faster, as if the errors of the two
-        predictions had nothing in common."""
+        """Return the probability that the best layout is really faster, with the errors of the two
+        predictions taken as independent. Shared errors only make it surer."""
         if self.prediction is None or self.best is None:
             return None
         log_gain = math.log(self.prediction.step_time_s / self.best.step_time_s)
@@ -108,12 +109,12 @@ def check_layout(
     express: Callable[[SingleChange], SingleChange | None] | None = None,
 ) -> LayoutCheck:
     """Return the check of a layout whose knobs are all settled (models.layouts.defaults), legal or
-    not. None stands for a layout that cannot be told; its check has the best layout alone.
+    not. If the layout is None, the check has the best layout alone.
 
-    `constraints` are those of the layouts that it is compared with. These layouts also need less
-    memory than `oom_gib`, with which a run like these ran out. Only layouts that `accepts` takes
-    are named. `express` returns a change as the framework can be told it, with the prediction of
-    just that, and None where the framework has no words for it.
+    `constraints` are on the layouts that it is compared with. These also need less memory than
+    `oom_gib`, with which a run like these ran out. Only layouts are named for which `accepts` is
+    true. `express` returns a change as the framework can be told it, with the prediction of just
+    that, or None if it cannot be told.
     """
     criteria = _Criteria(problem, constraints or Constraints(), oom_gib, accepts, express)
     broken = broken_rules_of(problem, layout)
@@ -162,15 +163,15 @@ def check_layout(
 
 
 def _leaves_free(prediction: Prediction, reserve_gib: float) -> bool:
-    """Say whether a layout leaves so much memory free. It does where nothing has to be left
-    free."""
+    """Return whether a layout leaves `reserve_gib` of memory free. Without a reserve every layout
+    does, even one that does not fit."""
     return not reserve_gib or prediction.needed_gib + reserve_gib <= prediction.usable_gib
 
 
 @dataclass(frozen=True, slots=True)
 class _Criteria:
-    """The demands on the layouts that the given layout is compared with, and on that layout
-    itself."""
+    """The demands on layouts that are named: the constraints, and what the framework can be
+    told."""
 
     problem: Problem
     constraints: Constraints
@@ -182,18 +183,20 @@ class _Criteria:
         return self.accepts is None or self.accepts(change.problem, change.layout)
 
     def expressed(self, change: SingleChange) -> SingleChange | None:
-        """Return a change as the framework can be told it; None where it cannot."""
+        """Return a change as the framework can be told it, with its prediction; None if it cannot
+        be told."""
         if not self.accepts_change(change):
             return None
         return change if self.express is None else self.express(change)
 
     def first_expressible(self, changes: Iterable[SingleChange]) -> SingleChange | None:
-        """Return the first change that the framework can be told, as it can be told it."""
+        """Return the first change that the framework can be told, among the first _MOST_TRIED; None
+        if there is none."""
         return next(filter(None, map(self.expressed, islice(changes, _MOST_TRIED))), None)
 
     def allows(self, layout: Layout, needed_gib: float) -> bool:
-        """Say whether a layout has only values that the constraints allow, leaves the memory free
-        that they ask for, and needs less memory than ran out before."""
+        """Return whether a layout meets the constraints on its knobs and on free memory, and needs
+        less memory than a run that ran out."""
         return (
             not self.ruled_out(layout)
             and needed_gib < self.oom_gib
@@ -201,7 +204,8 @@ class _Criteria:
         )
 
     def ruled_out(self, layout: Layout) -> list[str]:
-        """Return the knobs of a layout whose values the constraints do not allow."""
+        """Return the knobs of a layout whose values the constraints do not allow. The modules to
+        recompute only count under selective recompute."""
         allowed = dict(self.constraints.allowed)
         modules = allowed.pop("recompute_modules", None)
         found = [knob for knob, values in allowed.items() if getattr(layout, knob) not in values]
@@ -212,7 +216,7 @@ class _Criteria:
 
     @property
     def _limit_gib(self) -> float:
-        """The memory in GiB that layouts may need. Without a reserve there is no limit, so that
+        """Return the memory in GiB that layouts may need. It is infinite without a reserve, so that
         layouts that do not fit can be ranked by how near they come."""
         reserve = self.constraints.memory_reserve_gib
         return self.problem.cluster.usable_bytes / GIB - reserve if reserve else math.inf
@@ -228,8 +232,9 @@ def _predict_with_best(
     layout: Layout | None,
     rivals: Sequence[Layout],
 ) -> tuple[Prediction | None, Prediction | None]:
-    """Return the prediction of the given layout, if it is legal, and that of the fastest layout
-    that fits surely. The fastest is one of the rivals, or the given layout itself."""
+    """Return the predictions of the given layout and of the fastest layout that surely fits.
+    `layout` is None where it is not legal, and so is its prediction. The fastest is one of
+    `rivals`, or the given layout itself."""
     own = [] if layout is None else [layout]
     if not (own or rivals):
         return None, None
@@ -249,8 +254,8 @@ def _predict_with_best(
 def _first_accepted_layout(
     changes: Iterable[SingleChange], problem: Problem, criteria: _Criteria
 ) -> list[Layout]:
-    """Return the layout of the first change of the layout itself, as a list; empty where there is
-    none."""
+    """Return a list with the layout of the first accepted change of a layout's own knob; empty
+    where there is none. Changes of switches are passed over."""
     of_layout = (change for change in changes if change.switch is None)
     first = next(filter(criteria.accepts_change, of_layout), None)
     return [] if first is None else [first.layout]
@@ -272,8 +277,8 @@ class _Fastest:
 def _find_fastest(
     problem: Problem, profile: Profile, criteria: _Criteria, should_continue: ShouldContinue
 ) -> _Fastest:
-    """Return the fastest layout that the criteria accept. Where they do not accept the fastest of
-    all, a second search finds more to choose from."""
+    """Return the fastest layout that the criteria accept. If they reject the fastest of all, a
+    second search finds more layouts to choose from, and the result is not exact."""
 
     def search_for(goal: Goal) -> SearchAnswer:
         return solve_avoiding_oom(
@@ -305,23 +310,24 @@ def _find_fastest(
 
 
 def _fastest_layouts(answer: SearchAnswer) -> list[Layout]:
-    """Return the fastest layouts of an answer, and the fastest without a pipeline."""
+    """Return the ranked layouts of an answer, the fastest first, and then its fastest without a
+    pipeline."""
     positions = answer.ranked if answer.without is None else [*answer.ranked, answer.without]
     return [answer.layouts[position] for position in dict.fromkeys(positions)]
 
 
 def _gains_enough(change: SingleChange) -> bool:
-    """Say whether a change makes the step shorter by so much that it is worth naming."""
+    """Return whether a change gains at least LEAST_GAIN."""
     return (change.gain or 0) >= LEAST_GAIN
 
 
 def _is_slow(change: SingleChange | None, best: Prediction) -> bool:
-    """Say whether the best layout is much faster than a change, or there is no change."""
+    """Return whether the best layout is much faster than a change; True without a change."""
     return change is None or change.outcome.step_time_s > (1 + _SLOW) * best.step_time_s
 
 
 def _expressed_if_sure(change: SingleChange, criteria: _Criteria) -> SingleChange | None:
-    """Return a change as the framework can be told it, if it surely fits so; None otherwise."""
+    """Return a change as the framework can be told it, if it then surely fits; None otherwise."""
     expressed = criteria.expressed(change)
     if expressed and criteria.is_sure(expressed.outcome.fit_probability):
         return expressed
@@ -333,8 +339,9 @@ def _fastest_change(
     criteria: _Criteria,
     is_worth: Callable[[SingleChange], bool] = lambda change: True,
 ) -> SingleChange | None:
-    """Return the change with the shortest step, from changes in that order. Among changes that are
-    as good but for LEAST_GAIN, it is the one with the fewest settings."""
+    """Return the change with the shortest step that surely fits and that `is_worth` accepts.
+    `changes` are in the order of step time. Among changes within LEAST_GAIN of the fastest, the one
+    with the fewest settings is returned."""
     found = list[SingleChange]()
     for change in islice(changes, _MOST_TRIED):
         if found and change.outcome.step_time_s > (1 + LEAST_GAIN) * found[0].outcome.step_time_s:
@@ -348,9 +355,9 @@ def _fastest_change(
 def _least_repair(
     broken: Sequence[BrokenRule], changes: Sequence[SingleChange], criteria: _Criteria
 ) -> SingleChange | None:
-    """Return the least change that makes a layout legal: the one with the fewest settings, then of
-    a knob that the rules blame, then to the nearest value. The rest of the job is as its submitter
-    meant it."""
+    """Return the smallest change that makes a layout legal: the one with the fewest settings, then
+    of a knob that the broken rules blame, then to the nearest value. All else stays as the
+    submitter meant it."""
     blamed = {rule.knob for rule in broken}
 
     def how_far(change: SingleChange) -> tuple[bool, float, float]:
@@ -362,9 +369,8 @@ def _least_repair(
 
 
 def _distance(change: SingleChange) -> float:
-    """Return the distance of a change's new value from the old one: the logarithm of the ratio of
-    two numbers, since degrees are halved and doubled. Other values count 1, which is a factor of
-    e."""
+    """Return how far a change moves a value: the absolute logarithm of the ratio of two numbers,
+    since degrees are halved and doubled. Other values count 1, like a factor of e."""
     numbers = (change.before, change.after)
     if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
         return 1.0
@@ -385,8 +391,8 @@ def _likelier_to_fit(
 def _first_of_each_knob(
     first: SingleChange | None, changes: Iterable[SingleChange], criteria: _Criteria
 ) -> list[SingleChange]:
-    """Return the first change of each knob as the framework can be told it, up to _MOST_CURES.
-    `first` comes before all others, where it surely fits and is a single change."""
+    """Return the first change of each knob that the framework can be told and that surely fits, at
+    most _MOST_CURES. `first` comes before the others, if it surely fits and is a single change."""
     firsts = dict[str, SingleChange]()
     if first is not None and criteria.is_sure(first.outcome.fit_probability) and not first.is_whole:
         firsts[first.knob] = first
@@ -411,6 +417,7 @@ def _all_warnings(
     prediction: Prediction | None,
     best: Prediction | None,
 ) -> list[LayoutWarning]:
+    """Return all warnings about a legal layout; none without a prediction."""
     if prediction is None:
         return []
     return [
@@ -422,7 +429,7 @@ def _all_warnings(
 
 
 def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWarning]:
-    """Return a warning where the layout itself has values that the constraints rule out."""
+    """Return a warning if the checked layout itself has values that the constraints rule out."""
     ruled_out = criteria.ruled_out(prediction.layout)
     if not ruled_out:
         return []
@@ -442,8 +449,8 @@ def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> list[La
 
 
 def _fit_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWarning]:
-    """Return a warning where a layout fits by the median of its memory, but less surely than was
-    asked."""
+    """Return a warning if a layout fits at the median of its memory, but with a smaller probability
+    than was asked for."""
     fits = prediction.fits and _leaves_free(prediction, criteria.constraints.memory_reserve_gib)
     if not fits or criteria.is_sure(prediction.fit_probability):
         return []
@@ -466,8 +473,8 @@ def _fit_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWar
 
 
 def _low_mfu_warnings(prediction: Prediction, best: Prediction | None) -> list[LayoutWarning]:
-    """Return a warning where the best layout is so much faster that the chips do much less than
-    they could."""
+    """Return a warning if the best layout is so much faster that the chips do much less than they
+    could."""
     if best is None:
         return []
     gain = prediction.step_time_s / best.step_time_s - 1

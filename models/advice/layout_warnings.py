@@ -52,14 +52,14 @@ class _Review:
         return self.prediction.time[term] / self.prediction.step_time_s
 
     def outcome_of(self, layout: Layout) -> Outcome | None:
-        """Return the predicted outcome of another layout; None where that is not legal."""
+        """Return the prediction of another layout in short; None if that layout is not legal."""
         if first_broken(self.problem, Layouts.of([layout]))[0] >= 0:
             return None
         (outcome,) = outcomes(self.problem, self.profile, [layout])
         return outcome
 
     def saved_on(self, stack: Stack) -> float:
-        """Return the seconds by which a step of the layout is shorter on another stack."""
+        """Return the seconds that a step of the layout saves on another stack."""
         (outcome,) = outcomes(replace(self.problem, stack=stack), self.profile, [self.layout])
         return self.prediction.step_time_s - outcome.step_time_s
 
@@ -92,13 +92,14 @@ def _axes_across_domains(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _crosses_domains(problem: Problem, layout: Layout, parallelism: str) -> bool:
+    """Return whether groups of "tensor" or "expert" parallelism lie in several scale-up domains."""
     points = complexity_terms(problem, Layouts.of([layout]))
     return bool(points[f"{parallelism}_across_domains"][0])
 
 
 def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
-    """Return the degrees above 1 of the axes inside this one. Their product is the distance of its
-    members in devices."""
+    """Return the degrees above 1 of the axes that are placed inside this one. Their product is the
+    distance, in devices, between neighbours of this axis."""
     placement = [*layout.placement]
     inside = placement[: placement.index("tp")] if axis == "tp" else ["etp"]
     degrees = {name: getattr(layout, name) for name in inside}
@@ -106,8 +107,9 @@ def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
 
 
 def _span_in_words(factors: Mapping[str, int], domain: int) -> str:
-    """Return, in words, how the devices that an axis spans lie across domains: "ep(8) *
-    etp(2) = 16 devices reach beyond the scale-up domain of 8 devices"."""
+    """Return words on how the devices of an axis lie across domains, such as "ep(8) * etp(2) = 16
+    devices reach beyond the scale-up domain (NVLink or the like) of 8 devices". `factors` are the
+    degrees that make up the span."""
     span = math.prod(factors.values())
     product = " * ".join(f"{name}({degree})" for name, degree in factors.items())
     is_single = len(factors) == 1
@@ -120,9 +122,9 @@ def _span_in_words(factors: Mapping[str, int], domain: int) -> str:
 
 
 def _change_that_stays_inside(review: _Review, axis: str, parallelism: str) -> str:
-    """Return, in words, the change of one knob that keeps the axis inside a domain and surely
-    fits. The knobs are tried in this order: the axes inside this one, the placement, its own
-    degree. The result is empty where there is no such change."""
+    """Return words on the change of one knob that keeps the axis inside a domain and surely fits;
+    empty where there is none. Axes inside this one are tried first, then the placement, then the
+    axis itself."""
     variants = neighbours(review.problem, review.layout)
     for knob in (*_degrees_inside(review.layout, axis), "placement", axis):
         inside = [
@@ -144,6 +146,7 @@ def _change_that_stays_inside(review: _Review, axis: str, parallelism: str) -> s
 
 
 def _few_micro_batches(review: _Review) -> Iterator[LayoutWarning]:
+    """Yield a warning if a step has fewer micro-batches than pipeline stages."""
     micro_batches = review.prediction.num_micro_batches
     pp = review.layout.pp
     if micro_batches >= pp:
@@ -159,6 +162,8 @@ def _few_micro_batches(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _exposed_communication(review: _Review) -> Iterator[LayoutWarning]:
+    """Yield a warning for each kind of communication that takes much of the step unhidden, the
+    largest first."""
     for term in sorted(COMMUNICATION, key=review.share, reverse=True):
         if review.share(term) <= _LEAST_EXPOSED_SHARE:
             continue
@@ -174,6 +179,7 @@ def _exposed_communication(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _large_bubble(review: _Review) -> Iterator[LayoutWarning]:
+    """Yield a warning if the pipeline bubble takes much of the step."""
     if review.share("bubble_s") <= _LEAST_BUBBLE_SHARE:
         return
     micro_batches = review.prediction.num_micro_batches
@@ -193,6 +199,7 @@ def _large_bubble(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _unneeded_recompute(review: _Review) -> Iterator[LayoutWarning]:
+    """Yield a warning if the layout recomputes, but would surely fit and be faster without."""
     if review.layout.recompute == "none":
         return
     without = review.outcome_of(
@@ -214,6 +221,8 @@ def _unneeded_recompute(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _without_sequence_parallelism(review: _Review) -> Iterator[LayoutWarning]:
+    """Yield a warning if tensor parallelism runs without sequence parallelism, though it is
+    legal."""
     if review.layout.tp == 1 or review.layout.sequence_parallel:
         return
     with_it = review.outcome_of(replace(review.layout, sequence_parallel=True))
@@ -233,7 +242,8 @@ def _without_sequence_parallelism(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _replicated_states(review: _Review) -> Iterator[LayoutWarning]:
-    """Yield a warning where replicas of optimizer states could be shards at no cost."""
+    """Yield a warning if optimizer states that are replicated could be sharded at no cost in
+    time."""
     layout = review.layout
     if layout.dp_replicate == 1:
         return
@@ -267,7 +277,7 @@ def _replicated_states(review: _Review) -> Iterator[LayoutWarning]:
 
 
 def _looped_experts(review: _Review) -> Iterator[LayoutWarning]:
-    """Yield a warning where Python goes through experts one by one, and that takes much of the
+    """Yield a warning if Python goes through experts one by one, and that takes much of the
     step."""
     stack = review.problem.stack
     if not review.problem.architecture.is_moe or not stack.calls_expert_modules:

@@ -30,12 +30,14 @@ def add_enough_chips(
     constraints: Constraints,
     should_continue: ShouldContinue,
 ) -> Infeasible:
-    """Return the error with a number of chips that holds the model. Two, four, eight … times as
-    many are tried. The first that fits is named, or the part of it that a layout uses."""
+    """Return the error with a number of chips that holds the model. Two, four, eight and so on
+    times as many are tried. The first that fits is named, or the part of it that a layout uses; if
+    none fits, the error says so."""
     cluster = problem.cluster
     multiples = cluster.num_devices << np.arange(1, _DOUBLINGS + 1)
 
     def chips_used(larger: Cluster) -> int:
+        """Return the chips that some layout on this cluster uses. Raises where none fits."""
         whole = Space(replace(problem, cluster=larger), constraints)
         space, *_ = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
         return space.problem.cluster.num_chips

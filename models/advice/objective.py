@@ -54,7 +54,7 @@ class Objective:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that are given, by name."""
+        """Return the limits that are given, by name."""
         limits = {"deadline_hours": self.deadline_hours, "budget_usd": self.budget_usd}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -71,15 +71,17 @@ class Objective:
         )
 
     def step_time_to_keep_s(self, step_time_s: float, step_time_high_s: float) -> float:
-        """Return the seconds that a step takes at most, with `deadline_probability`. Step times are
-        log-normal above their median, and `step_time_high_s` ends their 80% interval."""
+        """Return the seconds that a step takes at most, with `deadline_probability`. `step_time_s`
+        is the median, above which step times are log-normal, and `step_time_high_s` ends their 80%
+        interval."""
         deviations = NormalDist().inv_cdf(self.deadline_probability)
         return step_time_s * (step_time_high_s / step_time_s) ** (deviations / Z80)
 
 
 def probability_within(limit_s: float, *, step_time_s: float, low_s: float, high_s: float) -> float:
-    """Return the probability that a step takes at most so many seconds, by the median of its time
-    and its 80% interval. The spread above the median may differ from that below."""
+    """Return the probability that a step takes at most `limit_s`. `step_time_s` is its median, and
+    `low_s` and `high_s` end its 80% interval. The spread above the median may differ from that
+    below."""
     if math.isinf(limit_s):
         return 1.0
     end_s = high_s if limit_s >= step_time_s else low_s
@@ -90,9 +92,9 @@ def probability_within(limit_s: float, *, step_time_s: float, low_s: float, high
 
 
 def max_step_time_s(problem: Problem, objective: Objective, chips_used: int | None = None) -> float:
-    """Return the longest step, in seconds, with which the tokens are trained within the limits of
-    the objective, on `chips_used` of the problem's chips, of which all are paid; on all of them
-    where it is None. The objective must have a limit. A budget limits nothing without a price."""
+    """Return the longest step, in seconds, with which the tokens are trained within the limits.
+    `chips_used` of the problem's chips run, by default all, and all of them are paid. The objective
+    must have a limit. A budget limits nothing without a price."""
     _, goodput = objective.checkpointing(chips_used or problem.cluster.num_chips)
     limits_hours = [objective.limits.get("deadline_hours", math.inf)]
     price = problem.cluster.usd_per_hour

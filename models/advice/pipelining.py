@@ -56,7 +56,7 @@ class Roofline:
 
 
 def is_above(gap: float, tolerance: float) -> bool:
-    """Say whether a pipeline is worth more than the tolerance, as predicted. Thresholds and
+    """Return whether a pipeline is predicted to be worth more than the tolerance. Thresholds and
     crossings lie where this changes.
 
     `gap` is the step time of the best layout without a pipeline over that of the best with one,
@@ -74,8 +74,8 @@ def gap_interval(gap: float, spread: float) -> tuple[float, float]:
 
 
 def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
-    """Return whether a pipeline is needed, by its worth: undecided where the tolerance lies in the
-    80% interval of the gap. All verdicts and frontiers mean this by "needed"."""
+    """Return whether a pipeline is needed, by its worth. It is undecided where the tolerance lies
+    in the 80% interval of the gap. All verdicts and frontiers use this definition."""
     if math.isinf(gap) or gap == -1:
         return "yes" if gap > 0 else "no"
     low, high = gap_interval(gap, spread)
@@ -120,8 +120,8 @@ class Pipelining:
 
 
 def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline | None:
-    """Return the roofline of one layout without a pipeline, given as its only row and as a
-    candidate; None where nothing is data-parallel."""
+    """Return the roofline of a layout without a pipeline; None where it has no data-parallel
+    traffic. `one` has the layout as its only row."""
     problem = one.problem
     prediction = candidate.prediction
     traffic_s, traffic_bytes = _data_parallel_traffic(
@@ -146,10 +146,13 @@ def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline |
 def _data_parallel_traffic(
     problem: Problem, layout: Layout, coefficients: Coefficients, micro_batches: int
 ) -> tuple[float, float]:
-    """Return (seconds, bytes) of the data-parallel traffic of a step, with nothing hidden."""
+    """Return (seconds, bytes) of a device's data-parallel traffic in a step, if nothing of it were
+    hidden."""
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0
     gathers = _parameter_gathers(layout, micro_batches)
+    # ZeRO 0 and 1 reduce gradients after the last micro-batch. ZeRO 2 reduces those of every one,
+    # but in a pipeline it accumulates them first.
     once = layout.zero_stage < 2 or (layout.zero_stage == 2 and layout.pp > 1)
     reductions = 1 if once else micro_batches
     all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
@@ -163,8 +166,8 @@ def _data_parallel_traffic(
 
 
 def _parameter_gathers(layout: Layout, micro_batches: int) -> int:
-    """Return how often a step gathers a parameter. Under ZeRO 3 it does so for every forward and,
-    where the parameter was dropped in between, for every backward."""
+    """Return how often a step gathers a parameter. ZeRO 3 gathers it for every forward, and for
+    every backward too if it was dropped in between."""
     if layout.zero_stage == 3:
         return micro_batches * (2 if layout.reshard else 1)
     return 0 if layout.zero_stage == 0 else 1
@@ -180,12 +183,13 @@ def pipelining_verdict(
     missing: tuple[bool, str] | None,
     forbidden: tuple[tuple[str, ...], str],
 ) -> Pipelining:
-    """Return the verdict on the best candidates of both sides. `gap_spread` is the spread of log(1
-    + gap) where both exist, and `exact` says that the search was not stopped.
+    """Return the verdict on the best candidates without and with a pipeline. `gap_spread` is the
+    standard deviation of log(1 + gap) where both exist, and `exact` says that the search was not
+    stopped.
 
-    Where a side has no candidate, `missing` says whether that is so whatever the constraints, and
-    why; it is None where the search was stopped. `forbidden` are the schedules that the training
-    recipe rules out, and why.
+    Where a side has no candidate, `missing` has whether that is so under any constraints, and why;
+    it is None where the search was stopped. `forbidden` has the schedules that the training recipe
+    rules out, and why.
     """
     gap = None
     interval: tuple[float | None, float | None] = (None, None)
@@ -233,8 +237,9 @@ def pipelining_verdict(
 
 
 def undecided_by_divisibility(found: Pipelining, lifted_by: tuple[Lift, ...]) -> Pipelining:
-    """Return the verdict that a pipeline is needed as an undecided one, where some neighbours lift
-    it: then only the divisibility of chips and batch asks for the pipeline."""
+    """Return the verdict "undecided" in place of "yes" if nearby values need no pipeline: then only
+    the divisibility of chips and batch asks for one. Return the verdict unchanged without such
+    values."""
     if not lifted_by:
         return found
     values = " or ".join(f"{lift.field} = {lift.value}" for lift in lifted_by)
@@ -259,9 +264,9 @@ def pipelining_reasons(found: Pipelining) -> list[Reason]:
 
 
 def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
-    """Return the reasons of the roofline where data-parallel traffic stays exposed without a
-    pipeline: that it cannot hide, or why it does not although it could. A roofline compares whole
-    steps, and not all of a step is there to hide behind."""
+    """Return a reason if much data-parallel traffic stays exposed without a pipeline: compute
+    cannot hide it, or could but does not. A roofline compares whole steps, and not all of a step is
+    there to hide behind."""
     if found.roofline is None or found.without is None:
         return []
     roofline = found.roofline
@@ -293,7 +298,7 @@ def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
 
 
 def _why_exposed(prediction: Prediction) -> str:
-    """Return the reason why data-parallel traffic waits although there is enough compute to hide
+    """Return words on why data-parallel traffic is exposed although there is enough compute to hide
     it."""
     zero_stage = prediction.layout.zero_stage
     micro_batches = prediction.num_micro_batches
@@ -306,6 +311,7 @@ def _why_exposed(prediction: Prediction) -> str:
 
 
 def _opening(needed: Need, probability: float | None) -> str:
+    """Return the first sentence of a verdict."""
     if needed == "yes":
         return "A pipeline pays here."
     if needed == "no":
@@ -322,6 +328,8 @@ def _opening(needed: Need, probability: float | None) -> str:
 def _worth_of_pipeline(
     gap: float, interval: tuple[float, float], tolerance: float, split: dict[str, float]
 ) -> str:
+    """Return a sentence on how much slower the best layout without a pipeline is, and in which
+    terms."""
     low, high = interval
     sentence = (
         f"The best layout without one is {_pace(gap)} than the best with one (80% sure:"
@@ -335,12 +343,12 @@ def _worth_of_pipeline(
 
 
 def _pace(gap: float) -> str:
-    """Return how much slower, or faster, in percent."""
+    """Return words such as "14% slower" for a gap."""
     return f"{_percent(gap)} {'slower' if gap > 0 else 'faster'}"
 
 
 def _pace_range(low: float, high: float) -> str:
-    """Return "2.1% to 14% slower", or both words where the signs differ."""
+    """Return words such as "2.1% to 14% slower"; both words where the signs differ."""
     if low > 0:
         return f"{_percent(low)} to {_pace(high)}"
     if high <= 0:
@@ -349,14 +357,14 @@ def _pace_range(low: float, high: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return the size of a share in percent, with a digit behind the point where it is small."""
+    """Return the size of a share in percent, with one decimal if it is below 10%."""
     size = abs(share)
     return f"{size:.{1 if size < 0.1 else 0}%}"
 
 
 def _largest_terms(split: dict[str, float]) -> str:
-    """Return, in words, the terms that change most without a pipeline, the largest change first,
-    and what all others make up together."""
+    """Return words on the terms that change most without a pipeline, the largest first, and on the
+    sum of all others."""
     largest_first = sorted(split, key=lambda term: -abs(split[term]))
     least_s = _WORTH_NAMING * abs(split[largest_first[0]])
     named = [term for term in largest_first[:_MOST_TERMS] if abs(split[term]) >= least_s]

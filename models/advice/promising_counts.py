@@ -25,8 +25,8 @@ tried, if any is promising: records of divisibility alone missed the fastest by 
 
 
 def most_promising_first(spaces: Iterable[Space], factorizations: Mapping[int, int]) -> list[Space]:
-    """Return the spaces in an order in which the fastest probably comes first, because the others
-    are then searched quickly."""
+    """Return the spaces with the probably fastest first: once it is known, the others are searched
+    quickly."""
 
     def promise_of_space(space: Space) -> float:
         devices = space.problem.cluster.num_devices
@@ -36,17 +36,18 @@ def most_promising_first(spaces: Iterable[Space], factorizations: Mapping[int, i
 
 
 def promise_score(devices: int, ways: int) -> float:
-    """Return a score by which numbers of devices are tried. Many devices help, and so do many ways
-    to divide them, but ever less."""
+    """Return the score by which numbers of devices are tried, the highest first. It grows with the
+    devices and with the `ways` to divide them, the ways counting ever less."""
     return devices * math.log1p(ways)
 
 
 def promising_spaces(
     whole: Space, factorizations: Mapping[int, int], *, more_than: int = 0
 ) -> Iterator[Space]:
-    """Yield spaces on fewer chips that have layouts, from the largest number down. A number must be
-    divisible in more ways than all larger ones and than `more_than`. Of few devices every number
-    with layouts is yielded, if any is divisible in more ways than `more_than`."""
+    """Yield spaces on fewer chips that have layouts, from the largest number down. `factorizations`
+    has the number of ways to divide each number of devices. A number must divide in more ways than
+    all larger ones and than `more_than`. On few devices every number with layouts is yielded, if
+    any divides in more ways than `more_than`."""
     cluster = whole.problem.cluster
     most_ways = max(factorizations.values(), default=0)
     takes_every = cluster.num_devices <= FEW_DEVICES and most_ways > more_than
@@ -65,8 +66,8 @@ def promising_spaces(
 def spaces_to_try(
     whole: Space, factorizations: Mapping[int, int], most: int, *, more_than: int = 0
 ) -> list[Space]:
-    """Return the first promising spaces. Where these are too few, but not none, and there are not
-    too many devices, add the most promising of the other numbers: 224 are fewer than 240 and divide
+    """Return the first `most` promising spaces. If these are few, but not none, and there are not
+    too many devices, the most promising other numbers are added: 224 are fewer than 240 and divide
     in fewer ways, but may divide into the stages that suit a model."""
     cluster = whole.problem.cluster
     spaces = list(islice(promising_spaces(whole, factorizations, more_than=more_than), most))
@@ -89,9 +90,9 @@ def spaces_to_try(
 
 
 def whole_domains(problem: Problem) -> list[Cluster]:
-    """Return clusters of whole scale-up domains, where some chips stand outside them. Where experts
-    divide a domain by powers of two only, return also as many domains with the largest power of two
-    in each: 64 chips of 72."""
+    """Return the cluster cut to whole scale-up domains, if some chips lie outside them. If experts
+    divide a domain by powers of two only, return also a cluster with the largest power of two of
+    each domain, such as 64 chips of 72."""
     cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
@@ -105,7 +106,8 @@ def whole_domains(problem: Problem) -> list[Cluster]:
 
 
 def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
-    """Say whether there are experts, and each kind divides a domain by powers of two only."""
+    """Return whether the model has experts, and their number shares with the domain's devices only
+    a power of two as factor."""
     common = {
         math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe
     }
@@ -113,8 +115,8 @@ def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
 
 
 def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """Yield the clusters of clusters_with_devices that are a part of this cluster: they stand in no
-    more scale-up domains than it does."""
+    """Yield the cluster with each of these numbers of devices that needs no more scale-up domains
+    than it has."""
     domains = _domain_count(cluster)
     for resized in clusters_with_devices(cluster, counts):
         if _domain_count(resized) <= domains:
@@ -122,6 +124,6 @@ def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
 
 
 def _domain_count(cluster: Cluster) -> int:
-    """Return the number of scale-up domains that the chips stand in, whole or not; 0 for a
+    """Return the number of scale-up domains that the chips occupy, wholly or in part; 0 for a
     torus."""
     return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)

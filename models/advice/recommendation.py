@@ -89,8 +89,8 @@ class Recommendation:
 
     @property
     def layouts(self) -> tuple[Candidate, ...]:
-        """Every layout that is named, once: the recommended one first, the others by step time and
-        then by complexity."""
+        """Return every layout that is named, once: the recommended one first, the others by step
+        time and then by complexity."""
         sides = (self.pipelining.without, self.pipelining.with_pp)
         named = (self.fastest, self.simplest, *self.ranked, *self.front, self.bolder, *sides)
         others = {one.prediction.layout: one for one in named if one is not None}
@@ -101,8 +101,8 @@ class Recommendation:
         return (self.recommended, *by_time)
 
     def of_more_chips(self, num_chips: int, all_chips_s: float) -> Recommendation:
-        """Return this recommendation as the answer to a question about more chips, all of which
-        take `all_chips_s` seconds for a step."""
+        """Return this recommendation as the answer to a question about `num_chips` chips, on all of
+        which a step takes `all_chips_s` seconds."""
         fewer_chips = FewerChips.that_are_faster(
             self.chips_used, num_chips, self.fastest.prediction.step_time_s, all_chips_s
         )
@@ -111,14 +111,14 @@ class Recommendation:
 
     @property
     def simplest_gap(self) -> float:
-        """The cost of simplicity: the step time of the simplest layout over that of the fastest,
-        less 1."""
+        """Return the cost of simplicity: the step time of the simplest layout over that of the
+        fastest, less 1."""
         return _slower_by(self.fastest, self.simplest)
 
     @property
     def bolder_gain(self) -> float | None:
-        """The cost of a surer fit: the step time of the fastest layout over that of the bolder one,
-        less 1."""
+        """Return the cost of a surer fit: the step time of the fastest layout over that of the
+        bolder one, less 1. None without a bolder one."""
         return None if self.bolder is None else _slower_by(self.bolder, self.fastest)
 
 
@@ -150,6 +150,7 @@ def recommend(
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
 
     def recommend_within(tighter: Constraints) -> Recommendation:
+        """Return the recommendation under these constraints."""
         space = Space(problem, tighter)
         solved = _search(space, profile, goal, should_continue, known)
         if math.isfinite(untried_bound_s):
@@ -163,8 +164,8 @@ def recommend(
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """The answer of a search and its space, which has all chips or `fewer_chips`. With
-    `tried_fewer` there was time to look for fewer chips that are faster."""
+    """The answer of a search, with its space and the reason for `fewer_chips`, if it does not use
+    all. `tried_fewer` says that there was time to look for fewer chips that are faster."""
 
     space: Space
     answer: SearchAnswer
@@ -179,8 +180,8 @@ def _search(
     should_continue: ShouldContinue,
     known: Layouts | None,
 ) -> _Solved:
-    """Search the space, or fewer chips where no layout uses all. An error for want of memory names
-    how many chips would do."""
+    """Search the space, or fewer chips where no layout uses all. If no layout fits in memory, the
+    error says how many chips would do."""
     try:
         found = search_all_or_fewer(whole, profile, goal, should_continue, known)
     except Infeasible as error:
@@ -195,7 +196,7 @@ def _search(
 def _on_fewer_if_faster(
     solved: _Solved, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> _Solved:
-    """Return the solution on fewer chips, where a step takes less on those; else the given one."""
+    """Return the answer on fewer chips, if a step is shorter there; else the given answer."""
     all_chips_s = float(solved.answer.times[0])
     best, tried_all = fastest_on_fewer(solved.space, profile, all_chips_s, should_continue)
     if best is None:
@@ -213,7 +214,7 @@ def _on_fewer_if_faster(
 def _explain(
     solved: _Solved, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> Recommendation:
-    """Return the recommendation that an answer makes, with its reasons."""
+    """Return the recommendation that the answer of a search makes, with its reasons."""
     answer = solved.answer
     problem = solved.space.problem
     shortlist = _shortlist(answer, profile, tolerance, should_continue)
@@ -237,8 +238,9 @@ def _explain(
 
 
 def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
-    """Return the layout to launch. Where it is undecided whether a pipeline pays, doing without one
-    may cost twice the tolerance, because its true cost is as likely less."""
+    """Return the layout to launch: the simplest within the tolerance. If it is undecided whether a
+    pipeline pays, the best layout without one may cost twice the tolerance, because its true cost
+    is as likely to be less."""
     simplest = shortlist.simplest
     without = pipelining.without
     if pipelining.needed != "undecided" or without is None or simplest.prediction.layout.pp == 1:
@@ -253,10 +255,10 @@ def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float
 
 @dataclass(frozen=True, slots=True)
 class _Shortlist:
-    """The layouts of an answer that are shown. `candidates` are by their row in the answer, and
-    `front` has rows. `bolder` is None where there is none, and also where time ran out;
-    `bolder_is_known` then is false. `without_pp` is the prediction of the best layout without a
-    pipeline, as one row."""
+    """The layouts of an answer that are shown. `candidates` has them by their row in the answer,
+    and `front` has rows. `bolder` is faster and less sure to fit; where it is None,
+    `bolder_is_known` tells "there is none" (true) from "time ran out" (false). `without_pp` is the
+    prediction of the best layout without a pipeline, as one row."""
 
     answer: SearchAnswer
     candidates: Mapping[int, Candidate]
@@ -277,7 +279,7 @@ class _Shortlist:
 def _shortlist(
     answer: SearchAnswer, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> _Shortlist:
-    """Return the layouts of an answer that are shown, predicted in full."""
+    """Return the layouts of an answer that are shown, with their full predictions."""
     best_of_sides = [row for row in (answer.without, answer.with_pp) if row is not None]
     always_shown = [answer.simplest, *best_of_sides, *answer.ranked]
     near = _rows_near_fastest(answer, tolerance)
@@ -312,15 +314,15 @@ def _shortlist(
 
 
 def _rows_near_fastest(answer: SearchAnswer, tolerance: float) -> Array:
-    """Return the rows within the tolerance of the fastest, up to _MAX_NEAR_FASTEST, and the rows of
-    the answer's own front."""
+    """Return the rows within the tolerance of the fastest, at most _MAX_NEAR_FASTEST, and the rows
+    of the answer's front."""
     near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))
     return np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
 
 
 def _front(answer: SearchAnswer, near: Array, needed_bytes: Array) -> list[int]:
-    """Return the rows among those near the fastest that no other beats in time, complexity and free
-    memory."""
+    """Return the rows among `near` that no other beats in time, complexity and free memory at once.
+    `needed_bytes` is that of each row of `near`."""
     usable_bytes = answer.tables.problem.cluster.usable_bytes
     free = steps_of(usable_bytes - needed_bytes, usable_bytes)
     front = pareto_front(answer.times[near], answer.complexities[near], free)
@@ -334,8 +336,8 @@ def _pipelining(
     tolerance: float,
     should_continue: ShouldContinue,
 ) -> Pipelining:
-    """Return the verdict on the best candidates without and with a pipeline, with the roofline of
-    the candidate without."""
+    """Return the verdict on the best layouts without and with a pipeline. It has the roofline of
+    the one without, and nearby numbers of chips or batches that need no pipeline."""
     answer = solved.answer
     without = None if answer.without is None else shortlist.candidates[answer.without]
     with_pp = None if answer.with_pp is None else shortlist.candidates[answer.with_pp]
@@ -362,8 +364,8 @@ def _pipelining(
 
 
 def _gap_spread(answer: SearchAnswer, profile: Profile) -> float | None:
-    """Return the spread of the logarithm of a pipeline's worth; None unless there are layouts
-    without and with one."""
+    """Return the standard deviation of the log ratio of step times without and with a pipeline;
+    None where one of them has no layout."""
     if answer.without is None or answer.with_pp is None:
         return None
     best = answer.layouts.take(np.array([answer.without, answer.with_pp]))
@@ -411,6 +413,8 @@ def _reasons(
 
 
 def _step_time_reason(space: Space, best: Prediction) -> Reason:
+    """Return the reason that names the fastest layout, its step time, and the shares of its
+    terms."""
     cluster = space.problem.cluster
     devices_words = ""
     if cluster.num_devices != cluster.num_chips:
@@ -439,8 +443,8 @@ def _step_time_reason(space: Space, best: Prediction) -> Reason:
 
 
 def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
-    """Yield a reason where the group of an interleaved schedule is not pp, which frameworks
-    assume."""
+    """Yield a reason if the recommended layout interleaves micro-batches in groups of another size
+    than pp, which is what frameworks take by default."""
     group = recommended.micro_batch_group
     if group in (None, recommended.layout.pp):
         return
@@ -456,7 +460,8 @@ def _interleaving_reasons(recommended: Prediction) -> Iterator[Reason]:
 def _recommended_reason(
     fastest: Candidate, recommended: Candidate, tolerance: float, avoids_pipeline: bool
 ) -> Reason:
-    """Return the reason why this layout is recommended and not the fastest, and what that costs."""
+    """Return why this layout is recommended instead of the fastest, and what that costs.
+    `avoids_pipeline` says that it is the best layout without a pipeline."""
     layout = recommended.prediction.layout
     step_s = rounded(recommended.prediction.step_time_s)
     slower_by = _slower_by(fastest, recommended)
@@ -487,12 +492,13 @@ def _recommended_reason(
 
 
 def _slower_by(fastest: Candidate, other: Candidate) -> float:
-    """Return the excess of the other's step time over that of the fastest, as a share of the
-    latter."""
+    """Return the step time of another layout over that of the fastest, less 1."""
     return other.prediction.step_time_s / fastest.prediction.step_time_s - 1
 
 
 def _memory_reason(recommended: Prediction, fastest: Prediction) -> Reason:
+    """Return the reason on the memory of the recommended layout, and of the fastest if that is
+    another."""
     sentence = (
         f"The recommended layout needs {recommended.needed_gib:.1f} GiB of memory (80% sure:"
         f" {recommended.needed_low_gib:.1f} to {recommended.needed_high_gib:.1f}) of the"
@@ -518,8 +524,8 @@ def _memory_reason(recommended: Prediction, fastest: Prediction) -> Reason:
 
 
 def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
-    """Yield a reason that says what to ask for where the recommended layout may not fit, as the
-    request allowed."""
+    """Yield a reason if the recommended layout may not fit, since the request allows that. It says
+    what to ask for instead."""
     if recommended.fit_probability >= SAFE_FIT_PROBABILITY:
         return
     if recommended.needed_high_gib <= recommended.usable_gib:  # then the host may be too small
@@ -538,8 +544,8 @@ def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
 
 
 def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
-    """Yield a reason where a layout that is less sure to fit is much faster, or where there was no
-    time to find out."""
+    """Yield a reason if a layout that is less sure to fit is much faster, or if there was no time
+    to find out."""
     if shortlist.bolder is None:
         if not shortlist.bolder_is_known:
             yield Reason(
@@ -567,8 +573,8 @@ def _bolder_reasons(shortlist: _Shortlist) -> Iterator[Reason]:
 
 
 def _unsupported_reasons(recommended: Prediction) -> Iterator[Reason]:
-    """Yield a reason that names the terms which decide the step of the recommended layout and which
-    no run supports."""
+    """Yield a reason if large terms of the recommended layout's step rest on data sheets alone,
+    without any run."""
     evidence = recommended.provenance.terms
     least_s = DECISIVE_SHARE * recommended.step_time_s
     unsupported = [

@@ -64,12 +64,13 @@ def remedies(
     best: Prediction | None,
     shown: MemoryShown,
 ) -> list[Remedy]:
-    """Return the remedies, the shortest step first.
+    """Return the remedies that surely fit, the shortest step first, then those that may not fit but
+    are much faster.
 
     `given` is the prediction of the layout that ran; None where that is not legal. `changes` are
-    its single changes, and `best` is the best layout that a search found. For a layout that can
-    run, only changes that gain LEAST_GAIN are named. For one that is too large, only changes that
-    need less memory are named.
+    its single changes, and `best` is the best layout that a search found. `shown` is what the run
+    showed of its memory. For a layout that can run, only changes that gain LEAST_GAIN are named.
+    For one that is too large, only changes that need less memory are.
     """
     candidates = [_remedy_of_change(change, given, shown) for change in changes]
     if best is not None and all(one.layout != best.layout for one in candidates):
@@ -85,7 +86,7 @@ def remedies(
 
 
 def must_change(given: Prediction, shown: MemoryShown) -> bool:
-    """Say whether a legal layout has to be changed to run: it ran out of memory, or probably
+    """Return whether a legal layout has to be changed to run: it ran out of memory, or probably
     did."""
     is_likely_too_large = shown.outcome == "not_known" and given.fit_probability < EVEN_CHANCE
     return shown.outcome == "ran_out" or is_likely_too_large
@@ -105,7 +106,7 @@ def _step_time_s(remedy: Remedy) -> float:
 
 def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
     """Return, for each knob and for the search, the remedy with the shortest step among those that
-    surely fit, and among those that may."""
+    surely fit, and the one among those that may not."""
     kept: dict[tuple[str | None, bool], Remedy] = {}
     for remedy in sorted(candidates, key=_merit_s):
         knob = None if remedy.change is None else remedy.change.knob
@@ -114,8 +115,9 @@ def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
 
 
 def _merit_s(remedy: Remedy) -> float:
-    """Return the step time by which the values of a knob are ranked. The value that tuned recipes
-    give a switch goes before one that gains hardly more."""
+    """Return the step time by which values of one knob are ranked. The value that tuned recipes
+    give a switch gets a bonus of LEAST_GAIN, so that it is preferred to one that gains hardly
+    more."""
     change = remedy.change
     if change is None or change.switch is None:
         return remedy.step_time_s
@@ -124,7 +126,8 @@ def _merit_s(remedy: Remedy) -> float:
 
 
 def _worth_the_risk(risky: Sequence[Remedy], safe: Sequence[Remedy]) -> list[Remedy]:
-    """Return the remedies that may not fit and are faster by much than all that do."""
+    """Return those of the `risky` remedies, which may not fit, that are much faster than all safe
+    ones."""
     if not safe:
         return [*risky]
     limit_s = safe[0].step_time_s / (1 + _WORTH_THE_RISK)
@@ -132,6 +135,8 @@ def _worth_the_risk(risky: Sequence[Remedy], safe: Sequence[Remedy]) -> list[Rem
 
 
 def _remedy_of_change(change: SingleChange, given: Prediction | None, shown: MemoryShown) -> Remedy:
+    """Return a single change as a remedy, with the probability that it fits after what the run
+    showed."""
     outcome = change.outcome
     return Remedy(
         words=change.words,
@@ -145,6 +150,8 @@ def _remedy_of_change(change: SingleChange, given: Prediction | None, shown: Mem
 
 
 def _remedy_of_best(best: Prediction, given: Prediction | None, shown: MemoryShown) -> Remedy:
+    """Return the best layout of a search as a remedy, with the probability that it fits after what
+    the run showed."""
     return Remedy(
         words=f"the best layout of a search: {_differences(given, best)}",
         layout=best.layout,
@@ -159,8 +166,8 @@ def _remedy_of_best(best: Prediction, given: Prediction | None, shown: MemorySho
 def _fit_probability(
     layout: Layout, predicted: Outcome | Prediction, given: Prediction | None, shown: MemoryShown
 ) -> float:
-    """Return the probability that a layout fits, after the run. A run says nothing of the memory of
-    a host."""
+    """Return the probability that a layout fits, after what the run showed. A run shows nothing of
+    a host's memory, so that offloading cannot make a layout surer to fit."""
     alone = predicted.fit_probability
     after = fit_probability_after(alone, predicted.needed_gib, given, shown)
     offloads = layout.offload_activations or layout.offload_optimizer
@@ -168,8 +175,8 @@ def _fit_probability(
 
 
 def _differences(given: Prediction | None, best: Prediction) -> str:
-    """Return the best layout in words: by its differences from the given one or, where that is not
-    legal, as a whole."""
+    """Return words on how the best layout differs from the given one; the whole layout where the
+    given one is not legal."""
     if given is None:
         return best.layout.summary()
     return knob_changes_in_words(given.layout, best.layout)
@@ -178,16 +185,16 @@ def _differences(given: Prediction | None, best: Prediction) -> str:
 def fit_probability_after(
     probability: float, needed_gib: float, given: Prediction | None, shown: MemoryShown
 ) -> float:
-    """Return the probability that a layout fits, after a run of the given layout of the same job
-    showed something of memory. Before the run, it was predicted to need `needed_gib` and to fit
-    with `probability`.
+    """Return the probability that a layout fits, given what a run of another layout of the same job
+    showed. Before the run, the layout was predicted to need `needed_gib` and to fit with
+    `probability`.
 
     Predictions of memory of one job are off by nearly the same factor, whose logarithm is normal.
-    If the peak was measured the factor is known. Otherwise it is that of the cases in which the
+    If the peak was measured, the factor is known. Otherwise it is that of the cases in which the
     given layout fits, or in which it does not. From one layout to another the logarithm moves by no
-    more than they differ, and by no more than _CHANGE_SPREAD. That is the spread of differences
-    between the residuals of published runs of one job. What they have in common is the less, so
-    that a run of which one was sure says nothing new.
+    more than they differ, and by no more than _CHANGE_SPREAD, the spread of differences between the
+    residuals of published runs of one job. A run whose outcome was sure beforehand thus tells
+    nothing new.
     """
     if given is None or shown.outcome == "not_known":
         return probability
@@ -202,15 +209,14 @@ def fit_probability_after(
 
 
 def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:
-    """Return the error of its predicted memory at which a layout just fits, in standard
-    deviations."""
+    """Return the error of predicted memory, in standard deviations, at which a layout just fits."""
     context_gib = given.memory_gib["context_gib"]
     limit_gib = max(given.usable_gib - context_gib, _LEAST_GIB)
     return math.log(limit_gib / max(needed_gib - context_gib, _LEAST_GIB)) / spread
 
 
 def _possible_errors(given_headroom: float, spread: float, shown: MemoryShown) -> list[float]:
-    """Return errors of the predicted memory that agree with what was shown, all equally likely, in
+    """Return equally likely errors of the predicted memory that agree with what the run showed, in
     standard deviations. `given_headroom` is the error at which the given layout just fits."""
     if shown.peak_factor is not None:
         return [math.log(shown.peak_factor) / spread]
@@ -223,6 +229,7 @@ def _possible_errors(given_headroom: float, spread: float, shown: MemoryShown) -
 
 
 def _quantile(share: float) -> float:
+    """Return the quantile of the standard normal distribution, kept finite at its ends."""
     return NormalDist().inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
 
 

@@ -35,7 +35,7 @@ class Cure:
 
     @property
     def words(self) -> str:
-        """The cure as a sentence names it, such as "tp = 1, 2 or 4"."""
+        """Return the cure as a sentence names it, such as "tp = 1, 2 or 4"."""
         return f"{self.name} = {alternatives(self.values)}{self.note}"
 
 
@@ -53,31 +53,33 @@ class BrokenRule:
 
     @property
     def cure(self) -> str:
-        """The values that obey the rule, in words."""
+        """Return the values that obey the rule, in words."""
         return cure_in_words([cure.words for cure in nearest_cures(self.cures)])
 
 
 def nearest_cures(cures: Sequence[Cure]) -> list[Cure]:
-    """Return the first cure of a knob, and the cure of the batch, in their order."""
+    """Return the first cure of a knob and the cure of the batch, in the order of `cures`."""
     of_knob = next((cure for cure in cures if not cure.is_of_batch), None)
     return [cure for cure in cures if cure.is_of_batch or cure is of_knob]
 
 
 def cure_in_words(cures: Sequence[str]) -> str:
+    """Return cures in words joined by "or"; a pointer to the best layout where there are none."""
     if not cures:
         return "no other value of one knob obeys it: take those of the best layout"
     return ", or ".join(cures)
 
 
 def broken_rules_of(problem: Problem, layout: Layout | None) -> tuple[BrokenRule, ...]:
-    """Return every rule that a layout breaks, with its cures; none for a layout that cannot be
-    told."""
+    """Return every rule that a layout breaks, with its cures; none where the layout is None,
+    because it is not known."""
     if layout is None:
         return ()
     return tuple(_broken_rule(problem, layout, rule) for rule in broken_rules(problem, layout))
 
 
 def _broken_rule(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
+    """Return a broken rule with the field to blame and all cures, those of that field first."""
     field = rule.blamed_field(problem, layout)
     is_of_batch = field == BATCH_FIELD
     knob = rule.blamed_knob(problem, layout)
@@ -93,11 +95,14 @@ def _broken_rule(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
 
 
 def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
-    """Return the cure of the nearest global batches that the micro-batches divide and that obey a
-    rule, on a mesh that fills the cluster. The list is empty where there is none."""
+    """Return the cure of changing the global batch: the nearest batches below and above that obey
+    the rule. The list is empty where there are none, or where the mesh does not fill the
+    cluster."""
     batch = problem.workload.global_batch
     if layout.num_devices != problem.cluster.num_devices:
-        return []  # the number of data-parallel ranks is open
+        return []  # it is not known over how many data-parallel ranks the batch is divided
+    # A schedule may demand a multiple of pp micro-batches (models.layouts.pipeline_rules), and
+    # other rules are content with any number. So the nearest multiples for both are tried.
     near = {
         nearest for rounds in (1, layout.pp) for nearest in nearest_batches(batch, layout, rounds)
     }
@@ -115,8 +120,8 @@ def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
 def _cures_of_knobs(
     problem: Problem, layout: Layout, rule: Rule, blamed: str | None
 ) -> Iterator[Cure]:
-    """Yield the values that obey a rule: those of the knob that it blames first, then those of
-    others."""
+    """Yield a cure for each knob that can obey the rule by itself. The knob `blamed` comes
+    first."""
     for name in sorted(_CURES, key=lambda name: name != blamed):
         variants = [layout, *_CURES[name](problem, layout, name)]
         values = _values_that_obey(problem, layout, rule, name, variants)
@@ -132,8 +137,8 @@ def _cures_of_knobs(
 def _values_that_obey(
     problem: Problem, layout: Layout, rule: Rule, name: str, variants: Sequence[Layout]
 ) -> tuple[Any, ...]:
-    """Return the first values of a knob, other than the layout's, among the variants that obey a
-    rule."""
+    """Return the values of the knob `name`, other than the layout's, with which a variant obeys the
+    rule: the first _MOST_VALUES, in the order of `variants`."""
     obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
     values = dict.fromkeys(
         getattr(variant, name)
@@ -144,13 +149,14 @@ def _values_that_obey(
 
 
 def _vary_degree(problem: Problem, layout: Layout, name: str) -> list[Layout]:
-    """Return layouts with other values of a degree that divide the devices (or, for a micro-batch,
-    the batch). Those near the given value come first."""
+    """Return layouts with other values of a degree. Values divide the devices or, for a
+    micro-batch, the global batch. Those near the layout's own value come first."""
     whole = problem.cluster.num_devices
     if name == "micro_batch":
         whole = problem.workload.global_batch
     given = getattr(layout, name)
     near = sorted(divisors(whole), key=lambda value: abs(math.log(value / given)))
+    # A list of layers per chunk belongs to one number of stages, so it goes with the old pp.
     freed: dict[str, Any] = {"layers_per_chunk": ()} if name == "pp" else {}
     return [replace(layout, **{**freed, name: value}) for value in near]
 
@@ -173,7 +179,7 @@ that may obey a rule."""
 
 
 def alternatives(values: Sequence[Any]) -> str:
-    """Return values of a knob of which each will do, such as "1, 2 or 4"."""
+    """Return alternative values in words, such as "1, 2 or 4"."""
     in_order = sorted(values) if all(isinstance(value, int) for value in values) else values
     *others, last = map(format_value, in_order)
     return f"{', '.join(others)}{' or ' if others else ''}{last}"

@@ -29,8 +29,9 @@ Solution = TypeVar("Solution")
 
 
 def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue) -> Layouts:
-    """Return the fastest layout that fits by the median of its memory, as one row, where it is
-    faster than the fastest of the answer by LEAST_BOLDER_GAIN. There is no row where none is."""
+    """Return the fastest layout that fits at the median of its memory, as one row, if it gains
+    LEAST_BOLDER_GAIN over the fastest of the answer, which is surer to fit. There is no row
+    otherwise."""
     none = answer.layouts.take(np.arange(0))
     if answer.tables.memory_uncertainty.probability <= EVEN_CHANCE:
         return none
@@ -49,8 +50,8 @@ def solve_avoiding_oom(
     constraints: Constraints,
     solve: Callable[[Constraints], Solution],
 ) -> Solution:
-    """Return the solution among layouts that need less than `oom_gib`, the least memory with which
-    a run like these ran out. Where none of those fits, solve as if no run had run out."""
+    """Return what `solve` finds among layouts that need less than `oom_gib`, the least memory with
+    which a run like these ran out. If none of those fits, solve without that limit."""
     reserve_gib = problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
     if reserve_gib > constraints.memory_reserve_gib:
         with suppress(Infeasible):

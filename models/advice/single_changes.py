@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def is_safe(self) -> bool:
-        """True where the layout is as sure to fit as a recommended one."""
+        """Return whether the layout is as sure to fit as a recommended one."""
         return self.fit_probability >= SAFE_FIT_PROBABILITY
 
 
@@ -68,33 +68,35 @@ class SingleChange:
 
     @property
     def is_whole(self) -> bool:
-        """True where the layout becomes another one, which is no single change."""
+        """Return whether the layout becomes another one as a whole, so that this is no single
+        change."""
         return self.knob == WHOLE_LAYOUT
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the layout whose values `before` and `after` are, or the field of the
-        stack."""
+        """Return the fields of the layout that `before` and `after` have values of, or the field of
+        the stack."""
         if self.is_whole:
             return self.follows
         return (self.knob,) if self.switch else KNOBS[self.knob].fields
 
     @property
     def saved_s(self) -> float | None:
-        """The seconds by which a step becomes shorter; None where the given layout is not legal."""
+        """Return the seconds by which a step becomes shorter; None where the given layout is not
+        legal."""
         return None if self.given is None else self.given.step_time_s - self.outcome.step_time_s
 
     @property
     def gain(self) -> float | None:
-        """The given step time over the changed one, less 1; None where the given layout is not
-        legal."""
+        """Return the given step time over the changed one, less 1; None where the given layout is
+        not legal."""
         if self.given is None:
             return None
         return self.given.step_time_s / self.outcome.step_time_s - 1
 
     @property
     def words(self) -> str:
-        """The change as somebody would say it: "tp from 8 to 4, with dp_shard 16"."""
+        """Return the change as somebody would say it: "tp from 8 to 4, with dp_shard 16"."""
         if self.is_whole:
             return f"no single change does as well; the best layout changes: {self._knobs_in_words}"
         if self.switch is None or self.setting is None:
@@ -107,7 +109,7 @@ class SingleChange:
 
     @property
     def _knobs_in_words(self) -> str:
-        """The knobs in which two whole layouts differ, in words."""
+        """Return words on all knobs in which two whole layouts differ."""
         before = dict(zip(self.fields, self.before, strict=True))
         after = dict(zip(self.fields, self.after, strict=True))
         changes = [
@@ -118,14 +120,16 @@ class SingleChange:
         return ", ".join(changes)
 
     def _choice(self, knob: Knob, values: Mapping[str, Any]) -> Any:
-        """Return the choice of a knob where fields have these values, and others those of the
-        layout. The fields may make no layout together: a framework may be told only some."""
+        """Return the value of a knob, which may have several fields. Fields that `values` lacks
+        have the layout's values. They need not make a layout together, because a framework may be
+        told only some."""
         choice = [values.get(field, getattr(self.layout, field)) for field in knob.fields]
         return choice[0] if len(choice) == 1 else choice
 
     @property
     def _followers_in_words(self) -> str:
-        """The knobs that follow and that a person would have to set too, in words."""
+        """Return words on the fields that change with the knob and have to be set too, such as ",
+        with dp_shard 16"."""
         followers = [
             f"{name} {value_in_words(getattr(self.layout, name))}" for name in self.follows
         ]
@@ -133,7 +137,8 @@ class SingleChange:
 
 
 def knob_changes_in_words(before: Layout, after: Layout) -> str:
-    """Return the knobs of KNOBS in which two layouts differ, as changes in words."""
+    """Return words on the knobs in which two layouts differ, such as "tp from 8 to 4, pp from 1 to
+    2"."""
     changes = [
         knob_change_in_words(name, knob.value(before), knob.value(after))
         for name, knob in KNOBS.items()
@@ -143,7 +148,8 @@ def knob_changes_in_words(before: Layout, after: Layout) -> str:
 
 
 def knob_change_in_words(knob: str, before: Any, after: Any) -> str:
-    """Return two values of a knob of KNOBS as a change: "tp from 8 to 4"."""
+    """Return words on the change of a knob's value, such as "tp from 8 to 4". `before` and `after`
+    are tuples for a knob of several fields."""
     if knob == "recompute":
         return f"recompute from {_policy_in_words(*before)} to {_policy_in_words(*after)}"
     fields = KNOBS[knob].fields
@@ -158,13 +164,15 @@ def knob_change_in_words(knob: str, before: Any, after: Any) -> str:
 
 
 def _policy_in_words(recompute: str, modules: tuple[str, ...], layers: int) -> str:
+    """Return a recompute policy in words, such as "selective (core_attn)" or "full (4 layers of a
+    chunk)"."""
     if modules:
         return f"{recompute} ({', '.join(modules)})"
     return f"{recompute} ({layers} layers of a chunk)" if layers else recompute
 
 
 def value_in_words(value: Any) -> str:
-    """Return a value of a knob or a switch as a sentence has it."""
+    """Return a value of a knob or a switch as it stands in a sentence, such as "on" for True."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
@@ -175,8 +183,8 @@ def value_in_words(value: Any) -> str:
 
 def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[SingleChange]:
     """Return every legal single change of a layout whose knobs are all settled
-    (models.layouts.defaults). Changes that are as sure to fit as recommended layouts come first.
-    Within these, and within the others, the shortest step comes first.
+    (models.layouts.defaults). Changes that surely fit come first, then the others, each by step
+    time.
 
     The given layout may be illegal, or not fit. The changes are then those that make it legal, and
     the first of them are the cheapest that make it fit.
@@ -210,8 +218,8 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
 def _switch_changes(
     problem: Problem, profile: Profile, layout: Layout, given: Outcome | None
 ) -> Iterator[SingleChange]:
-    """Yield the changes of every switch that means something for the layout and leaves what is
-    computed as it is."""
+    """Yield the legal changes of every switch of the stack that matters to the layout and does not
+    change what is computed."""
     # An illegal layout may split its stages in an impossible way, so nothing is known of it.
     base = None if given is None else _predict(problem, profile, [layout])
     for switch in switches_of(problem.stack):
@@ -243,7 +251,7 @@ def _switch_changes(
 
 
 def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool:
-    """Say whether a value needs another switch that changes what is computed."""
+    """Return whether a setting also sets another switch that changes what is computed."""
     return any(
         switch.numerics and switch.field in setting.brings and applies(switch, problem, layout)
         for switch in switches_of(problem.stack)
@@ -251,7 +259,8 @@ def _brings_numerics(problem: Problem, layout: Layout, setting: Setting) -> bool
 
 
 def _other_settings(switch: Switch, value: Any) -> list[Setting]:
-    """Return the settings for other values of a switch, one for each value."""
+    """Return a setting for each other value of a switch. Settings that a framework stops at are
+    left out."""
     by_value: dict[Any, Setting] = {}
     for setting in switch.settings:
         if not setting.only_read:
@@ -260,8 +269,8 @@ def _other_settings(switch: Switch, value: Any) -> list[Setting]:
 
 
 def _with_setting(problem: Problem, switch: Switch, setting: Setting) -> Problem | None:
-    """Return the problem with this setting of a switch; None where the chips or the workload do not
-    go with it."""
+    """Return the problem with this setting of a switch; None where the chips or the workload rule
+    it out."""
     try:
         return replace(problem, stack=changed(problem.stack, {switch.field: setting.value}))
     except Invalid:
@@ -269,7 +278,7 @@ def _with_setting(problem: Problem, switch: Switch, setting: Setting) -> Problem
 
 
 def whole_change(problem: Problem, profile: Profile, layout: Layout, other: Layout) -> SingleChange:
-    """Return the change from a layout, which need not be legal, to all of a legal other one."""
+    """Return the change from a layout, legal or not, to a legal other layout as a whole."""
     names = tuple(
         field.name
         for field in fields(Layout)
@@ -294,8 +303,8 @@ def _is_legal(problem: Problem, layout: Layout) -> bool:
 
 
 def outcomes(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> list[Outcome]:
-    """Return the predicted outcome of each layout. The layouts must be legal, since the figures of
-    others make no sense."""
+    """Return the predicted outcome of each layout. The layouts must be legal: the cost model is not
+    meaningful for others."""
     return _outcomes_of(_predict(problem, profile, layouts), profile) if layouts else []
 
 
@@ -304,6 +313,7 @@ def _predict(problem: Problem, profile: Profile, layouts: Sequence[Layout]) -> P
 
 
 def _outcomes_of(predictions: Predictions, profile: Profile) -> list[Outcome]:
+    """Return the outcome of each row of the predictions, which were made with this profile."""
     problem = predictions.problem
     uncertainty = MemoryUncertainty.of(problem, profile)
     deviations = uncertainty.deviations(predictions, problem.cluster).tolist()

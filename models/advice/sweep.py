@@ -73,22 +73,24 @@ class Point:
 
     @property
     def is_answered(self) -> bool:
-        """True where there are layouts, and the best of them are proved."""
+        """Return whether there are layouts, and the best of them are proved."""
         return self.exact and self.gap is not None
 
     def is_simple(self, tolerance: float) -> bool:
-        """Say whether there are layouts, and a pipeline is predicted to be worth no more than the
-        tolerance."""
+        """Return whether there are layouts, and a pipeline is predicted to be worth no more than
+        the tolerance."""
         return self.gap is not None and not is_above(self.gap, tolerance)
 
     def need(self, tolerance: float) -> Need:
-        """Return whether a pipeline is needed, given the spread of the gap."""
+        """Return whether a pipeline is needed, given the spread of the gap; "unknown" where the
+        search found nothing or was stopped."""
         if self.gap is None or not self.exact:
             return "unknown"
         return need_by_gap(self.gap, self.gap_spread, tolerance)
 
     @classmethod
     def of(cls, at: Mapping[str, float], answer: SearchAnswer) -> Point:
+        """Return the point of a place from the answer of its search."""
         without_s, without = _time_and_layout(answer, answer.without)
         with_s, with_pp = _time_and_layout(answer, answer.with_pp)
         cluster = answer.tables.problem.cluster
@@ -105,7 +107,7 @@ class Point:
 
     @classmethod
     def unanswered(cls, at: Mapping[str, float], why: str, *, exact: bool) -> Point:
-        """Return a point without layouts. `exact` says that this is proved."""
+        """Return a point without layouts, because of `why`. `exact` says that this is proved."""
         nothing: dict[str, Any] = dict.fromkeys(
             ("without_s", "with_s", "without", "with_pp", "gap")
         )
@@ -117,12 +119,15 @@ class Point:
 
 
 def _time_and_layout(answer: SearchAnswer, row: int | None) -> tuple[float | None, Layout | None]:
+    """Return the step time and the layout of a row of the answer; (None, None) for no row."""
     if row is None:
         return None, None
     return float(answer.times[row]), answer.layouts[row]
 
 
 def _gap(without_s: float | None, with_s: float | None) -> float:
+    """Return the step time without a pipeline over that with one, less 1; infinite or -1 where only
+    layouts with or only layouts without a pipeline exist."""
     if without_s is None:
         return math.inf
     return -1.0 if with_s is None else without_s / with_s - 1
@@ -142,7 +147,7 @@ class LinkBlock:
 
     @property
     def places(self) -> list[dict[str, float]]:
-        """The places, from the slowest links to the fastest."""
+        """Return the places, from the slowest links to the fastest."""
         return [
             self.at | dict(zip(self.factors, values, strict=True))
             for values in product(*self.factors.values())
@@ -157,7 +162,8 @@ class LinkBlock:
         return self.places[-1]
 
     def slowest_but(self, axis: str) -> dict[str, float]:
-        """Return the place where the links of one axis are fastest, and all others slowest."""
+        """Return the place where the links of one axis are at their fastest, and all others at
+        their slowest."""
         return self.slowest | {axis: self.factors[axis][-1]}
 
     @property
@@ -165,7 +171,8 @@ class LinkBlock:
         return max(self.factors, key=lambda axis: len(self.factors[axis]))
 
     def halves(self, axis: str) -> tuple[LinkBlock, LinkBlock]:
-        """Return the block in two along one axis: its slower links, and its faster ones."""
+        """Return the block in two parts along one axis: the slower half of its links, and the
+        faster half."""
         values = self.factors[axis]
         middle = len(values) // 2
         slow = LinkBlock(self.at, self.factors | {axis: values[:middle]})
@@ -196,15 +203,16 @@ class FrontierSweep:
         self._whole_block_speedup = _WHOLE_BLOCK_SPEEDUP
 
     def point(self, at: Mapping[str, float]) -> Point:
+        """Return the point of a place, with its layouts or the reason why there are none."""
         found = self._answer_or_refusal(at)
         return found if isinstance(found, Point) else Point.of(at, found)
 
     def is_simple(self, at: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
-        """Return whether no pipeline is needed at a place, None where there are no layouts, and
-        whether that is proved.
+        """Return (whether no pipeline is needed at a place, whether that is proved). The first is
+        None where there are no layouts.
 
-        Where only links differ from the place before, the best layouts there give the verdict. A
-        search then has only to rule out that any other layout is fast enough to change it.
+        If only links differ from the place before, the best layouts found there give the verdict. A
+        search then only has to rule out that any other layout is fast enough to change it.
         """
         previous = self._previous
         tables = previous and previous.tables.with_links_of(problem_at(self.problem, at))
@@ -237,9 +245,9 @@ class FrontierSweep:
             yield from map(Point.out_of_time, others)
 
     def _points_but_slowest(self, block: LinkBlock, slowest: SearchAnswer) -> Iterator[Point]:
-        """Yield the points of all places but the one with the slowest links, whose answer is given.
-        They are found together where its layouts gain little from faster links, or else by
-        halves."""
+        """Yield the points of all places but the one with the slowest links, whose answer is
+        `slowest`. They are found together if its layouts gain little from faster links, and else by
+        halves of the block."""
         first, *others = block.places
         if not (others and self.should_continue()):
             yield from map(Point.out_of_time, others)
@@ -263,8 +271,9 @@ class FrontierSweep:
             yield from map(Point.out_of_time, fast.places)
 
     def _speedup(self, block: LinkBlock, axis: str, slowest: SearchAnswer) -> float:
-        """Return the factor by which the best layouts are faster where the links of an axis are
-        fastest; 0 for an axis with one factor, which cannot be halved."""
+        """Return the factor by which the best layouts at the slowest links become faster if one
+        axis of links is at its fastest. It is 0 for an axis with a single factor, which cannot be
+        halved."""
         if len(block.factors[axis]) == 1:
             return 0.0
         rows = _best_rows(slowest)
@@ -274,8 +283,8 @@ class FrontierSweep:
     def _possible_winners(
         self, block: LinkBlock, slowest: SearchAnswer
     ) -> tuple[Layouts, Array] | None:
-        """Return all layouts that may be the best somewhere in a block, and their complexities;
-        None where there are more than _MAX_LAYOUTS to look at."""
+        """Return all layouts that may be the best somewhere in a block, and their complexities.
+        None where they are more than _MAX_LAYOUTS."""
         rows = _best_rows(slowest)
         limits = _limits(slowest.layouts.pp[rows] > 1, slowest.times[rows])
         tables = self._tables_at(block.fastest, slowest)
@@ -284,8 +293,8 @@ class FrontierSweep:
     def _points_among(
         self, block: LinkBlock, layouts: Layouts, complexities: Array, slowest: SearchAnswer
     ) -> Iterator[Point]:
-        """Yield the points of a block, given all layouts that may be the best in it. Halves of the
-        block have fewer such layouts."""
+        """Yield the points of a block, whose best layouts are all among `layouts`. A block with
+        many layouts is halved, because fewer of them may be the best in each half."""
         if len(block) > 2 and len(layouts) > _FEW_LAYOUTS:
             longest_times = self._times(slowest, block.slowest, layouts)
             shortest_times = self._times(slowest, block.fastest, layouts)
@@ -307,12 +316,13 @@ class FrontierSweep:
             yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables, ()))
 
     def _times(self, answer: SearchAnswer, place: Mapping[str, float], layouts: Layouts) -> Array:
-        """Return the step times of layouts at a place that differs from an answer's in its links;
-        shape (n,)."""
+        """Return the step times of layouts at a place; shape (n,). The place may differ from the
+        answer's only in its links."""
         return self._tables_at(place, answer).predict(layouts).step_time_s
 
     def _tables_at(self, place: Mapping[str, float], answer: SearchAnswer) -> SearchTables:
-        """Return the search tables of an answer at a place that differs from it in its links."""
+        """Return the search tables of an answer at a place, which may differ from the answer's only
+        in its links."""
         tables = answer.tables.with_links_of(problem_at(self.problem, place))
         if tables is None:
             raise ValueError(f"{place} differs in more than how fast links are")
@@ -330,9 +340,10 @@ class FrontierSweep:
             return Point.unanswered(at, str(error), exact=not isinstance(error, OutOfTime))
 
     def _answer(self, problem: Problem) -> SearchAnswer:
-        """Return the answer to a problem. It is the answer before where both problems have the same
-        links (larger domains may be filled no further). Where only links differ, a search starts
-        from the best layouts of that answer. Otherwise the problem is searched by itself."""
+        """Return the answer to a problem. The previous answer is returned again if both problems
+        have the same links, as domains that are larger than a job have. If only links differ, the
+        search starts from the best layouts of the previous answer. Otherwise the problem is
+        searched anew."""
         goal = Goal(both_sides=True)
         previous = self._previous
         tables = previous and previous.tables.with_links_of(problem)
@@ -357,20 +368,22 @@ class FrontierSweep:
 
 def _limits(with_pipeline: Array, times: Array) -> Array:
     """Return the limits of step time without and with a pipeline, above which no layout is the best
-    anywhere: the best times where links are slowest, with slack. A side without layouts has the
-    limit -inf. `with_pipeline` says which of the layouts have a pipeline."""
+    anywhere in a block; shape (2,). They are the best of `times` at the slowest links, with slack.
+    A side without layouts has the limit -inf. `with_pipeline` is a mask of the layouts with a
+    pipeline."""
     best = np.array([times[with_pipeline == side].min(initial=np.inf) for side in (False, True)])
     return np.where(np.isfinite(best), best * _SLACK, -np.inf)
 
 
 def _best_rows(answer: SearchAnswer) -> Array:
-    """Return the rows of the best layouts without and with a pipeline, as far as there are any."""
+    """Return the rows of the best layout without a pipeline and of the best with one, if they
+    exist."""
     return np.array([row for row in (answer.without, answer.with_pp) if row is not None])
 
 
 def problem_at(problem: Problem, at: Mapping[str, float]) -> Problem:
-    """Return the problem at a place of a grid. Axes that the place does not name stay as they
-    are."""
+    """Return the problem changed to a place of a grid. Axes that the place does not name stay as
+    they are."""
     cluster = problem.cluster.with_changes(
         scale_up=at.get("scale_up", 1.0),
         scale_out=at.get("scale_out", 1.0),

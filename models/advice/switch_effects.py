@@ -45,13 +45,15 @@ class SwitchEffect:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
+    """The seconds of a step, and the GiB that a device needs."""
+
     step_time_s: float
     needed_gib: float
 
 
 def switch_effects(problem: Problem, profile: Profile, layout: Layout) -> list[SwitchEffect]:
-    """Return the switches that mean something for a layout and move its step time or memory by more
-    than 2%, those that move it most first."""
+    """Return the switches that matter to a layout and move its step time or memory by more than
+    _WORTH_NAMING, the largest effect first."""
     base = predictions_of(problem, profile, layout)
 
     def cost(stack: Stack) -> _Cost:
@@ -76,7 +78,9 @@ def _cost(predictions: Predictions) -> _Cost:
 def _effect(
     switch: Switch, stack: Stack, year: float | None, now: _Cost, cost: Callable[[Stack], _Cost]
 ) -> SwitchEffect | None:
-    """Return the effect of a switch; None where it has no other value that runs on the chip."""
+    """Return the effect of the first other value of a switch that runs on the chip; None where
+    there is none. `year` dates the software, None for today's. `now` is the cost with the stack as
+    it is, and `cost` returns that with another stack."""
     default = switch.default_at(year)
     taken = switch.taken_at(year)
     value = getattr(stack, switch.field)
@@ -100,11 +104,14 @@ def _effect(
 
 @cached_by_identity(_CHANGED_STACKS)
 def _with_switch(stack: Stack, field: str, value: Any) -> Stack:
+    """Return the stack with another value of a field. It is kept, so that layouts of a question
+    share it."""
     return changed(stack, {field: value})
 
 
 def _other_values(switch: Switch, value: Any, default: Dated, taken: Dated) -> Iterator[Any]:
-    """Return the values that a switch could have instead, the most telling first."""
+    """Return the values that a switch can be set to instead: first the framework's default, then
+    the value of tuned recipes, then the others."""
     settable = [setting.value for setting in switch.settings if not setting.only_read]
     candidates = (default.value, taken.value, *settable)
     return (one for one in dict.fromkeys(candidates) if one != value and one in settable)

@@ -50,7 +50,7 @@ def thresholds(
     should_continue: ShouldContinue,
     oom_gib: float = math.inf,
 ) -> list[Threshold]:
-    """Return a threshold for every axis that the fabric has; none where it is not known whether a
+    """Return a threshold for every axis that the fabric has. Empty where it is unknown whether a
     pipeline is needed as things are. Layouts that need as much memory as `oom_gib`, with which a
     run like these ran out, are left out."""
     sweep = FrontierSweep(problem, profile, constraints, should_continue, oom_gib)
@@ -73,9 +73,10 @@ def thresholds(
 
 
 def _bandwidths(cluster: Cluster) -> dict[str, float]:
-    """Return GB/s per chip of the innermost links within scale-up domains ("up") and between them
-    ("out"). For a torus, "up" is that of one link."""
+    """Return the GB/s of a chip by the scale of links: "up" within scale-up domains, "out" between
+    them, of each the innermost links. For a torus, "up" is that of one link."""
     devices = cluster.chip.devices_per_chip
+    # Dims are in order from the innermost; read backwards, the innermost of a scale overwrites.
     gb_s: dict[str, float] = {dim.scale: dim.gb_s * devices for dim in reversed(cluster.dims)}
     torus = cluster.fabric.torus
     if torus and "up" in gb_s:
@@ -85,8 +86,8 @@ def _bandwidths(cluster: Cluster) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _ThresholdSearch:
-    """Looks along one axis, from its `value`, for the place where `is_above`, the need of a
-    pipeline, changes."""
+    """Searches along one axis, from its present `value`, for the place where the need of a pipeline
+    changes. `is_above` says whether a pipeline is worth more than the tolerance at `value`."""
 
     sweep: FrontierSweep
     tolerance: float
@@ -95,8 +96,8 @@ class _ThresholdSearch:
     value: float
 
     def along_bandwidths(self) -> Threshold:
-        """Try factors on the bandwidth, the nearest first, then bisect, and return the
-        threshold."""
+        """Try factors on the bandwidth, the nearest first, and bisect between the last two. Return
+        the threshold."""
         for holds, changes in _STEPS:
             changed = self._is_changed_at(changes)
             if changed is None:
@@ -106,6 +107,8 @@ class _ThresholdSearch:
         return self._threshold(self.value, None, exact=True)
 
     def _bisect(self, holds: float, changes: float) -> Threshold:
+        """Return the threshold between a factor at which the verdict holds and one at which it
+        changes, by bisection of their logarithms."""
         exact = True
         while max(holds / changes, changes / holds) > _CLOSE:
             middle = (holds * changes) ** 0.5
@@ -120,8 +123,8 @@ class _ThresholdSearch:
         return self._threshold(holds * self.value, changes * self.value, exact=exact)
 
     def along_domains(self) -> Threshold:
-        """Try domains twice, four times … as large, then a half and a quarter …, until one changes
-        the need of a pipeline. Return the threshold."""
+        """Try domains twice, four times and so on as large, then a half, a quarter and so on, until
+        the need of a pipeline changes. Return the threshold."""
         largest = min(self.sweep.problem.cluster.num_chips, self.value * _FARTHEST)
         least = max(self.value / _FARTHEST, 1)
         for factor in (2.0, 0.5):
@@ -138,14 +141,16 @@ class _ThresholdSearch:
         return self._threshold(self.value, None, exact=True)
 
     def _is_changed_at(self, place: float) -> bool | None:
-        """Say whether the need of a pipeline is another at a place of the axis; None where time ran
-        out before that was known."""
+        """Return whether the need of a pipeline differs at a value of the axis from that at
+        present; None where time ran out before that was known."""
         if not self.sweep.should_continue():
             return None
         simple, proved = self.sweep.is_simple({self.axis: place}, self.tolerance)
         return simple == self.is_above if proved else None
 
     def _threshold(self, holds_at: float, changes_at: float | None, *, exact: bool) -> Threshold:
+        """Return the threshold of this axis: the verdict holds at `holds_at` and changes at
+        `changes_at`, which is None if it never does."""
         return Threshold(
             axis=self.axis,
             is_above=self.is_above,

@@ -35,12 +35,12 @@ class UnsaidField:
 def unsaid_fields(
     problem: Problem, profile: Profile, layout: Layout, said: Collection[str] = ()
 ) -> list[UnsaidField]:
-    """Return the fields that move the step time or memory of the layout, and in which the stack
-    differs from the framework with the stack's launch arguments. The framework is of the stack's
-    age. `said` are fields that settings other than switches say.
+    """Return the fields of the stack that the framework would not have with the stack's launch
+    arguments, and that move the step time or memory of the layout. The framework is as old as the
+    stack. `said` are fields that settings other than switches state.
 
-    A field that moves nothing, such as which schedules there are, stays unnamed: the layout is what
-    is launched.
+    Fields that move nothing are left out, such as which schedules there are: the launch names the
+    one to use.
     """
     stack = problem.stack
     launched = as_launched(problem, layout, profile.software_year)
@@ -54,6 +54,8 @@ def unsaid_fields(
     now = predictions_of(problem, profile, layout)
 
     def moves(name: str) -> bool:
+        """Return whether the prediction changes with the value that the framework has for this
+        field."""
         other = replace(problem, stack=replace(stack, **{name: getattr(launched, name)}))
         then = now.with_stack(other, profile.coefficients(other.scopes))
         return _outcome(then) != _outcome(now)
@@ -75,7 +77,8 @@ def _outcome(predictions: Predictions) -> tuple[float, float]:
 
 
 def _switch_elsewhere(problem: Problem, layout: Layout, field: str) -> Switch | None:
-    """Return the switch of a field, where it means nothing for the layout."""
+    """Return the switch that sets a field for other models or layouts, but not for this one; None
+    where there is none."""
     return next(
         (
             switch

@@ -35,10 +35,10 @@ def between_sources(
 
     A source is an organisation with one stack on one generation of chips; `organisations` names the
     organisation of each key. A source lies where the median of its residuals is, under a fit that
-    saw no run of its organisation. The standard deviation is that of a normal distribution whose
-    nearest four fifths have the same mean square as those of the medians. A stack that no other
-    organisation ran on such chips is left out, because the pair is new to such a fit: terms without
-    runs, and the widening of what nobody ran, account for that.
+    saw no run of its organisation. The result is the standard deviation of a normal distribution
+    whose nearest four fifths have the same mean square as those medians. A stack that only one
+    organisation ran on such chips is left out: its residuals come mostly from terms without runs,
+    which widen intervals by themselves.
     """
     names = np.array([organisations[target.key] for target in fit.targets])
     _, folds = np.unique(names, return_inverse=True)
@@ -73,8 +73,8 @@ def spread_of_sources(
 
 
 def _mean_square_of_nearest() -> float:
-    """Return the mean square of a standard normal distribution that is cut off beyond its nearest
-    share."""
+    """Return the mean square of a standard normal variable, given that it lies in the central
+    _NEAREST of its distribution."""
     normal = NormalDist()
     end = normal.inv_cdf((1 + _NEAREST) / 2)
     return 1 - 2 * end * normal.pdf(end) / _NEAREST

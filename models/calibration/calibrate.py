@@ -93,7 +93,8 @@ def calibrate(
 
     With `published`, the runs come from many sources and in many groups, which are enough to
     estimate how far runs of every kind scatter, whatever the profile says of it. Otherwise they
-    come from one fleet, whose machines the profile may never have seen.
+    come from one fleet, whose machines the profile may never have seen. `made_by` says in words
+    what made the profile.
     """
     known = posterior or Posterior.independent()
     time, time_estimate, contradicted = solve_time_fit(
@@ -153,7 +154,7 @@ def calibrate(
 
 
 def with_published_terms(profile: Profile, observations: Sequence[Observation]) -> Profile:
-    """Return the profile with the terms that `calibrate` would find in published runs, without its
+    """Return the profile with terms fitted to published runs as `calibrate` does, but without its
     estimates of how far runs scatter."""
     known = Posterior.independent()
     time, time_estimate, _ = solve_time_fit(profile, observations, known, new_fleet=False)
@@ -170,7 +171,8 @@ def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Prof
 
 
 def measured_run(o: Observation) -> FittedRun:
-    """Return an observation as coverage counts it."""
+    """Return an observation in the form in which coverage counts runs
+    (models.prediction.coverage)."""
     return FittedRun(
         o.problem,
         o.layout,
@@ -181,7 +183,8 @@ def measured_run(o: Observation) -> FittedRun:
 
 
 def _joint_posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterior:
-    """Return the posterior of the terms that runs informed, in this fit or in the one before."""
+    """Return the posterior of the terms that runs informed, in this fit or in an earlier one, whose
+    posterior is `known`."""
     keys = [term.key for term in fit.terms]
     is_informed = np.sqrt(np.diag(estimate.covariance)) < _INFORMED_SHARE * fit.prior_spread
     kept = [i for i, key in enumerate(keys) if is_informed[i] or key in known.keys]
@@ -189,8 +192,8 @@ def _joint_posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterio
 
 
 def _fitted_terms(fit: Fit, estimate: Estimate) -> dict[TermKey, Term]:
-    """Return the terms as estimated, with the number of runs behind those that the data
-    identified."""
+    """Return the terms with their estimated means and spreads. A term that the data identified also
+    counts the runs in its scope."""
     spreads = np.sqrt(np.diag(estimate.covariance))
     runs = _runs_in_scope(fit)
     fitted = {}
@@ -217,8 +220,9 @@ def _runs_in_scope(fit: Fit) -> Array:
 def _told_terms(
     profile: Profile, before: Mapping[TermKey, Term], fitted: Mapping[TermKey, Term]
 ) -> dict[TermKey, Term]:
-    """Return the fitted terms that belong into the profile: terms that it has, and offsets that the
-    runs say something about. Other offsets follow from their scopes (Profile.with_offsets)."""
+    """Return the fitted terms that the new profile stores: terms that it has already, and offsets
+    that the runs narrow or shift noticeably. All other offsets are zero with the spread of their
+    scope (Profile.with_offsets)."""
     return {
         key: term
         for key, term in fitted.items()
@@ -229,6 +233,7 @@ def _told_terms(
 
 
 def _is_visible(before: Term, after: Term) -> bool:
+    """Return whether a term moved or became surer so much that the answer names it."""
     return is_identified(before, after) or _shift(before, after) > _VISIBLE_SHIFT
 
 
@@ -238,8 +243,8 @@ def _shift(before: Term, after: Term) -> float:
 
 
 def _error(fit: Fit, predicted: Array) -> float | None:
-    """Return the median error over whole runs: that of step times, or of peaks of memory. None
-    stands for no measured run."""
+    """Return the median error of predictions over whole runs: of their step times, or of their
+    peaks of memory. None stands for no measured run."""
     is_whole = np.array(
         [target.quantity in ("step_time", *MEMORY_QUANTITIES) for target in fit.targets],
         dtype=bool,
@@ -249,7 +254,11 @@ def _error(fit: Fit, predicted: Array) -> float | None:
 
 
 def _term_change(before: Term, after: Term) -> TermChange:
+    """Return a term's change on the natural scale, in the form of TermChange."""
+
     def natural(term: Term) -> float:
+        """Return the value of a coefficient, or the ratio that an offset multiplies it or its odds
+        by."""
         if term.scope == "all":
             return float(to_natural(term.coefficient, term.mean))
         return float(np.exp(term.mean))

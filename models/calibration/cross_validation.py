@@ -50,7 +50,7 @@ class ProfileComparison:
 
     @property
     def error_before(self) -> float:
-        """The median of |predicted / measured - 1| under the earlier profile."""
+        """Return the median of |predicted / measured - 1| under the earlier profile."""
         return median_error(self.before, self.measured)
 
     @property
@@ -59,13 +59,12 @@ class ProfileComparison:
 
     @property
     def coverage(self) -> float:
-        """The share of the runs that lie in the 80% interval of the later profile."""
+        """Return the share of the runs that lie in the 80% interval of the later profile."""
         return float(np.mean(np.abs(self.after - self.measured) <= Z80 * self.spread))
 
     @cached_property
     def by_kind(self) -> dict[str, tuple[int, float, float]]:
-        """The number of runs, the error before and the error after, for each kind that has enough
-        runs."""
+        """Return (number of runs, error before, error after) of each kind that has enough runs."""
         counts = Counter(kind for kinds in self.kinds for kind in kinds)
         result = {}
         for kind in sorted(kind for kind, count in counts.items() if count >= MIN_RUNS_TO_JUDGE):
@@ -88,9 +87,10 @@ def cross_validate_time(
     estimate: Estimate,
     groups: Mapping[str, str],
 ) -> tuple[Profile, ProfileComparison | None]:
-    """Return the fitted profile with the spreads of step times that it did not see, and a
-    comparison on those runs. Where there are too few runs to hold any out, return it unchanged,
-    with None."""
+    """Return the fitted profile with spreads of step times estimated on held-out runs, and a
+    comparison of both profiles on these. Return the profile unchanged, and None, if there are too
+    few runs to hold any out. `groups` names the group of each key, whose runs are held out
+    together."""
     folds = _folds(fit, groups)
     if folds is None:
         return fitted, None
@@ -116,9 +116,10 @@ def with_published_spreads(
     groups: Mapping[str, str],
     weight: Array | None = None,
 ) -> Profile:
-    """Return the profile with the spreads of published runs, each with a `weight`, by default the
-    fit's. Runs that lie outside of all others are farther off. The factor is found with the spreads
-    of all runs, and the spreads are then found again with it taken off."""
+    """Return the profile with spreads of published runs, estimated from `held_out` predictions.
+    `weight` (targets,) is the fit's by default. Runs outside the range of all others are predicted
+    worse, by a common factor. The factor is found with the spreads of all runs, and the spreads are
+    then estimated again without its effect."""
     weight = fit.weight if weight is None else weight
     outside = lies_outside_others(fit, np.array([groups[target.key] for target in fit.targets]))
     spreads = residual_spreads(fit, estimate, held_out, groups, weight)
@@ -136,9 +137,10 @@ def cross_validate_memory(
     estimate: Estimate,
     groups: Mapping[str, str],
 ) -> tuple[Profile, ProfileComparison | None]:
-    """Return the fitted profile with the spreads of peaks of memory that it did not see, and a
-    comparison on those runs. Where there are too few runs to hold any out, return it unchanged,
-    with None."""
+    """Return the fitted profile with spreads of peaks of memory estimated on held-out runs, and a
+    comparison of both profiles on these. Return the profile unchanged, and None, if there are too
+    few runs to hold any out. `groups` names the group of each key, whose runs are held out
+    together."""
     folds = _folds(fit, groups)
     if folds is None:
         return fitted, None
@@ -159,7 +161,7 @@ def cross_validate_memory(
 
 
 def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
-    """Return the fold of each target; None where there are too few runs.
+    """Return the number of each target's fold; None where there are too few runs.
 
     Every group is a fold of its own. In the fit of a new fleet, groups are dealt out to at most
     _MAX_FOLDS folds. Where there are too few groups, stretches of time are folds. All measurements
@@ -181,8 +183,8 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
 def _comparison(
     fit: Fit, quantities: Collection[str], held_out: Array, spread: Array
 ) -> ProfileComparison | None:
-    """Return the profile that a fit began with beside its held-out predictions, on the runs that
-    measured one of these quantities; None where these are too few."""
+    """Compare the profile that a fit began with to the held-out predictions, on the runs that
+    measured one of these quantities. Return None where these are too few."""
     mine = np.array([t.quantity in quantities and t.side == "equal" for t in fit.targets])
     if mine.sum() < MIN_RUNS_TO_JUDGE:
         return None

@@ -34,7 +34,7 @@ class Change:
 
 def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[Change]:
     """Return the changes of level in residuals that are in order of time, the first change first.
-    Each has the shift from the level before it to the next."""
+    `shift` is the level after a change minus the one before it."""
     residuals = np.asarray(residuals)
     splits = _segmented(residuals, 0, significance)
     # A split of the whole series lies badly where there are several changes. So each split is found
@@ -49,8 +49,8 @@ def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[
 
 def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
     """Return the changes of level in residuals of several kinds, each of which may have a level of
-    its own. It is no change then that runs of one kind become rarer. The levels of kinds and of
-    stretches of time are taken off in turn, as medians (Tukey's median polish)."""
+    its own. A change in how often a kind runs is then no change of level. The levels of kinds and
+    of stretches of time are subtracted in turn, as medians (Tukey's median polish)."""
     residuals = np.asarray(residuals)
     changes = list[Change]()
     level_of_time = np.zeros(len(residuals))
@@ -64,7 +64,8 @@ def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
 
 
 def _levels_of_kinds(residuals: Array, kinds: Array) -> Array:
-    """Return the median of each run's kind; kinds of too few runs are taken together."""
+    """Return the median residual of each run's kind; shape (runs,). Kinds of too few runs are taken
+    together."""
     names, code, counts = np.unique(kinds, return_inverse=True, return_counts=True)
     return _group_medians(residuals, np.where(counts[code] < 2 * MIN_RUNS, len(names), code))
 
@@ -78,8 +79,8 @@ def _group_medians(residuals: Array, groups: Array) -> Array:
 
 
 def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
-    """Return the splits of a stretch that begins at the run `start`, by recursion into both
-    sides."""
+    """Return the indices of the runs that begin a new level, in a stretch that begins at index
+    `start`. Both sides of a change are searched in turn."""
     at, p_value = _pettitt(residuals)
     if p_value >= significance:
         return []
@@ -89,7 +90,8 @@ def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
 
 
 def _refined(residuals: Array, splits: list[int], significance: float) -> list[int]:
-    """Return the splits, each found again between the refined one before it and the next."""
+    """Return the splits, each found again between the split before it and the next one. A split
+    that is then no longer significant is left out."""
     refined: list[int] = []
     for end in [*splits[1:], len(residuals)][: len(splits)]:
         start = refined[-1] if refined else 0
@@ -100,6 +102,7 @@ def _refined(residuals: Array, splits: list[int], significance: float) -> list[i
 
 
 def _changes_at(residuals: Array, splits: list[int]) -> list[Change]:
+    """Return the change at each split, with the levels of the stretches before and after it."""
     bounds = [0, *splits, len(residuals)]
     levels = [
         float(np.median(residuals[start:end]))
@@ -138,9 +141,9 @@ def _mean_ranks(residuals: Array) -> Array:
 
 
 def _nearest_split(residuals: Array, at: int) -> int:
-    """Return the split that leaves runs closest to the levels on either side of `at`. The split
-    `at` was found by ranks, so that an odd run may have moved it. It is returned where the closest
-    split is hardly better."""
+    """Return the split that leaves runs closest to the levels on either side of it. `at` is a split
+    by ranks, which a single odd run may have moved. It is returned unchanged unless another is
+    clearly better."""
     before = float(np.median(residuals[:at]))
     after = float(np.median(residuals[at:]))
     distance = np.cumsum(np.abs(residuals - before) - np.abs(residuals - after))
@@ -150,5 +153,6 @@ def _nearest_split(residuals: Array, at: int) -> int:
 
 
 def _is_repeated(values: Array) -> Array:
+    """Return a mask of the values that occur more than once."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(counts[inverse] > 1)

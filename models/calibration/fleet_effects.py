@@ -26,26 +26,27 @@ DRIFT_SHARE = 0.5
 
 @cache
 def _data() -> dict[str, Any]:
+    """Return the content of data/fleet.json, which is read once."""
     data: dict[str, Any] = json.loads((files("models") / "data/fleet.json").read_text())
     return data
 
 
 def _initial_spreads() -> dict[str, dict[str, float]]:
-    """Return the prior spread of a fleet's offset, by coefficient and kind of scope."""
+    """Return the prior spread of a fleet's offset by coefficient, and then by kind of scope."""
     spreads: dict[str, dict[str, float]] = _data()["spreads"]
     return spreads
 
 
 def published_benchmarks() -> dict[str, Any]:
-    """Return the ratio of the seconds of published micro-benchmarks to those of the model, by
-    operation, generation, extent and size."""
+    """Return the ratios of published seconds of micro-benchmarks to the model's. They are nested by
+    operation, generation of chips, extent ("one domain" or "several domains") and size."""
     benchmarks: dict[str, Any] = _data()["benchmarks"]
     return benchmarks
 
 
 def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile:
-    """Return the profile with an offset of mean zero for every scope of the fleet that these
-    problems are in and that it lacks."""
+    """Return the profile with fleet offsets for all scopes of these problems. New offsets have the
+    mean zero and their initial spread."""
     scopes: defaultdict[str, set[str]] = defaultdict(set)
     for problem in problems:
         for kind, scope in problem.fleet_scopes.items():
@@ -76,6 +77,7 @@ def drift_variance(profile: Profile) -> dict[TermKey, float]:
 
 
 def _offsets_with_initial_spreads(profile: Profile) -> Iterator[tuple[Term, float]]:
+    """Yield each fleet offset of the profile with the spread that it had before any run."""
     for term in profile.terms:
         kind = _fleet_scope_kind(term.scope)
         if kind is not None:
@@ -83,6 +85,8 @@ def _offsets_with_initial_spreads(profile: Profile) -> Iterator[tuple[Term, floa
 
 
 def _fleet_scope_kind(scope: str) -> str | None:
+    """Return the kind of a fleet's scope, such as "chip" or "pair" (a chip with a stack); None for
+    a scope of published runs."""
     if not is_of_fleet(scope):
         return None
     kind = scope.split(":")[1]
@@ -92,8 +96,8 @@ def _fleet_scope_kind(scope: str) -> str | None:
 
 
 def without_fleet(profile: Profile) -> Profile:
-    """Return the profile as it describes published machines, without the fleet's offsets and
-    spreads."""
+    """Return the profile without the fleet's offsets and spreads, as it describes published
+    machines."""
     return replace(
         profile,
         terms=_not_of_fleet(profile.terms),

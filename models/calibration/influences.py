@@ -37,8 +37,9 @@ _DECIMALS = 5
 def influences(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], terms: Collection[TermKey]
 ) -> Influences | None:
-    """Return the influences on those of `terms` that moved visibly, the largest first. `fit` has no
-    random effects and no bounds. None stands for a fit without targets."""
+    """Return the influence of each group of observations on those of `terms` that moved visibly,
+    the largest first. `fit` has neither random effects nor bounds. Return None for a fit without
+    targets."""
     measured = {target.key for target in fit.targets}
     groups = _groups([o for o in observations if o.key in measured])
     if not groups:
@@ -63,8 +64,8 @@ def influences(
 
 
 def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]) -> Array:
-    """Return the shift of every term that each group of keys of observations causes; shape (groups,
-    terms)."""
+    """Return how far each group of observations shifts each term; shape (groups, terms). A group is
+    given by the keys of its observations."""
     linear = estimate.linear
     group_of = {key: group for group, keys in enumerate(groups) for key in keys}
     group = np.array([group_of[target.key] for target in fit.targets])
@@ -76,7 +77,7 @@ def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]
 
 
 def joined(groups: Sequence[Influence]) -> Influence:
-    """Return what several groups cause together, under the names that they have in common."""
+    """Return the influence of several groups together. A name that they do not share is None."""
     latest = sorted((key for group in groups for key in group.latest), reverse=True)
     return Influence(
         chip=_common([group.chip for group in groups]),
@@ -91,7 +92,7 @@ def joined(groups: Sequence[Influence]) -> Influence:
 
 
 def _groups(observations: Sequence[Observation]) -> list[list[Observation]]:
-    """Return the observations of each model on each chip and stack, sorted by these, each oldest
+    """Return the observations by chip, stack and model, sorted by these. Each group is oldest
     first."""
     groups = defaultdict[tuple[str, str, str, int], list[Observation]](list)
     for o in sorted(observations, key=lambda o: o.key):
@@ -102,12 +103,13 @@ def _groups(observations: Sequence[Observation]) -> list[list[Observation]]:
 
 def _model_of(o: Observation) -> tuple[str, int] | None:
     """Return the name and the number of parameters of a run's model; None for a benchmark, whose
-    problem has a model that nobody ran."""
+    problem has only a placeholder."""
     architecture = o.problem.architecture
     return None if o.is_benchmark else (architecture.name, architecture.parameters.total)
 
 
 def _influence(group: Sequence[Observation], shift: Array) -> Influence:
+    """Return the influence of a group, which shifts the terms by `shift` (terms,)."""
     problem = group[0].problem
     model, parameters = _model_of(group[0]) or (None, None)
     benchmarks = sum(o.is_benchmark for o in group)
@@ -124,6 +126,7 @@ def _influence(group: Sequence[Observation], shift: Array) -> Influence:
 
 
 def _common(names: Sequence[Name | None]) -> Name | None:
+    """Return the name that all share; None where they differ."""
     return names[0] if len(set(names)) == 1 else None
 
 

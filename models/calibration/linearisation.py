@@ -26,8 +26,8 @@ class Block(NamedTuple):
     """The coefficient that each of `terms` is a part of, of shape (parts,)."""
 
     def sums(self, of_terms: Array, coefficients: int) -> Array:
-        """Return the sum of a value of each term over the parts of each coefficient; shape
-        (coefficients,)."""
+        """Return for each coefficient the sum of `of_terms` over the terms that are a part of it;
+        shape (coefficients,). `coefficients` is their number."""
         return np.bincount(self.coefficients, of_terms[self.terms], coefficients)
 
 
@@ -48,11 +48,11 @@ class Linearisation:
 
     @property
     def predicted(self) -> Array:
-        """The log prediction of each run at `theta`; shape (runs,)."""
+        """Return the log prediction of each run at `theta`; shape (runs,)."""
         return np.asarray(self.logs[self.row])
 
     def at(self, theta: Array) -> Linearisation:
-        """Return the first-order predictions at other terms."""
+        """Return these first-order predictions at other values `theta` of the terms."""
         logs = np.empty_like(self.logs)
         moved = theta - self.theta
         for block in self.blocks:

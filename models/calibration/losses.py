@@ -37,8 +37,8 @@ def student_t_loss(residual: Array, noise: Array) -> Array:
 
 
 def student_t_weight(residual: Array, weight: Array, noise: Array) -> Array:
-    """Return the weights of squared residuals whose weighted least squares have the minimum of the
-    Student-t loss, once they agree with its residuals (Lange, Little and Taylor 1989, Robust
+    """Return the weights of squared residuals with which weighted least squares minimise the
+    Student-t loss, once weights and residuals agree (Lange, Little and Taylor 1989, Robust
     statistical modeling using the t distribution)."""
     nu = DEGREES_OF_FREEDOM
     return np.asarray(weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
@@ -75,10 +75,12 @@ class BoundLoss:
         return np.asarray(2 * _GROSS_LOSS * np.log1p(logistic / _GROSS_LOSS))
 
     def irls_residual(self) -> Array:
-        """Return the residuals whose weighted least squares have the loss's minimum."""
+        """Return the residuals that make weighted least squares, with `irls_weight`, step to the
+        minimum of the loss."""
         return np.asarray(self.sign * self.width * self._wrong_probability() / self._majorant())
 
     def irls_weight(self, weight: Array) -> Array:
+        """Return the IRLS weights that go with `irls_residual`; shape (targets,)."""
         return np.asarray(weight * self._damping() * self._majorant() / self.width**2)
 
     def information(self, weight: Array) -> Array:

@@ -195,8 +195,9 @@ class Fit:
             self.batch_of_target[batch.targets] = i
 
     def _batches_and_blocks(self) -> tuple[list[Batch], list[Block]]:
-        """Return targets by problem and quantity, with those one after the other whose coefficients
-        have the same terms. A layout that ran often is predicted once."""
+        """Return the targets grouped into batches, one for each problem and quantity. Batches whose
+        coefficients have the same terms follow each other and make a block. A layout that ran often
+        is predicted once."""
         numbers = number_by_problem([target.problem for target in self.targets])
         members: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
         for i, (target, number) in enumerate(zip(self.targets, numbers, strict=True)):
@@ -217,6 +218,8 @@ class Fit:
         return batches, blocks
 
     def _batch(self, targets: Sequence[int], block: int, first_row: int) -> Batch:
+        """Return the batch of these targets, which are of one problem and quantity. `first_row` is
+        its first row in the linearisation."""
         distinct: dict[Layout, int] = {}
         row = [distinct.setdefault(self.targets[i].layout, len(distinct)) for i in targets]
         target = self.targets[targets[0]]
@@ -233,8 +236,8 @@ class Fit:
         )
 
     def log_predictions(self, theta: Array, selected: Array | None = None) -> Array:
-        """Return log predictions under these terms of all targets, or of those in the mask
-        `selected`; the others are NaN. Shape (targets,)."""
+        """Return the log prediction of each target at the terms `theta`; shape (targets,). With a
+        mask `selected`, other targets are NaN."""
         if selected is None:
             selected = np.ones(len(self.targets), dtype=bool)
         result = np.full(len(self.targets), np.nan)
@@ -281,18 +284,23 @@ class Fit:
         return self._searched_from(self.linearise(self.prior_mean.copy()), self.weight)
 
     def solve_without(self, dropped: Array, estimate: Estimate) -> Estimate:
-        """Return the estimate from all targets but those in the mask `dropped`, searched for from
-        the estimate of all. Where these targets alone tell terms far from their priors, the step of
-        `solve_reweighted` is too long."""
+        """Return the estimate without the targets in the mask `dropped`, searched for from the
+        estimate with all. It searches in several steps, because the single step of
+        `solve_reweighted` is too long where these targets alone hold terms far from their
+        priors."""
         return self._searched_from(estimate.linear, np.where(dropped, 0.0, self.weight))
 
     def _searched_from(self, linear: Linearisation, weight: Array) -> Estimate:
+        """Return the estimate that Gauss-Newton steps reach from a linearisation, with these
+        weights of the targets. Noise is estimated anew in every step."""
         damping = 0.0
         noise = self.prior_noise
         for iteration in range(_GAUSS_NEWTON_STEPS):
             _, noise = self._estimated_noise(
                 self._residual_less_effects(linear, weight, noise), weight
             )
+            # The first residuals of a new fleet may all lie on one side, which is an offset and no
+            # noise.
             if self.is_new_fleet and not iteration:
                 noise = self.prior_noise
             noise = self.noise_inflation * noise
@@ -311,8 +319,8 @@ class Fit:
         return self._laplace(linear, weight, noise)
 
     def solve_reweighted(self, weight: Array, estimate: Estimate) -> Array:
-        """Return the terms that would have been estimated if the targets had had these weights, to
-        first order around an estimate."""
+        """Return the terms that targets with these weights would give, to first order around an
+        estimate."""
         linear = estimate.linear
         _, noise = self._estimated_noise(
             self._residual_less_effects(linear, weight, estimate.noise), weight
@@ -331,20 +339,23 @@ class Fit:
         return predicted
 
     def residual(self, predicted: Array) -> Array:
-        """Return the log of each target over its prediction; zero where a bound is kept."""
+        """Return the log of each target's value over its prediction; zero for a bound that the
+        prediction keeps. Shape (targets,)."""
         distance = self.value - predicted
         return np.where(self.sign * distance < 0, 0.0, distance)
 
     def _is_converged(self, step: Array) -> bool:
+        """Return whether a step moves every term by less than _CONVERGED_SPREADS of its prior's
+        spread."""
         largest = np.abs(step / self.prior_spread).max(initial=0.0)
         return bool(largest < _CONVERGED_SPREADS)
 
     def _linearised_minimum(
         self, linear: Linearisation, weight: Array, noise: Array, damping: float
     ) -> Array:
-        """Return the terms that minimise the linearised problem at this noise, by IRLS. Levenberg's
-        damping is in units of the prior: `damping` times its precision holds every term to where
-        the linearisation was made."""
+        """Return the terms that minimise the linearised problem at this noise, by IRLS. `damping`
+        holds each term to its value at the linearisation, with so many times the precision of its
+        prior (Levenberg)."""
         theta = linear.theta
         damped = damping * np.diag(self.prior_precision)
         damped_prior = self.prior_precision + np.diag(damped)
@@ -384,12 +395,14 @@ class Fit:
         return self.residual(linear.predicted + effect)
 
     def _normal_matrix(self, linear: Linearisation, irls_weight: Array) -> Array:
+        """Return JᵀSJ without the information that unknown random effects take off; shape (terms,
+        terms)."""
         lost = self.random_effects.lost_information(linear, irls_weight)
         return linear.normal_matrix(irls_weight) - lost
 
     def _irls(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
-        """Return residuals and the weights of their squares whose weighted least squares have the
-        minimum of the losses."""
+        """Return residuals and IRLS weights whose weighted least squares have the minimum of the
+        losses; both of shape (targets,)."""
         residual = self.residual(predicted)
         irls_weight = self._student_t_weight(residual, weight, noise)
         if not self.is_new_fleet:

@@ -78,7 +78,7 @@ class GemmTimings:
         return 2.0 * self.m * self.n * self.k
 
     def where(self, selected: Array) -> GemmTimings:
-        """Return the products in a mask."""
+        """Return the timings of the products that a mask selects."""
         return GemmTimings(
             self.problem,
             self.m[selected],
@@ -101,8 +101,8 @@ def gemm_seconds(timings: GemmTimings, c: Coefficients) -> Array:
 
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
-    """Return the seconds of published benchmarks of the operation at each size; NaN where none was
-    published, and between small and large sizes."""
+    """Return the seconds that published machines take for each size. They are NaN where no
+    benchmark was published, and for sizes between small and large."""
     small = _published_ratio(timings, "small")
     large = _published_ratio(timings, "large")
     ratio = np.full(len(timings.sizes), np.nan)
@@ -114,9 +114,8 @@ def published_collective_seconds(timings: CollectiveTimings, published: Coeffici
 
 
 def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> dict[str, float]:
-    """Return, by coefficient, the distance of this machine from the published ones on the unbounded
-    scale: for the bandwidth from large messages, and for the latency of a collective from small
-    ones."""
+    """Return, by coefficient, how far this machine lies from published ones, on the unbounded
+    scale. Large messages tell the bandwidth, and small ones the latency."""
     offsets: dict[str, float] = {}
     is_large = timings.sizes >= LARGE_BYTES
     if is_large.any():
@@ -133,12 +132,15 @@ def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> d
 def _collective_offset(
     timings: CollectiveTimings, size: Size, selected: Array, name: str, published: Coefficients
 ) -> float:
+    """Return the offset of the coefficient `name` from the messages of one size, which the mask
+    `selected` has. Times are compared with published ones, where there are any."""
     measured = timings.seconds[selected] / _published_ratio_or_1(timings, size)
     part = replace(timings, sizes=timings.sizes[selected], seconds=measured)
     return _solve_offset(name, published, partial(collective_seconds, part), measured)
 
 
 def _bandwidth_coefficient(timings: CollectiveTimings) -> str:
+    """Return the name of the coefficient that the bandwidth of this collective depends on."""
     if timings.operation == "all_to_all":
         return "alltoall"
     return "scaleout" if _spans_domains(timings) else "scaleup"
@@ -149,13 +151,14 @@ def _spans_domains(timings: CollectiveTimings) -> bool:
 
 
 def _published_ratio_or_1(timings: CollectiveTimings, size: Size) -> float:
+    """Return the ratio of published seconds to the model's; 1 where none was published."""
     ratio = _published_ratio(timings, size)
     return 1.0 if ratio is None else ratio
 
 
 def _published_ratio(timings: CollectiveTimings, size: Size) -> float | None:
-    """Return the ratio of the seconds of published benchmarks of the operation to those of the
-    model; None where none was published."""
+    """Return the ratio of published seconds of the operation to the model's, for this generation,
+    extent and size; None where none was published."""
     where = "several domains" if _spans_domains(timings) else "one domain"
     by_generation = published_benchmarks().get(timings.operation, {})
     by_extent = by_generation.get(timings.problem.cluster.chip.generation, {})
@@ -163,9 +166,9 @@ def _published_ratio(timings: CollectiveTimings, size: Size) -> float | None:
 
 
 def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dict[str, float]:
-    """Return, by coefficient, the distance of this chip's rates from the published ones on the
-    unbounded scale. Formats that run at one rate are taken together. Small products are left out,
-    since they say nothing of a rate."""
+    """Return, by coefficient, how far this chip's rates lie from published ones, on the unbounded
+    scale. Number formats that share a coefficient are taken together. Small products are left out,
+    because launches and tails dominate them."""
     by_coefficient = defaultdict[str, list[GemmTimings]](list)
     for each in timings:
         is_large = each.flops >= LARGE_FLOPS
@@ -177,6 +180,8 @@ def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dic
 
 
 def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficients) -> float:
+    """Return the offset of the coefficient `name` that explains these products best."""
+
     def seconds(c: Coefficients) -> Array:
         return np.concatenate([gemm_seconds(each, c) for each in timings])
 
@@ -187,8 +192,9 @@ def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficie
 def _solve_offset(
     name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array
 ) -> float:
-    """Return the offset of a coefficient at which the model takes as long as was measured, in the
-    median. It is found by bisection within _SEARCH_RANGE.
+    """Return the offset of a coefficient at which the model's seconds equal the measured ones, in
+    the median. `seconds` returns the model's for given coefficients. The offset is found by
+    bisection within _SEARCH_RANGE.
 
     A measurement may be faster than the best rate allows, because something else decides there.
     Many offsets are then as good as that rate, and the one nearest to zero is taken.
@@ -202,6 +208,7 @@ def _solve_offset(
         return seconds(replace(published, **{name: to_natural(name, centre + offset)}))
 
     def is_slower(offset: float, limit: Array) -> bool:
+        """Return whether the model with this offset takes longer than `limit`, in the median."""
         return float(np.median(np.log(seconds_at(offset) / limit))) > 0
 
     if not is_time and is_slower(high, measured / _AS_FAST):
@@ -219,8 +226,8 @@ def _solve_offset(
 def remaining_slowdown(
     timings: CollectiveTimings | GemmTimings, offsets: Mapping[str, float], published: Coefficients
 ) -> float:
-    """Return the ratio of the model's seconds with these offsets to the measured ones, as the
-    median over large messages or products; 1 where there are none."""
+    """Return how many times as long as measured the model takes with these offsets: the median over
+    large messages or products; 1 where there are none."""
     c = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):
         is_large = timings.sizes >= LARGE_BYTES

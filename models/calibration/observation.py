@@ -52,7 +52,7 @@ class Observation:
 
     @property
     def is_benchmark(self) -> bool:
-        """True for a micro-benchmark, which measured no run."""
+        """Return whether this is a micro-benchmark, which measured no run."""
         return self.step_time_s is None and self.memory_bytes is None and not self.out_of_memory
 
     def without_parts(self) -> Observation:

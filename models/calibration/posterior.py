@@ -35,12 +35,13 @@ class Posterior:
 
     @classmethod
     def of(cls, keys: Sequence[TermKey], covariance: Array) -> Posterior:
+        """Return the posterior of the terms `keys` with this covariance."""
         precision = np.linalg.inv(covariance)
         return cls(tuple(keys), (precision + precision.T) / 2)
 
     def joined(self, other: Posterior) -> Posterior:
-        """Return the posterior of the terms of both, where those of one say nothing of the
-        other's."""
+        """Return the posterior of the terms of both, which have no term in common and are
+        independent of each other."""
         n = len(self.keys)
         precision = np.zeros((n + len(other.keys),) * 2)
         precision[:n, :n] = self.precision
@@ -48,7 +49,8 @@ class Posterior:
         return Posterior(self.keys + other.keys, precision)
 
     def with_added_variance(self, variance: Mapping[TermKey, float]) -> Posterior:
-        """Return the posterior of terms that may have changed since, each by so much variance."""
+        """Return the posterior after each of its terms may have changed, with this variance by
+        key."""
         if not variance.keys() & {*self.keys}:
             return self
         added = np.diag([variance.get(key, 0.0) for key in self.keys])

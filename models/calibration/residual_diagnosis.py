@@ -63,7 +63,7 @@ class Suspect:
 
     @property
     def is_likely(self) -> bool:
-        """True where the term is likelier than something that no term describes."""
+        """Return whether the term is likelier than something that no term describes."""
         return self.probability > self.undescribed
 
 
@@ -93,7 +93,7 @@ class Diagnosis:
 
     @property
     def is_explained(self) -> bool:
-        """True where the measured parts make up nearly all of the gap."""
+        """Return whether the measured parts make up nearly all of the gap."""
         return bool(self.parts) and abs(self.rest_s) <= _SMALL_REST * abs(self.gap_s)
 
 
@@ -106,6 +106,8 @@ class TermDraws:
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout, profile: Profile) -> TermDraws:
+        """Return the seconds of each term under _DRAWS draws of the coefficients that this problem
+        depends on. The seed is fixed, so that equal runs get equal diagnoses."""
         generator = np.random.default_rng(0)
         known = profile.with_offsets(problem.scopes)
         draws = {
@@ -124,9 +126,9 @@ class TermDraws:
         exposed: float | None = None,
         imbalance: Mapping[str, float] | None = None,
     ) -> Diagnosis:
-        """Return the diagnosis of a run that took so long. `exposed` is its communication that no
-        compute hid, in seconds. `imbalance` is by term the number of seconds that unbalanced
-        experts add. Either is None where it was not measured."""
+        """Return the diagnosis of a run with this step time. `exposed` is its communication that no
+        compute hid, in seconds. `imbalance` has by term the seconds that unbalanced experts add.
+        Both are None where they were not measured."""
         parts = list[MeasuredPart]()
         unmeasured = self.terms
         if exposed is not None:
@@ -148,22 +150,22 @@ class TermDraws:
 def _split_communication(
     terms: Mapping[str, Array],
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the terms that are not of communication, and those that are."""
+    """Return the terms in two parts: all that are not communication, and those that are."""
     others = {name: seconds for name, seconds in terms.items() if name not in COMMUNICATION}
     return others, {name: terms[name] for name in COMMUNICATION}
 
 
 def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
-    """Say whether these terms together take so much more than predicted in any draw that is at all
-    likely."""
+    """Return whether some likely draw of the coefficients makes these terms together take
+    `excess_s` longer than predicted. Negative seconds mean shorter."""
     together = total(terms.values())
     low, high = np.quantile(together, _LIKELY_QUANTILES)
     return bool(low / _TAIL_FACTOR <= together[0] + excess_s <= high * _TAIL_FACTOR)
 
 
 def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
-    """Return the term that is likeliest to make the difference, where these terms together take so
-    much more than predicted."""
+    """Return the term that most likely makes these terms together take `excess_s` longer than
+    predicted."""
     usual = _by_spread(terms, excess_s)
     faults = _by_fault(terms, excess_s)
     undescribed = _undescribed(terms, excess_s)
@@ -171,8 +173,8 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     evidence = (1 - _FAULT_SHARE) * usual.density + prior * (sum(faults.values()) + undescribed)
 
     def shares(term: str) -> tuple[float, float]:
-        """Return the probability that the term is off as coefficients are, and that it has a
-        fault."""
+        """Return (probability that the term is off because coefficients are, probability that it
+        has a fault)."""
         spread = (1 - _FAULT_SHARE) * usual.density * usual.differs_most[term]
         return spread / evidence, prior * faults.get(term, 0.0) / evidence
 
@@ -198,6 +200,8 @@ class _BySpread:
 
 
 def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
+    """Return how well the known spreads of coefficients explain that these terms together take
+    `excess_s` longer than predicted. Draws are weighted by how close they come to that time."""
     together = np.maximum(total(terms.values()), _LEAST_S)
     distance = np.log(together / _took_s(terms, excess_s)) / _BANDWIDTH
     # The nearest distance is taken off, as all draws may be so far off that each weight would be 0.
@@ -217,8 +221,8 @@ def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
 
 
 def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
-    """Return, for a fault in each term that takes any time, the density of the logarithm of the
-    time of all terms. No fault makes a term faster."""
+    """Return, by term, how well a fault in that term explains the time: the density of the log of
+    all terms' time. It is 0 for times that are not longer, because no fault makes a term faster."""
     predicted = {name: float(seconds[0]) for name, seconds in terms.items() if seconds[0] > 0}
     if excess_s <= 0:
         return dict.fromkeys(predicted, 0.0)
@@ -232,23 +236,24 @@ def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
 
 
 def _undescribed(terms: Mapping[str, Array], excess_s: float) -> float:
-    """Return the density of the logarithm of the time of all terms where none describes what
-    happened."""
+    """Return how well a cause that no term describes explains the time: the density of the log of
+    all terms' time."""
     together = max(float(total(terms.values())[0]), _LEAST_S)
     distance = abs(math.log(_took_s(terms, excess_s) / together))
     return math.exp(-distance / _FAULT_LOG_MEAN) / (2 * _FAULT_LOG_MEAN)
 
 
 def _took_s(terms: Mapping[str, Array], excess_s: float) -> float:
-    """Return the seconds of terms that together took so much more than predicted."""
+    """Return the seconds that terms took together, if they took `excess_s` longer than
+    predicted."""
     return max(float(total(terms.values())[0]) + excess_s, _LEAST_S)
 
 
 def imbalance_excess_s(
     problem: Problem, layout: Layout, profile: Profile, imbalance: float
 ) -> dict[str, float] | None:
-    """Return the seconds by which each term grows beyond its prediction with experts so far out of
-    balance; None where no imbalance is predicted. `imbalance` is the tokens of the busiest of the
+    """Return the seconds by which a measured imbalance of experts lengthens each term; None where
+    none is predicted for this layout. `imbalance` is the tokens of the busiest of the
     expert-parallel devices over their mean, less 1."""
     measured = deviation(problem, layout.ep, imbalance)
     if measured is None:

@@ -30,14 +30,15 @@ _LARGEST_PLAUSIBLE = float(np.log(5))
 
 
 def is_identified(before: Term, after: Term) -> bool:
-    """Say whether the data identified a term."""
+    """Return whether the data identified a term: its posterior is clearly narrower than its
+    prior."""
     return after.spread < _IDENTIFIED_SHARE * before.spread
 
 
 def outliers(fit: Fit, estimate: Estimate) -> list[str]:
-    """Return keys of runs whose measurement lies far from the estimate. Of a new fleet these are
-    also runs that were reported out of memory and need far less, and runs whose step time is
-    implausible whatever the fit makes of it."""
+    """Return the keys of runs whose measurement lies far from the estimate. In the fit of a new
+    fleet, these include runs reported out of memory that need far less than the device has, and
+    runs whose step time is implausible under the profile before the fit."""
     residuals = fit.residual(estimate.linear.predicted)
     limits = OUTLIER_SPREADS * np.minimum(estimate.common_noise, fit.prior_noise)
     is_outlier = np.abs(residuals) > limits
@@ -83,6 +84,8 @@ def residual_spreads(
     unidentified = unidentified_variance(fit, estimate)
     members = _members_by_scope(fit, weight, only_fleet=known is not None)
     spreads: dict[str, Neighbourhood] = {**(known or {})}
+    # Wider kinds come first, since narrower ones are pooled with them: "all" sorts by itself,
+    # "all/dense" before "stack:...".
     for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
         rows = np.array(members[scope])
         spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80
@@ -103,8 +106,8 @@ def residual_spreads(
 
 
 def _members_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str, list[int]]:
-    """Return indices of the targets with a weight, by scope: of the fleet's pairs of chip and
-    stack, or of all other kinds."""
+    """Return the indices of targets with a weight, by scope. With `only_fleet`, the scopes are the
+    fleet's own pairs of chip and stack; otherwise they are all others."""
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(weight > 0).tolist():
         *published, pair = fit.targets[i].problem.neighbourhood_scopes
@@ -116,8 +119,9 @@ def _members_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str,
 def _pooling_spread(
     fit: Fit, row: int, scope: str, spreads: Mapping[str, Neighbourhood]
 ) -> Neighbourhood | None:
-    """Return what was known of a scope, or else the spread of the narrowest scope around it; None
-    for the widest. `row` is one run of the scope."""
+    """Return the spread to pool a scope's own with: what was known of the scope before, or else the
+    spread of the narrowest scope around it. None for the widest scope. `row` is one target of the
+    scope."""
     if scope in spreads:
         return spreads[scope]
     scopes = fit.targets[row].problem.neighbourhood_scopes
@@ -127,8 +131,8 @@ def _pooling_spread(
 
 def lies_outside_others(fit: Fit, labels: Array) -> Array:
     """Return a mask of the targets that have some quantity (models.prediction.coverage) outside the
-    range of other labels; shape (targets,). That range is over the targets on its generation of
-    chips, or over all where it is alone on its generation."""
+    range of targets with other labels; shape (targets,). The range is over targets on the same
+    generation of chips, or over all where only this label has that generation."""
     values = np.array(
         [list(quantities(target.problem, target.layout).values()) for target in fit.targets]
     )
@@ -151,9 +155,9 @@ def lies_outside_others(fit: Fit, labels: Array) -> Array:
 def widening_outside(
     profile: Profile, fit: Fit, held_out: Array, outside: Array, weight: Array
 ) -> float:
-    """Return the ratio of the distance of runs that lie `outside` of all others to the distance of
-    those inside, from their `held_out` predictions, in spreads of their kind. It is at least 1, and
-    1 where there are too few runs to tell. Only runs with a `weight` count."""
+    """Return how much farther from their predictions runs outside the range of all others lie than
+    runs inside, in spreads of their kind. It is at least 1, and 1 where there are too few runs to
+    tell. `outside` is a mask, and only targets with a `weight` count."""
     spreads = [
         profile.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
     ]

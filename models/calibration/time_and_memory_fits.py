@@ -31,6 +31,8 @@ _LEAST_EXPOSED = 1e-3
 
 
 def _measured_coefficient(name: str) -> Quantity:
+    """Return the quantity that reads a coefficient itself, for coefficients that were measured
+    directly."""
     return lambda costs: np.broadcast_to(costs.coefficients[name], len(costs))
 
 
@@ -87,11 +89,12 @@ def memory_fit(
     *,
     new_fleet: bool = False,
 ) -> Fit:
-    """Return the fit of measured peaks of memory, and of bounds: runs that did not fit needed at
-    least the device's memory, and the others at most.
+    """Return the fit of peaks of memory, and of bounds: runs that did not fit needed at least the
+    device's memory, and all others at most.
 
-    A measured peak of a published run is enough. In a new fleet the run is a bound too, which
-    answers runs of the same layout that are said not to have fitted.
+    A published run with a measured peak gives no bound, because the peak says more. In a new fleet
+    it gives one all the same, which weighs against runs of an equal layout that are said not to
+    have fitted.
     """
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0
@@ -112,9 +115,9 @@ def memory_fit(
 def solve_time_fit(
     profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, new_fleet: bool
 ) -> tuple[Fit, Estimate, list[str]]:
-    """Return the fit of step times, its estimate, and the keys of runs whose measured parts it
-    leaves out because they contradict the step times measured beside them. Parts are there to say
-    what makes a step long, and its length is surer.
+    """Return the fit of step times, its estimate, and the keys of contradictory runs. Their
+    measured parts contradict their own step times, so the fit leaves the parts out: the length of a
+    step is surer than its parts.
 
     Only reports of a new fleet come with parts that nobody has checked.
     """
@@ -134,8 +137,8 @@ def solve_time_fit(
 def _contradicted_runs(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], posterior: Posterior
 ) -> set[str]:
-    """Return keys of runs whose step time is farther from this estimate than from that of a fit
-    without any parts, by more than is tolerated."""
+    """Return the keys of runs whose measured parts pull the fitted step time away from the measured
+    one, by more than is tolerated, compared with a fit without any parts."""
     bare = [o.without_parts() for o in observations]
     bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
@@ -153,7 +156,8 @@ def _contradicted_runs(
 
 
 def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
-    """Return, by key of a run, the distance of its log step time from the fitted one."""
+    """Return the distance of each run's measured step time from the fitted one, as a logarithm, by
+    key."""
     residuals = np.abs(fit.residual(estimate.linear.predicted)).tolist()
     return {
         target.key: residual
@@ -163,10 +167,10 @@ def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
 
 
 def step_time_noise(profile: Profile, problem: Problem) -> float:
-    """Return the standard deviation of log step times on unseen machines: that of published runs
-    that are as sparse or dense. Narrower kinds say less of other machines, since the runs of a
-    stack are mostly those of the organisation that wrote it. What all runs of a sparse model have
-    in common is no noise, because a fleet has offsets for it."""
+    """Return the standard deviation of log step times on unseen machines, from published runs that
+    are equally sparse or dense. Narrower kinds say less of other machines, since a stack's runs are
+    mostly those of the organisation that wrote it. The random effect of a sparse model is taken
+    off, because a fleet has offsets for it."""
     spread = profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
     if not problem.architecture.is_moe:
         return spread
@@ -174,22 +178,22 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
 
 
 def _memory_noise(profile: Profile, problem: Problem) -> float:
-    """Return the standard deviation of the log of peaks of memory on unseen machines: that of
-    published runs that are as sparse or dense."""
+    """Return the standard deviation of the log of peaks of memory on unseen machines, from
+    published runs that are equally sparse or dense."""
     return profile.memory_neighbourhood(problem.neighbourhood_scopes[:2]).spread
 
 
 def _with_noise_by_density(targets: Sequence[Target]) -> list[Target]:
-    """Return the targets with a source for the sparse and one for the dense runs of each source,
-    because these scatter each in their own way."""
+    """Return the targets with the sparse and the dense runs of each source as two sources of noise,
+    because they scatter differently."""
     return [
         replace(target, source=f"{target.source}/{target.problem.density}") for target in targets
     ]
 
 
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
-    """Return the factor by which a new fleet's runs are taken to be noisier, as long as there are
-    too few of them to tell how far they scatter."""
+    """Return the factor by which a new fleet's runs are taken to be noisier while there are few of
+    them. `known` has the spreads of the profile, among them those of the fleet's earlier runs."""
     seen = len(targets) + sum(one.runs for one in known if is_of_fleet(one.scope))
     return float(np.sqrt(1 + _NOISE_PRIOR_RUNS / max(seen, 1)))
 
@@ -199,7 +203,8 @@ def _by_key(observations: Sequence[Observation]) -> list[Observation]:
 
 
 def _time_targets(o: Observation) -> list[Target]:
-    """Return the step time first, then the parts of it, each with a source of noise of its own."""
+    """Return the targets of a run: its step time, then measured parts of it. Each part has a noise
+    of its own."""
     targets = list[Target]()
     if o.step_time_s is not None:
         targets.append(_target(o, "step_time", o.step_time_s))
@@ -211,6 +216,8 @@ def _time_targets(o: Observation) -> list[Target]:
 
 
 def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
+    """Return the targets of a run's memory: its measured peak, and a bound by the device's memory,
+    which it exceeded or not. Published runs with a peak need no bound."""
     if o.is_benchmark:
         return []
     targets = list[Target]()
@@ -223,6 +230,8 @@ def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
 
 
 def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -> Target:
+    """Return the target of one measurement of a run; `side` tells whether it is a value or a
+    bound."""
     return Target(
         key=o.key,
         problem=o.problem,
@@ -237,9 +246,8 @@ def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -
 
 
 def _with_repeated_bounds_as_one(targets: Sequence[Target]) -> list[Target]:
-    """Return the targets with lower weights for bounds that a source repeats of one layout.
-    Together these weigh no more than one run does, since what a layout needs is the same every
-    time."""
+    """Return the targets with lower weights for bounds that a source repeats for one layout. They
+    weigh no more than one run together, since the need of a layout is the same every time."""
     problems = number_by_problem([target.problem for target in targets])
     bounds = [
         None if t.side == "equal" else (problem, t.layout, t.side, t.source)

@@ -57,6 +57,7 @@ class TermEvidence:
 
     @classmethod
     def of(cls, ground: EvidenceLevel, seen: TermCoverage) -> TermEvidence:
+        """Return this kind of evidence from the runs that exercised a term."""
         return cls(
             ground=ground, scope=seen.scope, runs=seen.runs, sources=len(seen.sources) or None
         )
@@ -94,8 +95,8 @@ def provenance(
     memory: Mapping[str, float],
     profile: Profile,
 ) -> Provenance:
-    """Return the evidence behind a prediction with these terms of time and memory. Terms that are
-    zero are left out."""
+    """Return the evidence behind a prediction. `time` has its terms in seconds, and `memory` those
+    in GiB. Terms that are zero are left out."""
     evidence = _evidence_of_terms(
         profile,
         _chip_and_stack_scope(problem),
@@ -120,8 +121,9 @@ def provenance(
 def _evidence_of_terms(
     profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> dict[str, TermEvidence]:
-    """Return the evidence behind each term of time and memory in these scopes. The generation is
-    None where its runs say nothing of the chip."""
+    """Return the evidence behind each term of time and memory. `chip_and_stack`, `generation` and
+    `stack` are scopes of the profile; the generation is None where its runs say nothing of the
+    chip."""
     terms = [*TIME_TERMS, *map(in_gib, MEMORY_TERMS)]
     return {
         term: _term_evidence(term, profile, chip_and_stack, generation, stack) for term in terms
@@ -131,8 +133,8 @@ def _evidence_of_terms(
 def _term_evidence(
     term: str, profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> TermEvidence:
-    """Return the evidence behind one term: runs of this chip and stack, else runs of the generation
-    or, but for compute, of the stack; else the data sheet."""
+    """Return the evidence behind one term: runs of this chip and stack, or else runs of the
+    generation or of the stack, or else the data sheet. Runs of the stack say nothing of compute."""
     coverage = profile.coverage_of
     if seen := coverage.get((term, chip_and_stack)):
         return TermEvidence.of("measured", seen)
@@ -146,9 +148,9 @@ def _term_evidence(
 
 
 def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Return a mask of the layouts that have some quantity outside the range of all runs, or of the
-    runs on the chip's generation; shape (n,). It is true for all layouts where no run is on the
-    generation, or where nothing has been measured on the chip."""
+    """Return a mask of the layouts with some quantity outside the range of all runs, or of the runs
+    on the chip's generation; shape (n,). It is true for all layouts if no run is on the generation,
+    or if nothing has been measured on the chip."""
     is_unmeasured = problem.cluster.chip.is_data_sheet_only
     has_runs = _has_runs_on_generation(problem, profile)
     result = np.full(len(layouts), is_unmeasured or not has_runs)
@@ -161,8 +163,8 @@ def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[float, float]]:
-    """Return the range of each quantity that the runs of both scopes have in common: those of all
-    runs, and those on the chip's generation. Quantities that no run has told are left out."""
+    """Return the range of each quantity within both all runs and those on the chip's generation.
+    Quantities without a range are left out."""
     ranges: dict[str, tuple[float, float]] = {}
     for span in profile.spans:
         if span.scope in (_EVERYWHERE, generation):
@@ -172,7 +174,7 @@ def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[
 
 
 def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Iterator[str]:
-    """Yield, in words, how the question lies outside the runs behind the profile."""
+    """Yield sentences on where the question lies outside the runs behind the profile."""
     chip = problem.cluster.chip
     generation = chip.generation
     if chip.is_data_sheet_only:
@@ -203,8 +205,7 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
-    """Return the kinds of model, dense or sparse, that runs of this stack behind the profile
-    had."""
+    """Return the kinds of model, "dense" or "sparse", that runs of this stack had."""
     prefix = f"{stack}/"
     return {
         neighbourhood.scope.removeprefix(prefix)
@@ -214,8 +215,8 @@ def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
 
 
 def _has_runs_on_generation(problem: Problem, profile: Profile) -> bool:
-    """Say whether some run was on the chip's generation. A profile without any run passes too,
-    since its priors are wide as they are."""
+    """Return whether some run was on the chip's generation. It is true for a profile without any
+    run, whose priors are wide already."""
     generation = _generation_scope(problem)
     return not profile.spans or generation in profile.scopes_of_ranges
 
@@ -233,8 +234,8 @@ def _stack_scope(problem: Problem) -> str:
 
 
 def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
-    """Return the sizes and degrees by which runs are told apart, by name. They are numbers for one
-    layout; for several layouts the degrees are arrays of shape (n,)."""
+    """Return the sizes and degrees that ranges are kept of, by name. They are numbers; for several
+    layouts, the degrees are arrays of shape (n,)."""
     workload = problem.workload
     parameters = problem.architecture.parameters
     return {
@@ -251,8 +252,8 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
 
 
 def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
-    """Return the profile with these runs added to its coverage: the terms that they exercise, as
-    the profile predicts them, and the ranges of their quantities."""
+    """Return the profile with these runs added to its coverage: how many of them exercised each
+    term, by the profile's own predictions, and the ranges of their quantities."""
     counts = Counter({key: seen.runs for key, seen in profile.coverage_of.items()})
     sources = defaultdict[_RangeKey, set[str]](set)
     for key, seen in profile.coverage_of.items():
@@ -289,11 +290,12 @@ def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
 
 
 def source_code(source: str) -> str:
-    """Return a short code that tells sources apart and says nothing of them."""
+    """Return a short code by which sources are told apart, and which does not reveal them."""
     return blake2s(source.encode(), digest_size=4).hexdigest()
 
 
 def _runs_by_problem(runs: Sequence[FittedRun]) -> Iterable[list[FittedRun]]:
+    """Return the runs in groups of equal problems."""
     groups: dict[int, list[FittedRun]] = {}
     for number, run in zip(number_by_problem(run.problem for run in runs), runs, strict=True):
         groups.setdefault(number, []).append(run)
@@ -303,7 +305,8 @@ def _runs_by_problem(runs: Sequence[FittedRun]) -> Iterable[list[FittedRun]]:
 def _exercising_runs(
     problem: Problem, runs: Sequence[FittedRun], profile: Profile
 ) -> dict[str, list[FittedRun]]:
-    """Return for each term the runs of one problem that exercise it."""
+    """Return, by term, the runs that exercise it: it takes at least EXERCISED_SHARE of what was
+    measured. The runs are of one problem."""
     layouts = Layouts.of([run.layout for run in runs])
     predicted = predict(problem, layouts, profile.coefficients(problem.scopes))
     has_step_time = np.array([run.has_step_time for run in runs])
@@ -322,7 +325,7 @@ def _exercising_runs(
 
 
 def _widen(ranges: _Ranges, problem: Problem, layout: Layout) -> None:
-    """Widen the ranges, in place, to include the quantities of a run."""
+    """Widen `ranges`, in place, to include the quantities of a run."""
     for name, value in quantities(problem, layout).items():
         for scope in (_EVERYWHERE, _generation_scope(problem)):
             low, high = ranges.get((name, scope), (value, value))

@@ -58,6 +58,7 @@ class RunTraits:
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout) -> RunTraits:
+        """Return the traits of a layout and its problem, none of them open."""
         chip, parameters = problem.cluster.chip, problem.architecture.parameters
         return cls(
             chip=chip.id,
@@ -77,7 +78,8 @@ class RunTraits:
         )
 
     def differences_from(self, other: RunTraits) -> dict[str, tuple[Any, Any]]:
-        """Return by name the traits that are stated here and differ there, as (here, there)."""
+        """Return the traits that are stated here and differ in another run, by name, as (here,
+        there)."""
         pairs = {
             field.name: (getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)
@@ -96,7 +98,8 @@ class RunIndex:
         self._size = len(runs)
 
     def distances(self, traits: RunTraits) -> Array:
-        """Return the distance of every run from these traits, in the order of the runs."""
+        """Return the distance of every run from these traits, in the order of the runs; shape
+        (runs,)."""
         total = np.zeros(self._size)
         for name, distance in KIND_DISTANCES.items():
             if (value := getattr(traits, name)) is not None:

@@ -40,6 +40,8 @@ _DEFAULTS = LayoutFields.of(Layout()).model_dump(mode="json")
 
 
 def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the brief of a recommendation: the recommended layout, and the reasons that a
+    launcher needs. `document` is the stored answer."""
     recommended = RecommendedLayouts.of(document).meant
     return RecommendationBrief(
         **_shared_members("recommendations", document, recommended),
@@ -51,6 +53,8 @@ def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the brief of a prediction: the fastest of its layouts that fit, with its rank.
+    `document` is the stored answer."""
     layouts = document["layouts"]
     ranks = range(len(layouts))
     best = min(ranks, key=lambda rank: (not layouts[rank]["fits"], layouts[rank]["step_time_s"]))
@@ -65,6 +69,8 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_brief(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the brief of a check: the verdict, the first change, and the gravest problems.
+    `document` is the answer."""
     prediction = document["prediction"] or {}
     fits, change = document["fits"] or {}, document["first_change"]
     layout = document["layout"]
@@ -88,7 +94,8 @@ def _setting(change: Mapping[str, Any]) -> SettingChange:
 
 
 def _problems(document: Mapping[str, Any]) -> list[str]:
-    """Returns sentences on the faults of a job, of the gravest kind alone."""
+    """Returns sentences on the gravest kind of problems that a job has: broken rules, or else
+    settings that were not understood, or else warnings."""
     broken = [
         f"{rule['setting'] or rule['field']}: {rule['rule']}; {rule['cure']}"
         for rule in document["broken_rules"]
@@ -103,6 +110,8 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
 def _shared_members(
     kind: str, document: Mapping[str, Any], prediction: Mapping[str, Any], query: str = ""
 ) -> dict[str, Any]:
+    """Returns the members that the briefs of recommendations and predictions share. `prediction` is
+    that of the layout to launch, and `query` selects it in the answer."""
     location = f"/v1/{kind}/{document['id']}"
     slurm = (document.get("launch") or {}).get("slurm", {})
     return {
@@ -119,16 +128,16 @@ def _shared_members(
 
 
 def _launch_address(location: str, document: Mapping[str, Any], query: str) -> str | None:
-    """Returns the path of the launch configuration; None where the framework has no words for the
-    layout, or the service has none for the framework."""
+    """Returns the path of the launch configuration. None where there is no launch format for the
+    framework, or the format cannot express the layout."""
     format_ = format_of_stack(document["catalogue"]["stack"]["name"])
     is_unsaid = "error" in (document.get("launch") or {})
     return None if format_ is None or is_unsaid else f"{location}/launch/{format_.name}{query}"
 
 
 def _knobs_to_write(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the knobs of a layout that have to be said for it to be the same. One that a later
-    release has added would be refused here."""
+    """Returns the knobs that a request has to state to mean this layout. Knobs that this release
+    does not know are left out, because a request with them would be refused."""
     knobs = {
         knob: layout[knob]
         for knob, default in _DEFAULTS.items()
@@ -146,9 +155,9 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
 
 
 def _reasons_for_launcher(document: Mapping[str, Any]) -> list[str]:
-    """Returns the reasons that a launcher needs, in their order: what to beware of, the memory, why
-    another layout than the fastest; and then the first of the others, while there is room. An
-    answer that an earlier release stored does not tell its reasons apart, and gives the first."""
+    """Returns the reasons that a launcher needs, at most MAX_REASONS: warnings, the memory, why the
+    layout is not the fastest, and then others while there is room. An answer of an earlier release
+    does not tell its reasons apart, so that its first ones are returned."""
     reasons = document["reasons"]
     kinds = [facts["kind"] for facts in document.get("reason_facts", [])]
     if len(kinds) != len(reasons):
@@ -163,6 +172,7 @@ def _reasons_for_launcher(document: Mapping[str, Any]) -> list[str]:
 
 
 def _cut(sentence: str, limit: int = _MAX_REASON_BYTES) -> str:
+    """Returns a sentence cut to `limit` bytes of UTF-8, with an ellipsis if it was longer."""
     encoded = sentence.encode()
     if len(encoded) <= limit:
         return sentence

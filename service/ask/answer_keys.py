@@ -53,7 +53,8 @@ answer."""
 
 
 def question_key(kind: AnswerKind, request: AnyRequest) -> str:
-    """Equal for two questions that mean the same and are answered in the same words."""
+    """Returns a key that is equal for two questions that mean the same and are answered in the same
+    words."""
     # A prediction is the same however long its caller waits; a search may end earlier.
     ignored = {"wait_s"} if kind == "predictions" else set[str]()
     filled = request.model_dump(mode="json", exclude=_AS_GIVEN | ignored)
@@ -66,7 +67,8 @@ def question_key(kind: AnswerKind, request: AnyRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of a question under the catalogue of a moment."""
+    """The meaning of a question at one moment: the catalogue entries that it names, and the runs
+    that its answer looks at."""
 
     catalogue_key: str
     """Equal where every name in the question means the same version of the same entry."""
@@ -75,7 +77,8 @@ class Meaning:
 
     @classmethod
     def of(cls, resolved: Iterable[ResolvedQuestion], *others: Any) -> Meaning:
-        """`others` are parts of the answer's `request` that do not stand in a resolved question."""
+        """Returns the meaning of resolved questions. `others` are parts of the answer's `request`
+        that are in none of them."""
         questions = list(resolved)
         used = [(question.request, question.used.model_dump(mode="json")) for question in questions]
         return cls(
@@ -86,7 +89,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class AnswerKey:
-    """The key of an answer, and what of it was read for that."""
+    """The key of an answer, with what was read to make it."""
 
     digest: str
     profile: Profile
@@ -97,8 +100,8 @@ class AnswerKey:
 def answer_key(
     rows: Rows, kind: AnswerKind, request: AnyRequest, resolve: Callable[[], Meaning]
 ) -> AnswerKey:
-    """Returns the key of the answer to a question of the tenant of some rows, now. `resolve` finds
-    what the question means, unless that is known."""
+    """Returns the key that an answer to this request would have now. `resolve` returns the meaning
+    of the request; it is called only if that is not kept."""
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)
@@ -114,7 +117,7 @@ def answer_key(
 
 @cache
 def sources_key() -> str:
-    """Returns the digest of the service's sources and data, of which a checkout has others under
+    """Returns the digest of the service's sources and data, which may differ in a checkout under
     the same version. Published runs have a release of their own in the key."""
     packages = [Path(package.__path__[0]) for package in (models, service)]
     sources = sorted(

@@ -31,7 +31,7 @@ _CATALOGUES: dict[str, Callable[[str], str]] = {
 
 
 def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, Any]:
-    """Returns the part of an answer that lists show: its question and, for a recommendation, the
+    """Returns the fields of an answer that lists show: its question and, for a recommendation, the
     recommended layout."""
     request = {name: answer.request[name] for name in Question.model_fields}
     question = {"request": request, "names": names_used(answer.catalogue.model_dump())}
@@ -50,8 +50,8 @@ def answer_brief(answer: PredictionAnswer | RecommendationAnswer) -> dict[str, A
 
 
 def names_used(catalogue_used: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the catalogue's names of the model, chip and stack of an answer, by which lists
-    filter."""
+    """Returns the catalogue's names of the model, chip and stack of an answer, by which lists are
+    filtered. `catalogue_used` is the answer's `catalogue`."""
     return {name: catalogue_used[entry]["name"] for name, entry in _ENTRIES.items()}
 
 
@@ -65,6 +65,7 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
 
 
 def _filter(query: AnswerQuery) -> AnswerFilter:
+    """Returns the filter for a list of answers, with names as answers have them stored."""
     names = {
         name: [_stored_name(find, given) for given in getattr(query, name)]
         for name, find in _CATALOGUES.items()
@@ -73,8 +74,8 @@ def _filter(query: AnswerQuery) -> AnswerFilter:
 
 
 def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
-    """Returns the name under which answers have what goes by this name or alias. What the service
-    does not ship is stored under the name that it was registered or described by."""
+    """Returns the name under which answers have an entry that goes by this name or alias. A name
+    that does not ship is stored as it was given."""
     try:
         return find_shipped(given)
     except UnknownName:
@@ -82,8 +83,8 @@ def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
 
 
 def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:
-    """Returns one answer of a page. Its brief is empty if an earlier release of the service, still
-    running beside this one, has written it."""
+    """Returns an answer as lists show it. Its brief is empty if an earlier release of the service,
+    still running beside this one, has stored it."""
     item = AnswerSummary(
         id=row.id,
         created_at=row.created_at,
@@ -99,6 +100,7 @@ def _page_item(kind: AnswerKind, row: Any) -> dict[str, Any]:
 
 
 def _recommendation_result(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns the result of a recommendation as lists show it; None where its brief has none."""
     if result is None:
         return None
     shown = {**result, "layout_summary": LayoutFields.summary(result["layout"])}

@@ -56,7 +56,7 @@ _MOST_RULE_CHARACTERS = 400  # a few lines of a terminal
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCheck:
-    """A job to be checked, in the values that the models compute with."""
+    """A job to be checked, with all names resolved."""
 
     question: PinnedQuestion
     resolved: ResolvedQuestion
@@ -83,11 +83,11 @@ class ResolvedCheck:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The framework's names for the knobs of a layout."""
+        """Returns the framework's names for the knobs of a layout."""
         return {} if self.format is None else KNOB_SETTINGS[self.format.name]
 
     def named(self, setting: str) -> str:
-        """Returns the name of a setting in the tool, or the release, that was read."""
+        """Returns the name that a setting has in the tool or the release that was read."""
         if setting in self.own_names:
             return self.own_names[setting].name
         if self.format is None or self.read is None:
@@ -96,18 +96,21 @@ class ResolvedCheck:
 
     @property
     def layout(self) -> Layout | None:
-        """The layout that is checked; None where the framework stops at settings that it follows
-        from."""
+        """Returns the layout that is checked; None if the framework stops before it has one."""
         return None if self.shown_layout is None else self.shown_layout.build()
 
     @property
     def shown_layout(self) -> LayoutFields | None:
+        """Returns the layout with all of its fields, for the answer; None if the framework stops
+        before it has one."""
         return None if any(stop.hides_layout for stop in self.stops) else self.completed
 
 
 def check_answer(
     job: ResolvedCheck, check: LayoutCheck, failed: list[OutOfMemoryRun]
 ) -> CheckAnswer:
+    """Returns the answer to a check. `check` is what the models say of the job, and `failed` are
+    the reported runs of this model, chip and stack that ran out of memory."""
     cluster = job.resolved.problem.cluster
     prediction = check.prediction
     shown = None if prediction is None else PredictedLayout.of(prediction, cluster)
@@ -153,10 +156,9 @@ def check_answer(
 
 
 def _refusals(job: ResolvedCheck, check: LayoutCheck) -> list[BrokenRuleAnswer]:
-    """Returns the settings at which the framework stops. Where any number of settings is not known,
-    such as those of a file that was not sent, only a name that it does not have is sure to be
-    refused. No limit of the search is among the broken rules: `for_layouts` lifts those that a
-    layout is beyond."""
+    """Returns the faults at which the framework stops: rules that the layout breaks, and settings.
+    If some settings are not known, such as those of a file that was not sent, only names that the
+    framework does not have are sure to be refused, so that only these are returned."""
     is_open = any(reservation.is_open for reservation in job.reservations)
     broken = [] if is_open else [_broken_rule(job, rule) for rule in check.broken_rules]
     stops = [stop for stop in job.stops if stop.is_of_name or not is_open]
@@ -164,8 +166,8 @@ def _refusals(job: ResolvedCheck, check: LayoutCheck) -> list[BrokenRuleAnswer]:
 
 
 def _first_change(job: ResolvedCheck, check: LayoutCheck) -> ChangeAnswer | None:
-    """Returns the change to make first. Names that the framework does not have come before all
-    else, and for a job that was not understood there is none."""
+    """Returns the change to make first. Wrong names of settings come before all else. None if the
+    job was not understood, or if no change helps."""
     if job.changes is not None and any(stop.is_of_name for stop in job.stops):
         return _spelling_change(job, job.changes)
     if job.reservations or check.first_change is None:
@@ -174,9 +176,8 @@ def _first_change(job: ResolvedCheck, check: LayoutCheck) -> ChangeAnswer | None
 
 
 def _spelling_change(job: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer | None:
-    """Returns the change that respells the settings whose names the framework does not have, and
-    leaves out those for which it has no similar name, with the prediction for that launch; None
-    where there is no prediction."""
+    """Returns the change that respells or removes settings whose names the framework does not have,
+    with the prediction for the launch after it. None if that launch cannot be predicted."""
     stops = [stop for stop in job.stops if stop.is_of_name][:_MOST_RULES]
     outcome = changes.outcome({stop.meant: stop.value for stop in stops if stop.meant})
     if outcome is None:
@@ -203,8 +204,9 @@ def _spelling_change(job: ResolvedCheck, changes: LaunchChanges) -> ChangeAnswer
 
 
 def expressible_in_format(job: ResolvedCheck) -> Callable[[Problem, Layout], bool] | None:
-    """Returns a test of whether a layout can be written in the launch format of the request; None
-    where the request is no launch, or its own layout cannot be written in the format."""
+    """Returns a test of whether a layout can be written in the launch format of the request. None
+    if the request is no launch, or if even its own layout cannot be written: then no layout is left
+    out."""
 
     def is_expressible(problem: Problem, layout: Layout) -> bool:
         return bool(written_settings(job.format, problem, layout))
@@ -218,8 +220,8 @@ def expressible_in_format(job: ResolvedCheck) -> Callable[[Problem, Layout], boo
 
 
 def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
-    """Returns a broken rule with the field of the request that is to blame, by the framework's name
-    for it where the request is a launch."""
+    """Returns a broken rule with the field of the request that is to blame. In a launch it is the
+    framework's setting."""
     stack = job.resolved.problem.stack
     setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and job.read is None:
@@ -239,8 +241,8 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
 
 
 def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
-    """Returns the cures of a broken rule as settings of the framework, joined by "or"; a pointer to
-    the best layout where it has settings for none of them."""
+    """Returns the nearest cures of a broken rule as settings of the framework, joined by "or". If
+    no cure has a setting, points to the best layout."""
     words_by_cure = {
         cure: alternatives_in_settings(format_, cure.name, cure.values) for cure in broken.cures
     }
@@ -250,7 +252,8 @@ def _cure_in_settings(format_: str, broken: BrokenRule) -> str:
 
 
 def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
-    """Returns a fault at which the framework stops in the form of a broken rule."""
+    """Returns a fault at which the framework stops, in the form of a broken rule, with long texts
+    cut."""
     setting = truncate(stop.setting, _MOST_CHARACTERS)
     return BrokenRuleAnswer(
         name="framework_stops",
@@ -264,8 +267,8 @@ def _stop_answer(job: ResolvedCheck, stop: Stop) -> BrokenRuleAnswer:
 
 
 def _change_answer(job: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
-    """Returns a change with the framework's settings before and after it. Its words name each
-    setting as the tool that was read names it."""
+    """Returns a change with the framework's settings before and after it. Settings have the names
+    of the tool and release that were read."""
     before, after = _settings_of_change(job, change)
     settings = list[SettingChange]()
     words = change.words
@@ -280,16 +283,16 @@ def _change_answer(job: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
 
 
 def _switch_in_release(job: ResolvedCheck, switch: SwitchAnswer) -> SwitchAnswer:
-    """Returns a switch by its name in the release that was read."""
+    """Returns a switch under the name that it has in the release that was read."""
     return switch.model_copy(update={"name": job.named(switch.name)})
 
 
 def _settings_of_change(
     job: ResolvedCheck, change: SingleChange
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Returns the settings that a change writes otherwise, before and after it. Those of a launch
-    are as they were typed. An illegal layout cannot be written, so only the settings that are
-    values of its knobs are returned for it."""
+    """Returns the settings that a change touches, with their values before and after it. Values of
+    a launch are as they were typed. An illegal layout cannot be written in the framework's words,
+    so that only its knobs are returned for it."""
     if job.changes is not None:
         changed = job.changes.settings(change)
         return {name: job.changes.typed(name) for name in changed}, changed
@@ -317,8 +320,9 @@ def _added_warnings(
     shown: PredictedLayout | None,
     failed: list[OutOfMemoryRun],
 ) -> list[LayoutWarning]:
-    """Returns the warnings of the store, of the reading of the launch and of the search, which are
-    added to those of the models."""
+    """Returns warnings beyond those of the models: on settings that were not understood or were
+    ignored, on reported runs that ran out of memory, and on why no best layout is known. `shown` is
+    the prediction; None where there is none."""
     warnings = list[LayoutWarning]()
     if job.read is not None and job.read.unread:
         unread = job.read.unread

@@ -20,7 +20,8 @@ _LEAST_NEEDED = (
 
 
 def shortened(document: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answer, with lists cut where it would be longer than MAX_BYTES."""
+    """Removes items from the ends of lists until the answer is at most MAX_BYTES long, the least
+    needed lists first. Changes the document and returns it."""
     for path in _LEAST_NEEDED:
         holder = document
         for step in path[:-1]:

@@ -32,6 +32,8 @@ class Checks:
         request: CheckRequest | LaunchedCheckRequest,
         require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
+        """Returns the answer to a check, which is not stored. `require_client` raises once the
+        client has hung up."""
         with self._store.reading() as rows:
             job = self.resolve(rows, request)
         return self.check_resolved(request, job, require_client)
@@ -42,6 +44,7 @@ class Checks:
         job: ResolvedCheck,
         require_client: Callable[[], None],
     ) -> dict[str, Any]:
+        """Returns the answer to a check whose names are resolved, cut to its greatest length."""
         deadline = Deadline(request.time_limit_s, require_client)
         problem = job.resolved.problem
         failed = out_of_memory_runs(self._store, problem, job.profile)
@@ -59,6 +62,8 @@ class Checks:
         return shortened(answer.model_dump(mode="json", by_alias=True))
 
     def resolve(self, rows: Rows, request: CheckRequest | LaunchedCheckRequest) -> ResolvedCheck:
+        """Resolves the names of a check and reads its launch. Raises Invalid or Refused for what
+        cannot be read. Faults at which the framework would stop are collected instead."""
         resolver = Resolver(rows)
         profile = requested_profile(rows, request.profile)
         request = _on_held_nodes(resolver, request)
@@ -97,7 +102,7 @@ class Checks:
         )
 
     def _read_again(self, request: LaunchedCheckRequest, changes: Changes) -> LaunchedQuestion:
-        """Returns the launch of a request with some settings changed."""
+        """Reads the launch of a request with some of its settings changed."""
         with self._store.reading() as rows:
             return launched_question(
                 Resolver(rows), request.launch, request, allow_stops=True, changes=changes
@@ -107,6 +112,7 @@ class Checks:
 def _on_held_nodes(
     resolver: Resolver, request: CheckRequest | LaunchedCheckRequest
 ) -> CheckRequest | LaunchedCheckRequest:
+    """Returns the request with the cluster in the size of the nodes that it holds."""
     if request.cluster is None:
         return request
     held = on_held_nodes(resolver, request.cluster, request.allocation)

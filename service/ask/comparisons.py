@@ -38,8 +38,8 @@ from service.store import Store
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRequest:
-    """A request in the values that the models compute with. Layouts are keyed by the name of their
-    side, "first" or "second"; a side under constraints has none."""
+    """A request with its names resolved. Layouts are by the side, "first" or "second"; a side under
+    constraints has none."""
 
     pinned: PinnedQuestion
     question: ResolvedQuestion
@@ -53,6 +53,8 @@ class _ResolvedRequest:
     """The sides that are launch configurations."""
 
     def problem_of(self, name: str) -> Problem:
+        """Returns the problem of a side, "first" or "second": the sides may differ in their
+        stack."""
         problem = self.question.problem
         return problem if name == "first" else replace(problem, stack=self.second_stack.value)
 
@@ -66,6 +68,8 @@ class Comparisons:
         request: ComparisonRequest | LaunchedComparisonRequest,
         require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
+        """Returns the answer to a comparison, which is not stored. `require_client` raises once the
+        client has hung up."""
         resolved = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         failed = out_of_memory_runs(self._store, resolved.question.problem, resolved.profile)
@@ -73,6 +77,8 @@ class Comparisons:
         return _explain(request, resolved, failed, comparison).model_dump(mode="json")
 
     def _resolve(self, request: ComparisonRequest | LaunchedComparisonRequest) -> _ResolvedRequest:
+        """Resolves the names of a request and completes its layouts. Raises Refused for an illegal
+        layout."""
         with self._store.reading() as rows:
             resolver = Resolver(rows)
             profile = requested_profile(rows, request.profile)
@@ -106,8 +112,9 @@ class Comparisons:
 def _launched_sides(
     resolver: Resolver, request: ComparisonRequest | LaunchedComparisonRequest
 ) -> dict[str, LaunchedQuestion]:
-    """Returns the sides that are launch configurations. What the first says, the second must not
-    contradict, except for the stack, and for how a vocabulary is padded."""
+    """Returns the sides that are launch configurations. The second side must not contradict the
+    first in model, cluster and workload. It may have another stack, and pad the vocabulary
+    otherwise."""
     if isinstance(request, ComparisonRequest):
         return {}
     launched = dict[str, LaunchedQuestion]()
@@ -125,8 +132,8 @@ def _launched_sides(
 def _plain_question(
     request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
 ) -> PinnedQuestion:
-    """Returns the question of both sides. Where both are launches, that of the second has it all,
-    because it was read with the question of the first beside it."""
+    """Returns the question of both sides without launches. The last launch has all of it, since it
+    was read with the question of an earlier one beside it."""
     if isinstance(request, ComparisonRequest):
         return request
     return [*launched.values()][-1].question.model_copy(update={"profile": request.profile})
@@ -135,8 +142,8 @@ def _plain_question(
 def _stacks(
     request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
 ) -> dict[str, str | StackFields]:
-    """Returns the stack of each side. One that is not launched runs that of the request, or else
-    that of the other side."""
+    """Returns the stack of each side. A side that is no launch runs the stack of the request, or
+    else that of the other side."""
     stacks = {name: side.question.stack for name, side in launched.items()}
     default_stack = request.stack or next(iter(stacks.values()))
     return {name: stacks.get(name, default_stack) for name in ("first", "second")}
@@ -158,6 +165,8 @@ def _compare(
     failed: list[OutOfMemoryRun],
     deadline: Deadline,
 ) -> Comparison:
+    """Compares the two sides. A side is a layout, or constraints under which the best layout is
+    searched."""
     built = {
         name: _layout_or_constraints(side, resolved.completed.get(name))
         for name, side in _sides(request).items()
@@ -174,6 +183,7 @@ def _compare(
 
 
 def _layout_or_constraints(side: Side, completed: LayoutFields | None) -> Layout | Constraints:
+    """Returns the layout of a side, or else the constraints under which it is searched."""
     if completed is not None:
         return completed.build()
     return side.constraints.build() if side.constraints else Constraints()
@@ -185,7 +195,8 @@ def _explain(
     failed: list[OutOfMemoryRun],
     comparison: Comparison,
 ) -> ComparisonAnswer:
-    """Returns the answer document: both sides, with reasons and assumptions."""
+    """Returns the answer: both sides, with reasons, warnings and assumptions. `failed` are the
+    reported runs of this model, chip and stack that ran out of memory."""
     answer = ComparisonAnswer.of(
         comparison,
         resolved.question.problem.cluster,

@@ -54,9 +54,9 @@ _QUESTION_FIELDS = {"model", "cluster", "workload", "stack"}
 
 
 def seed(store: Store) -> None:
-    """Store the shipped runs, unless the database has those of this release already.
+    """Stores the shipped runs, unless the database has those of this release already.
 
-    Of several processes that start together, one does.
+    A lock lets only one of several starting processes do this.
     """
     text = (files("models") / "data/runs.jsonl").read_text()
     release = digest(text)
@@ -68,7 +68,7 @@ def seed(store: Store) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RunIndex:
-    """The runs of a release, in one order in every list."""
+    """The published runs of a release. All lists have them in one order."""
 
     runs: Sequence[PublishedRun]
     families: list[tuple[str, str, str]]
@@ -83,6 +83,7 @@ class _RunIndex:
 
     @classmethod
     def of(cls, runs: Sequence[PublishedRun]) -> _RunIndex:
+        """Returns the index of these runs, with all that queries need worked out."""
         return cls(
             runs=runs,
             families=[(run.source.title, run.model.name, run.chip) for run in runs],
@@ -93,14 +94,15 @@ class _RunIndex:
         )
 
     def by_distance(self, traits: RunTraits) -> Iterator[tuple[int, float]]:
-        """Yields the index of every run and its distance, the nearest first."""
+        """Yields (index, distance) of every run, the nearest to `traits` first. Traits are what
+        runs are compared by, such as chip, stack and parameters."""
         distances = self.library.distances(traits)
         for i in np.argsort(distances, kind="stable"):
             yield int(i), float(distances[i])
 
     def selected(self, query: EvidenceQuery, traits: RunTraits) -> list[tuple[int, float]]:
-        """Returns the index of every run that the query selects and its distance, the nearest
-        first, and of those equally near the newest."""
+        """Returns (index, distance) of every run that the query selects, the nearest to `traits`
+        first, and the newest first among those equally near."""
         distances = self.library.distances(traits)
         words = (query.text or "").casefold().split()
         return [
@@ -114,14 +116,16 @@ class _RunIndex:
 
 
 def _searched_text(run: PublishedRun) -> str:
+    """Returns the text in which a query looks for its words: source, model, chip and stack,
+    case-folded."""
     source = run.source
     parts = (source.title, source.where, source.organisation, run.family, run.model.name, run.chip)
     return " ".join(filter(None, (*parts, run.stack.name))).casefold()
 
 
 def _newest_first(runs: Sequence[PublishedRun]) -> Array:
-    """Returns the place of each run. Runs of one date keep their order; those without one come
-    last."""
+    """Returns the rank of each run by its date, from 0 for the newest; shape (runs,). Runs of one
+    date keep their order, and runs without a date come last."""
     places = np.empty(len(runs), dtype=int)
     order = sorted(range(len(runs)), key=lambda i: runs[i].date or "", reverse=True)
     places[order] = np.arange(len(runs))
@@ -139,6 +143,8 @@ class _NearRun:
     def of(
         cls, resolver: Resolver, run: PublishedRun, distance: float, profile: Profile
     ) -> _NearRun:
+        """Returns a run with its question resolved, in the software that the profile describes.
+        `distance` is from the question that it is shown beside."""
         question = run.question(profile.software_year)
         return cls(run, resolver.resolve(question).problem, distance)
 
@@ -148,14 +154,15 @@ class Evidence:
         self._store = store
 
     def load(self) -> None:
-        """Reads the runs, which takes a second, before the first question needs them. A database
-        that has none yet is asked again then."""
+        """Reads the published runs, which takes a second, before the first question needs them. If
+        the database is not ready, they are read with that question."""
         with suppress(ServiceError), self._store.reading() as rows:
             _run_index(rows)
 
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
-        """Returns a page of the runs that the query selects, the nearest first to an answer in the
-        asker's own store, or to what the query names."""
+        """Returns a page of the runs that the query selects, the nearest first. They are compared
+        with the answer that the query names, which `asker` must see, or else with what the query
+        states."""
         first = int(read_cursor(_LIST, query.cursor) or 0)
         with asker.reading() as rows:
             profile = without_fleet(active_profile(rows))
@@ -179,14 +186,15 @@ class Evidence:
         ).model_dump(mode="json")
 
     def families(self) -> list[str]:
-        """Returns the publications that runs are of."""
+        """Returns the names of the publications that runs come from, sorted."""
         with self._store.reading() as rows:
             return sorted({run.family for run in _run_index(rows).runs})
 
     def nearest_to_layout(
         self, problem: Problem, layout: Layout, profile: Profile
     ) -> list[EvidenceShown]:
-        """Returns the nearest runs that did run, one of each model, chip and source."""
+        """Returns the published runs nearest to a layout, at most MAX_SHOWN. Only runs that trained
+        count, and of each model, chip and source only the nearest."""
         traits = RunTraits.of(problem, layout)
         published = without_fleet(profile)
         nearest = dict[tuple[str, str, str], _NearRun]()
@@ -206,13 +214,14 @@ class Evidence:
 
 @cached(LRUCache(_RELEASES), key=lambda rows: rows.versions.evidence, lock=Lock())
 def _run_index(rows: Rows) -> _RunIndex:
-    """Returns the runs that the database has, read once for each release. One has the same runs in
-    every database."""
+    """Returns the published runs of the database, read once for each release. A release has the
+    same runs in every database."""
     return _RunIndex.of([read_stored(PublishedRun, run) for run in rows.evidence.all()])
 
 
 def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
-    """Returns the traits of the answer that the query names, or those that it states."""
+    """Returns what published runs are compared with: model, chip, stack and sizes of the stored
+    answer that the query names, or else of what the query states."""
     resolver = Resolver(rows)
     if query.prediction_id is not None:
         answered = layout_of_prediction(rows, query.prediction_id, query.rank)
@@ -224,6 +233,8 @@ def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
 
 
 def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
+    """Returns the model, chip, stack and sizes that a query states; None for what it leaves
+    open."""
     traits: dict[str, Any] = {
         "precision": query.precision,
         "seq_len": query.seq_len,
@@ -253,7 +264,8 @@ def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
 
 
 def _evidence_answer(near: _NearRun, profile: Profile, traits: RunTraits) -> EvidenceAnswer:
-    """Returns the run, what sets it apart from what is wanted, and how well it is predicted."""
+    """Returns a published run with its prediction, and with each trait in which it differs from
+    `traits`."""
     differences = traits.differences_from(near.run.traits())
     return EvidenceAnswer(
         **_question_independent_facts(near.run, near.problem, profile),
@@ -269,8 +281,8 @@ def _evidence_answer(near: _NearRun, profile: Profile, traits: RunTraits) -> Evi
 def _question_independent_facts(
     run: PublishedRun, problem: Problem, profile: Profile
 ) -> dict[str, Any]:
-    """Returns the facts of a published run that do not depend on the question it is near to.
-    Callers share the dictionary, and must not change it."""
+    """Returns the facts of a published run that do not depend on the question it is shown beside.
+    They are kept and shared, so that callers must not change the dictionary."""
     layout = run.layout.build()
     predicted = prediction_of(problem, profile, layout)
     return {
@@ -289,6 +301,8 @@ def _question_independent_facts(
 
 
 def _measured(run: PublishedRun, problem: Problem) -> MeasuredRun:
+    """Returns the measured speed and memory of a published run. All of the speed is None where it
+    has no step time."""
     step = run.step_time_s
     tokens_per_s_per_chip = None
     if step:

@@ -25,7 +25,7 @@ from service.store import Store
 
 @dataclass(frozen=True, slots=True)
 class FrontierPart:
-    """Some of a frontier: `points`, or the whole `answer`."""
+    """A part of a frontier that is sent by itself: some `points`, or the whole `answer`."""
 
     kind: Literal["points", "answer"]
     document: dict[str, Any]
@@ -38,6 +38,8 @@ class Frontiers:
     def draw(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
+        """Returns the frontier over the grid of the request. `require_client` raises once the
+        client has hung up."""
         resolved, profile, failed = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         points = frontier(
@@ -53,8 +55,8 @@ class Frontiers:
     def draw_in_parts(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> Iterator[FrontierPart]:
-        """Yields the points as they are found, some at a time, and at last the whole answer, which
-        is that of `draw` where the time suffices for both."""
+        """Yields the points some at a time, as they are found, and at last the whole answer. That
+        equals the answer of `draw`, unless the time limit cuts a search short."""
         resolved, profile, failed = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         grid = request.grid.axes()
@@ -83,6 +85,8 @@ class Frontiers:
     def _resolve(
         self, request: FrontierRequest
     ) -> tuple[ResolvedQuestion, Profile, list[OutOfMemoryRun]]:
+        """Returns the resolved question, the profile, and the reported runs of this model, chip and
+        stack that ran out of memory."""
         with self._store.reading() as rows:
             resolved = Resolver(rows).resolve(request)
             profile = requested_profile(rows, request.profile)
@@ -90,9 +94,9 @@ class Frontiers:
 
 
 def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
-    """Yields the grid in parts that take about as long together as at once: what differs only in
-    the speed of links is searched together. Where only links differ, a part has one speed of the
-    first."""
+    """Yields parts of the grid that together take about as long as the whole. Points that differ
+    only in the speed of links are searched together, so that a part has all of these. If only links
+    differ, a part has one speed of the first kind of link."""
     apart = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
     for values in product(*(grid[name] for name in apart)):
         yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
@@ -105,7 +109,8 @@ def _explain(
     failed: list[OutOfMemoryRun],
     points: Sequence[Point],
 ) -> FrontierAnswer:
-    """Returns the answer document: points and crossings, with reasons and assumptions."""
+    """Returns the answer: points and crossings, with reasons and assumptions. `failed` are the
+    reported runs of this model, chip and stack that ran out of memory."""
     grid = request.grid.axes()
     left_out = [f"{line}, wherever anything else fits" for line in left_out_reasons(0.0, failed)]
     rests_on = grounds(request, resolved, profile, _layout_of_question(resolved.problem, points))
@@ -133,6 +138,9 @@ def _explain(
 
 
 def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: float) -> list[str]:
+    """Returns sentences on how many points need no pipeline, how large they are, and which points
+    are not sure. `tolerance` is the share of a step that may be lost for the sake of no
+    pipeline."""
     answered = [point for point in points if point.is_answered]
     simple = [point for point in answered if point.is_simple(tolerance)]
     reasons = [
@@ -160,8 +168,8 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
 
 
 def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | None:
-    """Returns the first layout of the points that is also one of the cluster and the model that the
-    request names; None where there is none."""
+    """Returns the first layout of the points that is legal on the cluster and model of the request
+    itself, which the grid varies; None where there is none."""
     layouts = [
         layout
         for point in points

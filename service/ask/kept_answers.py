@@ -26,15 +26,15 @@ Resolved = TypeVar("Resolved")
 
 @dataclass(frozen=True, slots=True)
 class KeyedQuestion(Generic[Resolved]):
-    """A question as it was resolved, with the key that its answer is to have."""
+    """A question with its names resolved, and the key under which its answer is to be stored."""
 
     key: AnswerKey
     resolved: Resolved
 
 
 class KeptAnswers(Generic[Request, Resolved]):
-    """The answers of a kind in a store. `resolve` reads what a question names, and `meaning` tells
-    what decides its answer."""
+    """The stored answers of one kind. `resolve` resolves the names of a request, and `meaning`
+    returns what of the result decides the answer."""
 
     def __init__(
         self,
@@ -49,14 +49,13 @@ class KeptAnswers(Generic[Request, Resolved]):
         self._meaning = meaning
 
     def get(self, id_: str) -> AnswerText:
-        """Returns the text of an answer; raises NotFound where there is none."""
+        """Returns the text of an answer. Raises NotFound."""
         with self._store.reading() as rows:
             return rows.answers.get(self._kind, id_).text
 
     def look_up(self, request: Request) -> Prepared | Unanswered[KeyedQuestion[Resolved]]:
-        """Returns the earlier answer to the same question, if all that it rests on is unchanged;
-        else the question. A question is resolved at most once, both to make its key and to be
-        answered."""
+        """Returns the stored answer to an equal question, if nothing that it depends on has changed
+        since; else the question with its key. The question is resolved at most once."""
         with self._store.reading() as rows:
             resolve = cache(lambda: self._resolve(rows, request))
             key = answer_key(rows, self._kind, request, lambda: self._meaning(resolve()))
@@ -67,7 +66,8 @@ class KeptAnswers(Generic[Request, Resolved]):
             return Unanswered(KeyedQuestion(key, resolve()))
 
     def is_current(self, request: Request, key: AnswerKey) -> bool:
-        """Returns whether all that an answer rests on is as it was when the key was made."""
+        """Returns whether an answer would have this key now too: nothing that it depends on has
+        changed since the key was made."""
         with self._store.reading() as rows:
             now = answer_key(
                 rows, self._kind, request, lambda: self._meaning(self._resolve(rows, request))
@@ -75,9 +75,9 @@ class KeptAnswers(Generic[Request, Resolved]):
         return now.digest == key.digest
 
     def _earlier_answer(self, rows: Rows, key: str) -> Prepared | None:
-        """Returns the tenant's own answer under a key. Where only another tenant has one, returns
-        the function that stores a reference to it as the tenant's own. Returns None where nobody
-        has one."""
+        """Returns the stored answer under a key that the tenant was given lately. If only another
+        tenant was, or this one long ago, returns the function that stores it for this tenant anew.
+        Returns None where nobody was ever given one."""
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
         own: Answer | None = memory.at_hand(place)
@@ -92,8 +92,8 @@ class KeptAnswers(Generic[Request, Resolved]):
         return CreatedResource(own.location, None, text=own.text, status=ANSWERED_BEFORE)
 
     def prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
-        """Returns the function that stores an answer as it is sent, and its text under `key`. The
-        text is made here, so that no other writer waits for that."""
+        """Returns the function that stores an answer as it is sent, with its text under `key`. The
+        text is written now, so that no other writer waits for it."""
         stored = Answer(
             kind=self._kind,
             id=answer.id,
@@ -106,20 +106,21 @@ class KeptAnswers(Generic[Request, Resolved]):
 
 
 def save_answer(answer: Answer, key: str, brief: dict[str, Any]) -> SaveRows:
-    """Returns the function that stores an answer, and its text under `key`. `brief` is the part
-    that lists show of it."""
+    """Returns the function that stores an answer, with its text under `key`. `brief` has the fields
+    that lists show."""
     return lambda rows: _save(rows, answer, key, brief)
 
 
 def _save(rows: Rows, answer: Answer, key: str, brief: dict[str, Any]) -> CreatedResource:
+    """Stores a new answer and its text."""
     count_lookup("answers", is_hit=False)  # once, however often it was looked up before
     rows.answers.add(answer, key, brief)
     return CreatedResource(answer.location, None, text=answer.text)
 
 
 def _save_reference(rows: Rows, others: Answer, key: str) -> CreatedResource:
-    """Stores an answer that another tenant was given as one of the tenant's own, which takes only a
-    short row."""
+    """Stores an answer that another tenant was given, with a new id, for this tenant too. Only a
+    short row is added, because the text is stored already."""
     own = others.renamed(new_id(), datetime.now(UTC))
     rows.answers.add_reference(own, key)
     return CreatedResource(own.location, None, text=own.text)

@@ -25,6 +25,7 @@ class Launches:
         self._store = store
 
     def of_prediction(self, id_: str, format_: str, query: LayoutQuery) -> LaunchConfiguration:
+        """Returns the launch configuration of a layout of a stored prediction, in this format."""
         with self._store.reading() as rows:
             answered = layout_of_prediction(rows, id_, query.rank)
             answer = AnswerLaunched(kind="prediction", id=id_, rank=answered.rank)
@@ -33,6 +34,8 @@ class Launches:
     def of_recommendation(
         self, id_: str, format_: str, query: RecommendedLayoutQuery
     ) -> LaunchConfiguration:
+        """Returns the launch configuration of a layout of a stored recommendation, in this format,
+        on the nodes of its allocation if it has one."""
         with self._store.reading() as rows:
             answered = layout_of_recommendation(rows, id_, query.rank, query.choice)
             allocation = rows.answers.recommendation(id_).document.get("allocation")
@@ -49,6 +52,8 @@ class Launches:
 def _configuration(
     rows: Rows, answered: StoredLayout, format_: str, answer: AnswerLaunched
 ) -> LaunchConfiguration:
+    """Returns the launch configuration of a stored layout, with names resolved as they are
+    today."""
     question = answered.question
     problem = Resolver(rows).resolve(question).problem
     layout = answered.layout.build()

@@ -31,7 +31,7 @@ _needs_lock = Lock()
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunsAlike:
-    """The runs of one model, chip and stack."""
+    """The names of model, chip and stack by which runs are alike."""
 
     chip: str
     stack: str
@@ -44,10 +44,10 @@ class RunsAlike:
 
 def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
     """Returns the runs of this model, chip and stack whose last report says that they ran out of
-    memory, latest first and one for each layout and need.
+    memory, latest first, and only one for each layout and need.
 
-    A run is left out where another disproves it: one that was measured later, did train some steps,
-    and is predicted to need as much memory.
+    A run is left out if another disproves it: a later run that trained some steps and is predicted
+    to need at least as much memory.
     """
     with store.reading() as rows:
         return out_of_memory_runs_alike(rows, RunsAlike.of(problem), profile)
@@ -56,8 +56,8 @@ def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list
 def out_of_memory_runs_alike(
     rows: Rows, alike: RunsAlike, profile: Profile
 ) -> list[OutOfMemoryRun]:
-    """Returns runs that ran out of memory, as `out_of_memory_runs` does, for a model, chip and
-    stack by their names."""
+    """Returns runs that ran out of memory, selected as `out_of_memory_runs` does, for the names of
+    a model, chip and stack."""
     if not rows.reports.any_out_of_memory(**asdict(alike)):
         return []
     failed = _last_reports(rows, alike, profile, did_fit=False)
@@ -76,21 +76,23 @@ def out_of_memory_runs_alike(
 
 
 def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
+    """Returns whether a run that fitted is later than a failed one, and needs at least as much
+    memory."""
     later = (fitted.measured_at, fitted.report_id) > (failed.measured_at, failed.report_id)
     return later and fitted.needed_gib >= failed.needed_gib - _TOLERANCE_GIB
 
 
 def least_failed_gib(runs: list[OutOfMemoryRun]) -> float:
-    """Returns the least memory, in GiB, that a run was predicted to need and still ran out of;
-    infinite where none did."""
+    """Returns the least predicted need, in GiB, with which a run ran out of memory; infinity
+    without such runs."""
     return min((run.needed_gib for run in runs), default=math.inf)
 
 
 def oom_warnings(
     predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]
 ) -> list[str]:
-    """Returns a warning for each of the named layouts that needs as much memory as a run that
-    failed."""
+    """Returns a warning for each layout that needs at least as much memory as a run that failed.
+    `predictions` are by the name of the layout in the warning."""
     worst = {name: _most_telling_run(prediction, runs) for name, prediction in predictions.items()}
     return [
         _warning(name, predictions[name], run) for name, run in worst.items() if run is not None
@@ -98,8 +100,9 @@ def oom_warnings(
 
 
 def left_out_reasons(most_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
-    """Returns a sentence where an answer left out layouts because a run that needs as much memory
-    failed. Its own layouts need at most `most_gib`."""
+    """Returns a sentence if an answer left out layouts because runs that need as much memory
+    failed. `most_gib` is the largest need among the layouts in the answer: where that is as large
+    as a failed run's, nothing was left out."""
     if not runs or most_gib >= least_failed_gib(runs):
         return []
     least = min(runs, key=lambda run: run.needed_gib)
@@ -112,8 +115,8 @@ def left_out_reasons(most_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
 def _most_telling_run(
     prediction: PredictedLayout, runs: list[OutOfMemoryRun]
 ) -> OutOfMemoryRun | None:
-    """Returns the failed run that says most of this layout: of those that need no more memory, the
-    run of the layout itself, or else the one that needs most."""
+    """Returns the failed run to warn of: a run of this very layout, or else the one that needs
+    most, among runs that need no more memory than the layout. None where there is none."""
     comparable = [run for run in runs if run.needed_gib <= prediction.needed_gib + _TOLERANCE_GIB]
     return max(
         comparable, key=lambda run: (run.layout == prediction.layout, run.needed_gib), default=None
@@ -121,6 +124,8 @@ def _most_telling_run(
 
 
 def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str:
+    """Returns the warning that a run with an equal or smaller need ran out of memory. `name` names
+    the layout."""
     failed_layout = "this layout" if run.layout == prediction.layout else "a layout"
     usable = prediction.usable_gib
     return (
@@ -135,7 +140,8 @@ def _last_reports(
     rows: Rows, alike: RunsAlike, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
     """Returns the last report of every run, latest first: of runs that trained some steps
-    (`did_fit`), or of runs that ran out of memory."""
+    (`did_fit`), or of runs that ran out of memory. Needs that are predicted for it are kept in
+    `_needs`. Runs that cannot be predicted any more are left out."""
     out_of_memory = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
@@ -176,7 +182,7 @@ def _last_reports(
 def _predicted_needs(
     runs: Sequence[StoredRun], profile: Profile
 ) -> dict[str, tuple[LayoutFields, float]]:
-    """Returns the layout of each run and the GiB that it needs, by report id."""
+    """Returns (layout, needed GiB) of each run by the id of its report."""
     needed = needed_gib(runs, profile).tolist()
     return {
         run.report_id: (_predicted_layout(run), gib) for run, gib in zip(runs, needed, strict=True)
@@ -184,6 +190,7 @@ def _predicted_needs(
 
 
 def _predicted_layout(run: StoredRun) -> LayoutFields:
-    """Returns the layout of a run's prediction as answers have it now, whenever it was stored."""
+    """Returns the layout of a run in the form that answers have today, whichever release stored
+    it."""
     layout = run.predicted_layout().build()
     return LayoutFields.shown(layout, on_torus=run.problem.cluster.is_torus)

@@ -61,8 +61,7 @@ _Question = KeyedQuestion[_LayoutsQuestion]
 
 @dataclass(frozen=True, slots=True)
 class _LegalRequest:
-    """A question whose layouts are complete and legal, in the values that the models compute
-    with."""
+    """A question whose layouts are complete and legal."""
 
     question: _LayoutsQuestion
     resolved: ResolvedQuestion
@@ -83,12 +82,13 @@ class Predictions:
         return self._kept.look_up(request)
 
     def answer(self, request: _Request) -> Prepared:
-        """Returns the answer that was given before, or else a new one."""
+        """Returns the stored answer to an equal question, or else a new one."""
         earlier = self.look_up(request)
         return self.predict(earlier.question) if isinstance(earlier, Unanswered) else earlier
 
     def predict(self, question: _Question) -> Prepared:
-        """Returns a new answer to a question that was looked up."""
+        """Predicts the layouts of a question that `look_up` has not found answered. Returns the
+        function that stores the answer."""
         key = question.key
         legal = _legal_request(question.resolved, key.profile)
         failed = key.out_of_memory.get(RunsAlike.of(legal.resolved.problem), [])
@@ -103,6 +103,7 @@ class Predictions:
 
 
 def _layouts_question(rows: Rows, request: _Request) -> _LayoutsQuestion:
+    """Resolves the names of a request, and reads its launch if it has one."""
     resolver = Resolver(rows)
     if isinstance(request, PredictionRequest):
         return _LayoutsQuestion(request, resolver.resolve(request), request.layouts_by_field())
@@ -112,11 +113,14 @@ def _layouts_question(rows: Rows, request: _Request) -> _LayoutsQuestion:
 
 
 def _meaning(question: _LayoutsQuestion) -> Meaning:
+    """Returns what decides the answer, besides the request itself: the catalogue entries that it
+    names."""
     return Meaning.of([question.resolved])
 
 
 def _legal_request(question: _LayoutsQuestion, profile: Profile) -> _LegalRequest:
-    """Completes the layouts of a question. Raises Refused where one of them is not legal."""
+    """Returns the question with its layouts completed by the stack's defaults. Raises Refused if
+    one of them is not legal."""
     completed = {
         field: layout.with_stack_defaults(question.resolved.problem)
         for field, layout in question.given_layouts.items()
@@ -134,6 +138,7 @@ def _legal_request(question: _LayoutsQuestion, profile: Profile) -> _LegalReques
 
 
 def _predict(request: _LegalRequest) -> dict[str, PredictedLayout]:
+    """Returns the predictions by the field of the request that has the layout."""
     problem = request.resolved.problem
     predictions = predict_layouts(problem, [*request.layouts.values()], request.profile)
     answers = [PredictedLayout.of(prediction, problem.cluster) for prediction in predictions]
@@ -143,8 +148,8 @@ def _predict(request: _LegalRequest) -> dict[str, PredictedLayout]:
 def _explain(
     request: _LegalRequest, predicted: dict[str, PredictedLayout], failed: list[OutOfMemoryRun]
 ) -> PredictionAnswer:
-    """Returns the answer document: the predictions with warnings and assumptions. `failed` are the
-    runs of the same model, chip and stack that ran out of memory."""
+    """Returns the answer: the predictions with warnings and assumptions. `failed` are the reported
+    runs of this model, chip and stack that ran out of memory."""
     problem = request.resolved.problem
     pinned = request.question.pinned
     launched = request.question.launched
@@ -182,11 +187,12 @@ def require_all_legal(
     workload: WorkloadFields,
     settings: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise Refused with an error for every layout that breaks a rule.
+    """Raises Refused with an error for every layout that breaks a rule.
 
-    Layouts are keyed by the field of the request that has them. `given` has them as the request
-    does, so that an error about a knob that was left out shows no value for it; so does `workload`.
-    `settings` are the names of knobs in the words of the request, where these are not its fields.
+    `layouts` and `given` are by the field of the request that has the layout. `given` has the
+    layout before defaults were filled in: an error about a knob that was left out shows no value.
+    `settings` are the names of knobs in a launch; None where the request has the fields of a
+    layout.
     """
     if not layouts:
         return
@@ -214,6 +220,8 @@ def _broken_rule_error(
     rule: Rule,
     settings: Mapping[str, str],
 ) -> Invalid:
+    """Returns the error for a broken rule at the knob to blame. `name` is the field of the layout,
+    and `given` the layout before defaults were filled in."""
     knob = rule.blamed_knob(problem, layout)
     other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and other in given.knobs_given:
@@ -231,8 +239,8 @@ def _batch_error(
     rule: Rule,
     settings: Mapping[str, str] | None,
 ) -> Invalid:
-    """Returns the error for a batch that the layout does not divide, in tokens where it was given
-    so."""
+    """Returns the error for a global batch that the layout cannot divide. If the request gives the
+    batch in tokens, the error has the nearest batches in tokens."""
     message = f"{rule.name}: {rule.message(problem, layout)}"
     if settings is not None:
         setting = settings.get("global_batch")

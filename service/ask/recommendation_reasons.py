@@ -19,7 +19,7 @@ from service.schemas.prediction import PredictedLayout
 def cluster_reasons(
     choices: Sequence[Choice], fewest_chips_reasons: Sequence[str], objective: Objective
 ) -> list[Reason]:
-    """Returns why the first cluster is the best, and how the fewest chips were found; nothing where
+    """Returns why the first cluster is the best, and how the fewest chips were found. Empty where
     no clusters were compared."""
     if not choices:
         return []
@@ -28,7 +28,8 @@ def cluster_reasons(
 
 
 def fewest_chips_without_price(chip: Chip) -> str:
-    """Returns why the fewest chips for a budget were not looked for."""
+    """Returns a sentence that the fewest chips for a budget were not searched, because the chip has
+    no price."""
     return (
         f"fewest chips: not looked for, since objective.budget_usd needs a price of {chip.id}, and"
         " none is published: objective.prices takes one"
@@ -36,7 +37,7 @@ def fewest_chips_without_price(chip: Chip) -> str:
 
 
 def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:
-    """Returns why the nodes are cut into groups that are not the fastest; nothing where they
+    """Returns why the nodes were cut into groups that are not the fastest ones. Empty where they
     are."""
     faster = allocation.faster
     if faster is None:
@@ -56,8 +57,8 @@ def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:
 
 
 def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[Reason]:
-    """Returns the reason why some of the chips that are held are not used; none where all are. The
-    request lets `max_chips` be used."""
+    """Returns why some of the held chips are not used. Empty where all are. `max_chips` is the
+    request's limit; None without one."""
     used = allocation.cluster.num_chips
     spare = sum(allocation.spares.values())
     if not spare:
@@ -72,7 +73,7 @@ def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[R
 
 
 def learned_reasons(learned: Learned | None) -> list[Reason]:
-    """Which reports moved the recommended layout; nothing where none did."""
+    """Returns which reports moved the step time of the recommended layout. Empty where none did."""
     if learned is None or not learned.reports:
         return []
     figures = {
@@ -83,7 +84,7 @@ def learned_reasons(learned: Learned | None) -> list[Reason]:
 
 
 def failure_assumptions(objective: ObjectiveFields) -> list[str]:
-    """Losses to failures that the objective leaves at nothing."""
+    """Returns sentences on costs of failures that the objective leaves at zero."""
     if not objective.failures_per_chip_hour:
         if objective.tokens is None and objective.deadline_hours is None:
             return []
@@ -97,7 +98,9 @@ def failure_assumptions(objective: ObjectiveFields) -> list[str]:
 
 
 def points_to_check(advised: Mapping[str, PredictedLayout]) -> list[str]:
-    """Returns warnings to launchers about what the layouts need beyond their degrees."""
+    """Returns sentences on what launchers have to be told of these layouts beside their degrees:
+    that a chunk of a pipeline stage has no layers. `advised` has the layouts by the names that
+    reasons give them."""
     points = list[str]()
     for name, prediction in advised.items():
         points += empty_chunk_assumptions(name, prediction)

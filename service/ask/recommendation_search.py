@@ -35,7 +35,7 @@ _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A request in the values that the models compute with."""
+    """A request with all names resolved, and the deadline for its search."""
 
     request: RecommendationRequest
     candidates: CandidateClusters
@@ -52,6 +52,8 @@ class Inputs:
         profile: Profile,
         require_client: Callable[[], None],
     ) -> Inputs:
+        """Returns the inputs of a search, whose deadline begins now. `require_client` raises once
+        the client has hung up."""
         return cls(
             request=request,
             candidates=candidates,
@@ -92,9 +94,9 @@ class RecommendationSearch:
         self._store = store
 
     def solve(self, inputs: Inputs) -> Solution:
-        """Choose the cluster, then search the layouts on it.
+        """Chooses the cluster, then searches the layouts on it.
 
-        Raises Infeasible where none fits on any of the candidate clusters.
+        Raises Infeasible if no layout fits on any of the candidate clusters.
         """
         target = self._choose_target(inputs)
         failed = out_of_memory_runs(self._store, target.problem, inputs.profile)
@@ -102,6 +104,8 @@ class RecommendationSearch:
         if target.choices:
             # The search had more time for the best cluster than the comparison: its figures count.
             best = target.choices[0]
+            # The comparison found that fewer of this cluster's chips are faster, and only those
+            # were searched.
             if best.all_chips_s is not None:
                 recommendation = recommendation.of_more_chips(best.num_chips, best.all_chips_s)
             problem = inputs.candidates.resolved[target.name].problem
@@ -120,8 +124,8 @@ class RecommendationSearch:
         )
 
     def _choose_target(self, inputs: Inputs) -> Target:
-        """Returns the best of the candidate clusters, on as many of its chips as are worth using,
-        or the best part of the nodes that the request holds."""
+        """Returns the best candidate cluster, with as many of its chips as are worth using, or the
+        best part of the nodes that the request holds."""
         allocations = _allocate_nodes(inputs)
         choices, fewest_chips_reasons = self._compare_clusters(inputs, allocations)
         name = choices[0].name if choices else OWN_CLUSTER
@@ -136,10 +140,10 @@ class RecommendationSearch:
     def _compare_clusters(
         self, inputs: Inputs, allocations: Mapping[str, Allocation]
     ) -> tuple[list[Choice], list[str]]:
-        """Returns every candidate cluster, the best first, and how the fewest chips were found, in
-        words.
+        """Returns every candidate cluster, the best first, and sentences on how the fewest chips
+        were found. `allocations` are by the name of the candidate.
 
-        Both are empty where the request asks about one cluster and names no objective.
+        Both are empty if the request has neither alternatives nor an objective.
         """
         if not {"alternatives", "objective"} & inputs.request.model_fields_set:
             return [], []
@@ -148,9 +152,13 @@ class RecommendationSearch:
         fewest_chips_reasons = list[str]()
 
         def oom_gib(problem: Problem) -> float:
+            """Returns the least need of memory, in GiB, with which a run of this problem's model,
+            chip and stack ran out."""
             return least_failed_gib(out_of_memory_runs(self._store, problem, inputs.profile))
 
         def cluster_of_fewest_chips() -> dict[str, Problem]:
+            """Searches the fewest chips that reach the objective, if the request asks for them.
+            Returns them as a candidate by its name, and adds a sentence on how they were found."""
             max_chips = inputs.request.alternatives.up_to_chips
             if max_chips is None or OWN_CLUSTER not in candidates.resolved:
                 return {}
@@ -197,8 +205,8 @@ class RecommendationSearch:
     def _add_fewest_chips(
         self, candidates: CandidateClusters, fewest: FewestChips
     ) -> dict[str, Problem]:
-        """Returns the fewest chips as one more candidate, by its name, unless none were found or
-        they are a candidate already."""
+        """Adds the fewest chips to the candidates, and returns that candidate by its name. Returns
+        nothing if none were found or they are a candidate already."""
         if fewest.num_chips is None:
             return {}
         own = candidates.resolved[OWN_CLUSTER].problem
@@ -213,9 +221,9 @@ class RecommendationSearch:
 
 
 def _allocate_nodes(inputs: Inputs) -> dict[str, Allocation]:
-    """Returns, by the name of each candidate that lists its nodes, the allocation of these nodes to
-    data-parallel groups. A candidate whose nodes fit no layout is refused; it ends the search only
-    where there is no other."""
+    """Cuts the nodes of each candidate that lists them into data-parallel groups. Returns the
+    allocations by the candidate's name. A candidate whose nodes fit no layout is moved to the
+    refused ones; if it is the only one, raises Infeasible."""
     candidates = inputs.candidates
     nodes_by_candidate = {
         name: question.allocation
@@ -253,6 +261,7 @@ def _allocate_nodes(inputs: Inputs) -> dict[str, Allocation]:
 
 
 def _search_layouts(inputs: Inputs, target: Target, failed: list[OutOfMemoryRun]) -> Recommendation:
+    """Searches the best layouts on the target. Raises Infeasible if none fits."""
     allocation = target.allocation
     constraints = inputs.constraints
     if allocation is not None:  # which has settled how many chips are used
@@ -280,8 +289,8 @@ def _search_layouts(inputs: Inputs, target: Target, failed: list[OutOfMemoryRun]
 
 
 def _known_layouts(target: Target) -> Layouts | None:
-    """Returns the best layout of the comparison of clusters, from which the search starts; None
-    where it uses other devices than those of the problem."""
+    """Returns the best layout that the comparison of clusters found, from which the search starts.
+    None if there is none, or it uses another number of devices than the problem has."""
     layout = target.choices[0].layout if target.choices else None
     if layout is None or layout.num_devices != target.problem.cluster.num_devices:
         return None
@@ -291,8 +300,8 @@ def _known_layouts(target: Target) -> Layouts | None:
 def _search_thresholds(
     inputs: Inputs, recommendation: Recommendation, failed: list[OutOfMemoryRun]
 ) -> list[Threshold]:
-    """Returns the thresholds of a recommendation; none where it is not known whether a pipeline is
-    needed."""
+    """Returns the thresholds of a recommendation: the bandwidths and domain sizes at which the need
+    of a pipeline would change. Empty where it is unknown whether a pipeline is needed."""
     deadline = inputs.deadline
     if "time_limit_s" not in inputs.request.model_fields_set:
         deadline = deadline.at_most(_THRESHOLDS_S)

@@ -71,19 +71,20 @@ class Recommendations:
         question: _Question,
         require_client: Callable[[], None] = no_client,
     ) -> Prepared:
-        """Returns a new answer to a question that was looked up."""
+        """Searches an answer to a question that `look_up` has not found answered. Returns the
+        function that stores it."""
         key = question.key
         resolved = Inputs.of(request, question.resolved, key.profile, require_client)
         solution = self._search.solve(resolved)
         answer = self._explain(resolved, solution)
-        # What was found by the end of the time is no answer to who asks again, nor is one that
-        # rests on what has changed since.
+        # An answer is given again only if its search was not cut short by the time limit, and if
+        # nothing that it depends on has changed during the search.
         is_kept = not resolved.deadline.ran_out and self._kept.is_current(request, key)
         return self._kept.prepare(answer, key.digest if is_kept else answer.id)
 
     def find(self, request: RecommendationRequest) -> tuple[Recommendation, Choice | None]:
-        """Returns the recommendation for a request, without the words of an answer, and the place
-        that it is for, where the request has an objective. Stores nothing."""
+        """Returns the recommendation for a request, without the words of an answer, and the best
+        cluster; None for the cluster where none were compared. Stores nothing."""
         with self._store.reading() as rows:
             candidates = _candidates(rows, request)
             profile = requested_profile(rows, request.profile)
@@ -98,7 +99,7 @@ class Recommendations:
         return answer_page(self._store, "recommendations", query)
 
     def _explain(self, inputs: Inputs, solution: Solution) -> RecommendationAnswer:
-        """Returns the answer document: the layouts, with reasons, assumptions and evidence."""
+        """Returns the answer: the layouts, with reasons, assumptions and published runs."""
         recommendation = solution.recommendation
         target = solution.target
         members = _layout_members(recommendation, solution.thresholds)
@@ -148,14 +149,17 @@ def _candidates(rows: Rows, request: RecommendationRequest) -> CandidateClusters
 
 
 def _meaning(candidates: CandidateClusters) -> Meaning:
+    """Returns what decides the answer, besides the request itself: the candidates and the catalogue
+    entries that they name."""
     return Meaning.of(candidates.resolved.values(), candidates.pinned_forms)
 
 
 def _reasons(
     inputs: Inputs, solution: Solution, advised: dict[str, PredictedLayout]
 ) -> list[Reason]:
-    """Returns the reasons in the order in which they are shown: first what to beware of, then why
-    this cluster, these layouts and these chips."""
+    """Returns the reasons in the order in which they are shown: warnings first, then why this
+    cluster, these layouts and these chips. `advised` has the layouts by the names that reasons give
+    them."""
     recommendation = solution.recommendation
     target = solution.target
     fastest = recommendation.fastest.prediction
@@ -177,7 +181,8 @@ def _reasons(
 
 
 def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLayout]) -> list[str]:
-    """Returns the assumptions of a recommendation beyond those of every answer."""
+    """Returns the assumptions that only a recommendation makes. `advised` has the layouts by the
+    names that reasons give them."""
     assumptions = [*failure_assumptions(inputs.request.objective), *points_to_check(advised)]
     nodes = inputs.candidates.questions[target.name].allocation
     if target.allocation is not None and nodes is not None:
@@ -186,8 +191,8 @@ def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLay
 
 
 def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
-    """Returns the layouts to launch by what reasons call them. A layout that has several names is
-    there once, by the last of them."""
+    """Returns the layouts to launch by names such as "the fastest". A layout with several names is
+    there once, under the most important one: recommended, then fastest."""
     names = ("simplest", "fastest", "recommended")
     positions = {members[name]: f"the {name}" for name in names}
     layouts = members["layouts"]
@@ -195,10 +200,8 @@ def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
 
 
 def _request_members(inputs: Inputs, target: Target) -> dict[str, Any]:
-    """Returns the members that the answer's `request` has beyond the question that was answered.
-
-    Cluster and stack are those that the request is about, whichever candidate is the best.
-    """
+    """Returns the members of the answer's `request` beside the question. Cluster and stack are the
+    request's own, whichever candidate is the best."""
     request = inputs.request
     pinned_forms = inputs.candidates.pinned_forms
     members: dict[str, Any] = dict(pinned_forms[OWN_CLUSTER])
@@ -224,7 +227,7 @@ def _request_members(inputs: Inputs, target: Target) -> dict[str, Any]:
 def _alternatives_form(
     alternatives: AlternativeFields, pinned_forms: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the alternatives as a request writes them, each with its stack where it names one."""
+    """Returns the alternatives as a request writes them, with names pinned to their versions."""
     clusters = list[dict[str, Any]]()
     for i, cluster in enumerate(alternatives.clusters):
         pinned = pinned_forms[f"alternatives.clusters[{i}]"]
@@ -244,8 +247,8 @@ def _alternatives_form(
 def _layout_members(
     recommendation: Recommendation, pipeline_thresholds: list[Threshold] | None
 ) -> dict[str, Any]:
-    """Returns the members of the answer on layouts: the layouts themselves, and by their positions
-    which of them is recommended, fastest, simplest and so on."""
+    """Returns the members of the answer about layouts: the list of layouts, and for each role, such
+    as "fastest", the position of its layout in the list."""
     cluster = recommendation.problem.cluster
     layouts = recommendation.layouts
     positions = {layout.prediction.layout: position for position, layout in enumerate(layouts)}

@@ -39,7 +39,8 @@ class StoredChecks:
     def check(
         self, request: Request, question: _Question, require_client: Callable[[], None] = no_client
     ) -> SaveRows:
-        """Returns a new answer to a question that was looked up."""
+        """Checks a job that `look_up` has not found answered. Returns the function that stores the
+        answer."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)
         answer, brief = _stored(checked), _brief(checked)
         return save_answer(answer, question.key.digest, brief)
@@ -52,11 +53,13 @@ class StoredChecks:
 
 
 def _meaning(job: ResolvedCheck) -> Meaning:
+    """Returns what decides the answer, besides the request itself: the catalogue entries that it
+    names."""
     return Meaning.of([job.resolved])
 
 
 def _stored(checked: dict[str, Any]) -> Answer:
-    """Returns the answer with an id and the time, which its text names."""
+    """Returns the answer to a check with an id, a time and a location, so that it can be stored."""
     id_, now = new_id(), datetime.now(UTC)
     identity = {
         "id": id_,
@@ -76,6 +79,7 @@ def _stored(checked: dict[str, Any]) -> Answer:
 
 
 def _brief(checked: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a check that lists show."""
     request = {name: checked["request"][name] for name in Question.model_fields}
     names = names_used(checked["catalogue"])
     return {

@@ -23,8 +23,8 @@ from service.store.answers import AnswerKind
 
 
 class Timelines:
-    """Timelines as they are sent. Neither an answer nor what this release draws of it changes, so
-    that each is drawn once and kept in memory, among the answers that were given lately."""
+    """Timelines of layouts, as they are sent. Neither an answer nor its timeline in this release
+    ever changes, so each is drawn once and kept in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -33,15 +33,15 @@ class Timelines:
         return f'"{digest(*_key(kind, id_, query))[:32]}"'
 
     def kept(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> AnswerText | None:
-        """Returns the timeline, if it was drawn lately. Raises NotFound where there is no such
-        answer."""
+        """Returns the timeline if it is still kept in memory; None otherwise. Raises NotFound if
+        there is no such answer."""
         with self._store.reading() as rows:
             rows.answers.get(kind, id_)
         text: AnswerText | None = self._store.memory.get(_key(kind, id_, query))
         return text
 
     def drawn(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> AnswerText:
-        """Returns the timeline, drawn unless somebody had it drawn meanwhile."""
+        """Returns the timeline, which is drawn unless it is kept."""
         text = self.kept(kind, id_, query)
         if text is None:
             text = AnswerText.of(encoded(self._document(kind, id_, query)))
@@ -49,6 +49,8 @@ class Timelines:
         return text
 
     def _document(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> dict[str, Any]:
+        """Draws the timeline with the profile that the answer was made with, as a Chrome trace or
+        in the service's own form."""
         with self._store.reading() as rows:
             answered = _layout(rows, id_, query)
             profile = requested_profile(rows, ProfileWanted(**answered.profile.model_dump()))
@@ -67,6 +69,7 @@ def _key(kind: AnswerKind, id_: str, query: TimelineQuery) -> tuple[str, ...]:
 
 
 def _layout(rows: Rows, id_: str, query: TimelineQuery) -> StoredLayout:
+    """Returns the layout of a stored recommendation or prediction that the query selects."""
     if isinstance(query, RecommendationTimelineQuery):
         return layout_of_recommendation(rows, id_, query.rank, query.choice)
     return layout_of_prediction(rows, id_, query.rank)

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _DueCalibration:
-    """A calibration that a policy asks for. Its `key` is the same in every process. `tenant` is
-    whose own profile it is of, if it is of one."""
+    """A calibration that a policy asks for. Its `key` is the same in every process. `tenant` is the
+    owner of the profile; None for a shared profile."""
 
     profile_id: str
     key: str
@@ -48,6 +48,9 @@ class _DueCalibration:
 
 
 class AutoCalibration:
+    """Starts the calibrations that policies ask for. `look_s` is the number of seconds between two
+    looks."""
+
     def __init__(
         self,
         store: Store,
@@ -64,8 +67,8 @@ class AutoCalibration:
         self._done_keys: set[str] = set()
 
     async def run(self) -> None:
-        """Every `look_s` seconds, run what is due, until cancelled. A failure is logged, and the
-        next look tries again."""
+        """Starts every `look_s` seconds the calibrations that are due, until cancelled. A failure
+        is logged, and the next look tries again."""
         while True:
             await asyncio.sleep(self._look_s)
             with _logged_failures():
@@ -75,6 +78,8 @@ class AutoCalibration:
                             await asyncio.to_thread(self._calibrate_alone, due)
 
     def _due_calibrations(self) -> list[_DueCalibration]:
+        """Returns the calibrations that are due, of shared profiles and of tenants' own, but for
+        those that this process has done already."""
         with self._store.reading() as rows:
             shared = [_due_calibration(rows, profile) for profile in rows.profiles.shared()]
             own = [_due_own_calibration(rows, tenant) for tenant in rows.api_keys.tenants()]
@@ -83,14 +88,16 @@ class AutoCalibration:
         ]
 
     def _is_still_due(self, due: _DueCalibration) -> bool:
-        """Another process may have done it since this one looked."""
+        """Returns whether a calibration is still due: another process may have done it since this
+        one looked."""
         with self._store.reading() as rows:
             if due.tenant is not None:
                 return _due_own_calibration(rows, due.tenant) == due
             return _due_calibration(rows, rows.profiles.get(due.profile_id)) == due
 
     def _calibrate_alone(self, due: _DueCalibration) -> None:
-        """Does what is due for a profile, unless another process is about to."""
+        """Calibrates under a lease, if the calibration is still due. Does nothing while another
+        process holds the lease for this profile."""
         with (
             suppress(StillRunning),
             self._creation.holding(f"unattended calibrations of {due.profile_id}"),
@@ -99,15 +106,16 @@ class AutoCalibration:
                 self._calibrate(due)
 
     def _calibrate(self, due: _DueCalibration) -> None:
-        """Calibrate once for this number of reports, even if they turn out to be of no use."""
+        """Calibrates, and marks the calibration as done under its key, even if nothing is learnt:
+        it is then due again only after more reports."""
         key = IdempotencyKey.of(due.key, due.profile_id)
         made = self._creation.create(key, lambda: self._prepare(due))
         log.info("unattended calibration of %s made %s", due.profile_id, made.location)
         self._done_keys.add(due.key)
 
     def _prepare(self, due: _DueCalibration) -> SaveRows:
-        """Returns the new version; or the profile as it is, so that no process tries the same
-        again."""
+        """Returns the function that stores the new version. Where nothing can be learnt, the
+        function that it returns stores only the reason, so that no process tries the same again."""
         calibrations = self._calibrations
         if due.tenant is not None:
             calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))
@@ -121,6 +129,7 @@ class AutoCalibration:
 
 @contextmanager
 def _logged_failures() -> Iterator[None]:
+    """Logs an error within the block instead of raising it."""
     try:
         yield
     except ServiceError as error:
@@ -130,8 +139,8 @@ def _logged_failures() -> Iterator[None]:
 
 
 def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
-    """Returns the calibration that the profile's policy asks for. One is due each time that another
-    `after_reports` reports have come since the latest version was made."""
+    """Returns the calibration of a shared profile, if it is due by the profile's policy: each time
+    that another `after_reports` reports have come since the latest version was made."""
     after = read_stored(Policy, profile.policy).after_reports
     if after is None:
         return None
@@ -145,9 +154,9 @@ def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
 
 
 def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
-    """Returns the calibration that a tenant's own profile needs: a version of what the tenant
-    measured last, if its last version rests on too little of that, on something that was withdrawn
-    since, or on a shared version that is no longer active."""
+    """Returns the calibration of a tenant's own profile, if it is due. It is due after enough new
+    reports and benchmarks, or when the last version has become outdated: a report or benchmark that
+    it learnt was withdrawn, or the shared version beneath it is no longer active."""
     id_ = own_profile_id(tenant)
     own = rows.profiles.find(id_)
     policy = own_policy(rows) if own is None else read_stored(Policy, own.policy)
@@ -166,6 +175,8 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
         or rows.reports.any_withdrawn([*learnt])
         or rows.benchmarks.any_withdrawn([*learnt])
     )
+    # Beside `after`, half of what is learnt already has to be new: else a tenant with many reports
+    # would have a new version for every few of them.
     if not runs or not (is_outdated or new >= max(after, len(learnt) // 2)):
         return None
     number = 0 if last is None else last.version
@@ -174,4 +185,6 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
 
 
 async def _never_gone() -> bool:
+    """Stands for the check of whether a client has hung up: no client waits for these
+    calibrations."""
     return False

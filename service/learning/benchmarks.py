@@ -78,8 +78,8 @@ class Benchmarks:
     async def output(
         self, submission: BenchmarkSubmission, is_disconnected: IsDisconnected
     ) -> Output | None:
-        """Returns the table that the output of nccl-tests holds, once it is the tenant's turn if it
-        is long; None where there is no output."""
+        """Returns the table in the output of nccl-tests; None where the submission has no output.
+        Long output is read once it is the tenant's turn."""
         text = submission.nccl_tests
         if text is None:
             return None
@@ -88,7 +88,9 @@ class Benchmarks:
     def prepare(
         self, submission: BenchmarkSubmission, received: str, output: Output | None
     ) -> SaveRows:
-        """Returns the function that stores a benchmark with this output of nccl-tests."""
+        """Compares a benchmark with the cost model, and returns the function that stores it.
+        `received` is the request's text; `output` is what nccl-tests printed, or None for matrix
+        products."""
         table = None
         if output is not None:
             table = nccl_tests.table_of(output, submission.operation)
@@ -128,8 +130,8 @@ class Benchmarks:
             return {**current_document(row), "submission": row.submission}, withdrawal_etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Withdraw a benchmark for good, if its ETag is among those `seen`. To withdraw it again
-        changes nothing, whatever was seen."""
+        """Withdraws a benchmark for good, if its ETag is among those `seen`. Returns it with its
+        new ETag. One that is withdrawn already stays as it is, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.benchmarks.get_for_update(id_)
             if may_withdraw(row, seen):
@@ -139,6 +141,8 @@ class Benchmarks:
         return current_document(row), withdrawal_etag(row)
 
     def page(self, query: BenchmarkQuery) -> dict[str, Any]:
+        """Returns a page of benchmarks without their points, newest first, and the cursor of the
+        next page."""
         before = read_cursor("benchmarks", query.cursor)
         with self._store.reading() as rows:
             benchmarks = rows.benchmarks.newest(
@@ -168,9 +172,8 @@ def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profil
 def _question(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
-    """Returns a question about the cluster of the benchmark: one chip for products, and for a
-    collective the chips of the request or, where it does not say how many, the ranks of the
-    table."""
+    """Returns a question about the cluster of the benchmark. For matrix products it has one chip.
+    For a collective it has the chips of the request, or else as many as the table has ranks."""
     cluster = submission.cluster
     precision = submission.precision
     ranks = 1 if table is None else table.ranks
@@ -193,8 +196,8 @@ def _question(
 
 
 def _any_precision(chip: Chip) -> Precision:
-    """Returns a number format of matrix products that the chip has. A question needs one, and a
-    collective has nothing to do with it."""
+    """Returns a number format in which the chip multiplies matrices. A question needs one, though a
+    collective does not depend on it."""
     for precision in ("bf16", "fp16", "fp32"):
         if precision in chip.peak_tflops:
             return precision
@@ -203,8 +206,8 @@ def _any_precision(chip: Chip) -> Precision:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The measured points beside what the models say of them, and by coefficient how far the
-    machine lies from published ones."""
+    """The measured points beside the model's predictions. `offsets` has, by coefficient, how far
+    the machine lies from published ones (models.calibration.microbenchmarks)."""
 
     points: list[BenchmarkPoint]
     offsets: dict[str, float]
@@ -213,6 +216,8 @@ class _Comparison:
 def _compare_collective(
     problem: Problem, table: nccl_tests.Table, published: Coefficients
 ) -> _Comparison:
+    """Compares the times of a collective with those that the cost model predicts. Raises Invalid
+    for times that no machine makes."""
     timings = _collective_timings(problem, table)
     machine_offsets = collective_offsets(timings, published)
     _require_possible(
@@ -240,6 +245,9 @@ def _compare_collective(
 
 
 def _collective_timings(problem: Problem, table: nccl_tests.Table) -> CollectiveTimings:
+    """Returns the table's times as arrays, by message size. Raises Invalid where the cluster of the
+    request cannot have printed the table: it has another chip, another number of devices, or only
+    one."""
     devices = problem.cluster.num_devices
     if devices < 2:
         raise Invalid(
@@ -255,8 +263,8 @@ def _collective_timings(problem: Problem, table: nccl_tests.Table) -> Collective
 
 
 def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
-    """Refuse output that lists devices of another chip than the cluster's, as far as their names
-    tell."""
+    """Raises Invalid if the output lists devices of another chip than the cluster's, as far as
+    their names tell."""
     chip = problem.cluster.chip
     chips_by_id = {candidate.id: candidate for candidate in (chip, *catalogue.chips().values())}
     if not any(chip in device.matching([chip]) for device in printed_devices(chip.name)):
@@ -268,8 +276,9 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
 
 
 def _require_possible(machine_offsets: dict[str, float], times_longer: float, field: str) -> None:
-    """Refuse measurements that no machine makes. `times_longer` says how many times longer the
-    model takes than was measured, even with the offsets."""
+    """Raises Invalid for measurements that no machine makes. An offset at its limit means that it
+    was too slow. `times_longer` says how many times longer than measured the model takes, even with
+    the offsets: far above 1, the machine was too fast."""
     limits, check = {
         "nccl_tests": ("the links of the cluster", "cluster"),
         "gemms": ("the chip", "unit"),
@@ -290,8 +299,9 @@ def _require_possible(machine_offsets: dict[str, float], times_longer: float, fi
 def _compare_gemms(
     problem: Problem, submission: BenchmarkSubmission, published: Coefficients
 ) -> _Comparison:
-    """Compares the products of one number format together, because their peak differs by format.
-    The points come in the order of the submission."""
+    """Compares matrix products with the model, those of one number format together, because their
+    peak differs by format. The points are in the order of the submission. Raises Invalid for rates
+    that no machine reaches."""
     positions_by_format: defaultdict[Precision, list[int]] = defaultdict(list)
     for position, gemm in enumerate(submission.gemms or []):
         positions_by_format[gemm.dtype or submission.precision].append(position)
@@ -313,6 +323,8 @@ def _compare_gemms(
 def _gemm_timings(
     problem: Problem, submission: BenchmarkSubmission, dtype: Precision, positions: list[int]
 ) -> GemmTimings:
+    """Returns the dimensions and seconds of the products at these positions of the submission, all
+    in one number format. Raises Invalid for a rate above the chip's peak."""
     gemms = [(submission.gemms or [])[position] for position in positions]
     field = "precision" if gemms[0].dtype is None else f"gemms[{positions[0]}].dtype"
     with relocate_errors("workload.precision", field):
@@ -329,6 +341,8 @@ def _gemm_timings(
 def _gemm_points(
     products: GemmTimings, dtype: Precision, predicted_seconds: Array
 ) -> list[BenchmarkPoint]:
+    """Returns the measured and the predicted seconds of each matrix product, as the answer shows
+    them."""
     columns = products.m, products.n, products.k, products.seconds, predicted_seconds
     return [
         BenchmarkPoint(
@@ -349,6 +363,8 @@ def _gemm_points(
 def _save(
     rows: Rows, answer: BenchmarkAnswer, question: dict[str, Any], problem: Problem, received: str
 ) -> CreatedResource:
+    """Stores the benchmark. `question` is the request with all names resolved, `received` its text
+    as it was sent."""
     stored = rows.benchmarks.add(
         {
             "chip": problem.cluster.chip.id,

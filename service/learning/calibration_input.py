@@ -70,7 +70,7 @@ class CalibrationInput:
 
     @cached_property
     def observations(self) -> list[Observation]:
-        """The runs and the benchmarks, as the fit takes them."""
+        """Returns the runs and the benchmarks as the fit takes them."""
         return [
             *map(observation, self.runs),
             *(benchmark.observation for benchmark in self.benchmarks),
@@ -78,7 +78,7 @@ class CalibrationInput:
 
     @property
     def seen_ids(self) -> list[str]:
-        """The ids of the reports and benchmarks, of those that cannot be used too."""
+        """Returns the sorted ids of all reports and benchmarks that were read, usable or not."""
         runs = [run.report_id for run in self.runs]
         return sorted([*runs, *(report.report for report in self.unusable), *self.benchmark_ids])
 
@@ -87,8 +87,8 @@ class CalibrationInput:
         return [benchmark.observation.key for benchmark in self.benchmarks]
 
     def corroborated(self) -> CalibrationInput:
-        """Returns the input with what several tenants agree on; all of it where they agree on
-        nothing."""
+        """Returns the input with only those measurements that several tenants agree on. If they
+        agree on nothing, returns all of it with `is_agreed` set to false."""
         agreed = corroborated(
             self.runs,
             self.benchmarks,
@@ -101,8 +101,8 @@ class CalibrationInput:
         return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, left_out=agreed)
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
-        """Returns the calibration with its errors set beside those of the active version, which is
-        what a new version replaces. What the active version says of memory is not worked out."""
+        """Returns the calibration with its errors compared with those of the active version, which
+        the new version would replace. The comparison of memory is left out."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -116,8 +116,8 @@ class CalibrationInput:
     def learnt(self) -> dict[str, Any]:
         """Returns a record of what a version made from this input has learnt: the number of
         reports, and the ids by which a later calibration tells what is new. Everything with an id
-        before `through` is learnt, and so are the ids in `recent`, save for groups that are
-        `waiting` for others to agree, from their first id on.
+        before `through` is learnt, and so are the ids in `recent`. Groups in `waiting` are not
+        learnt from their first id on, until others agree with them.
 
         Ids before `through` need no list, because what this calibration could not see gets an id
         from after the cutoff (service.store.arrivals), give or take the difference of clocks. A
@@ -143,6 +143,8 @@ class CalibrationInput:
         }
 
     def window(self) -> Window:
+        """Returns the dates and numbers of what is learnt, as the answer shows them. A source
+        counts once, though it has reports and benchmarks."""
         dates = [run.measured_at for run in self.runs]
         return Window(
             first=min(dates, default=None),
@@ -162,6 +164,9 @@ class CalibrationInput:
 def read_input(
     rows: Rows, id_: str, request: CalibrationRequest, cutoff: datetime
 ) -> CalibrationInput:
+    """Returns the reports and benchmarks that the active version has not learnt yet; with
+    `from_scratch`, those that the shipped version has not. `cutoff` is a moment before which every
+    report is visible."""
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
@@ -185,8 +190,8 @@ def read_input(
 
 
 def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> CalibrationInput:
-    """Returns the last that this tenant measured, whether others learnt from it or not, to be
-    learnt on top of the version that all share. `rows` are the tenant's."""
+    """Returns the last reports and benchmarks of this tenant, to be learnt on top of the active
+    shared version, whether that has learnt from them or not. `rows` are the tenant's."""
     own = rows.profiles.find(own_profile_id(tenant))
     active = rows.profiles.active(DEFAULT_PROFILE)
     posterior = rows.profiles.posterior(DEFAULT_PROFILE, active.version)
@@ -209,8 +214,8 @@ def read_own_input(rows: Rows, tenant: str, request: CalibrationRequest) -> Cali
 
 
 def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
-    """Returns whether the last version of the tenant's own profile was made of the same input. A
-    version that the tenant ended does not count."""
+    """Returns whether the last version of the tenant's own profile has learnt exactly this input. A
+    version that the tenant has deactivated does not count."""
     id_ = own_profile_id(inputs.owner or "")
     own = rows.profiles.find(id_)
     if own is None or (own.active_version is None and inputs.policy.mode == "manual"):
@@ -223,7 +228,8 @@ def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
 
 
 def base_of(own: ProfileVersionRow) -> int:
-    """Returns the shared version that one of a tenant's own was learnt on top of."""
+    """Returns the number of the shared version on top of which a tenant's own version was
+    learnt."""
     calibration = read_stored(CalibrationAnswer, own.calibration)
     return calibration.based_on
 
@@ -232,11 +238,14 @@ _NOTHING_LEARNT: dict[str, Any] = {"reports": 0, "through": None, "recent": [], 
 
 
 def _learnt_before(version: ProfileVersionRow) -> dict[str, Any]:
+    """Returns the record of what a version has learnt (CalibrationInput.learnt). A shipped version
+    has learnt nothing."""
     return {**_NOTHING_LEARNT, **(version.learnt or {})}
 
 
 def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
-    """Returns the groups that wait for others to agree, with the first id of each."""
+    """Returns the groups whose measurements wait for other tenants to agree, each with the first id
+    that is not learnt."""
     return {
         Group(**{field.name: group[field.name] for field in fields(Group)}): group["first"]
         for group in learnt["waiting"]
@@ -246,7 +255,8 @@ def _waiting(learnt: dict[str, Any]) -> dict[Group, str]:
 def _unlearnt_reports(
     rows: Rows, report_filter: ReportFilter, learnt: dict[str, Any]
 ) -> list[ReportRow]:
-    """Returns the wanted reports that are not learnt yet, oldest first."""
+    """Returns the reports that the filter selects and that are not learnt yet, oldest first.
+    Reports of a group that waits for others to agree are read again from its first id on."""
     reports = [*rows.reports.informative(replace(report_filter, after_id=learnt["through"]))]
     for group, first in _waiting(learnt).items():
         if not group.of_benchmarks:
@@ -264,7 +274,8 @@ def _unlearnt_reports(
 def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
-    """Returns the benchmarks that are not learnt yet, oldest first, as this profile takes them."""
+    """Returns the benchmarks that are not learnt yet as observations for this profile, oldest
+    first. Those of groups that wait for others to agree are read again from their first id on."""
     waiting = _waiting(learnt)
     span = request.since, request.until
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
@@ -279,8 +290,8 @@ def _unlearnt_benchmarks(
 def _last_benchmarks(
     rows: Rows, request: CalibrationRequest, profile: Profile
 ) -> list[TenantBenchmark]:
-    """Returns the last MOST_OWN benchmarks, oldest first, as this profile takes them. Where some
-    are left out, earlier ones are read in their place."""
+    """Returns the last MOST_OWN usable benchmarks as observations for this profile, oldest
+    first."""
     newest_first: list[TenantBenchmark] = []
     before = None
     while len(newest_first) < MOST_OWN:
@@ -295,8 +306,8 @@ def _last_benchmarks(
 def _tenant_benchmarks(
     rows: Rows, stored: Sequence[BenchmarkRow], profile: Profile
 ) -> list[TenantBenchmark]:
-    """Benchmarks as a profile takes them. Those of something that the catalogue no longer has are
-    left out."""
+    """Returns stored benchmarks as observations for a calibration of this profile. A benchmark
+    whose chip, fabric or stack the catalogue no longer has is left out."""
     resolver = Resolver(rows)
     benchmarks: list[TenantBenchmark] = []
     for row in stored:
@@ -308,9 +319,13 @@ def _tenant_benchmarks(
 
 
 def _group_of(row: BenchmarkRow) -> Group:
+    """Returns the tenant, chip and stack of a benchmark: measurements of one group are judged
+    together."""
     return Group(row.tenant, row.chip, row.stack, of_benchmarks=True)
 
 
 def _not_learnt(rows_by_id: dict[str, AnyRow], learnt_ids: Sequence[str]) -> list[AnyRow]:
+    """Returns the rows whose id is not among those learnt, in the order of their ids, which is that
+    of time."""
     learnt = {*learnt_ids}
     return [rows_by_id[id_] for id_ in sorted(rows_by_id) if id_ not in learnt]

@@ -41,8 +41,9 @@ from service.store.reports import ReportFilter
 
 @dataclass(frozen=True, slots=True)
 class _NewVersion:
-    """A version to be stored, with the columns that it has in profile_versions. `revision` is that
-    of the profile when the calibration began; 0 if a tenant had none of its own yet."""
+    """A version to be stored, with the columns that it has in profile_versions. `revision` is the
+    profile's when the calibration began, by which a change meanwhile is noticed; it is 0 where a
+    tenant had no profile of its own yet."""
 
     profile: Profile
     posterior: Posterior
@@ -64,7 +65,7 @@ class _NothingNew:
 
 
 class Calibrations:
-    """Calibrations that a tenant asks for, or that nobody does
+    """Calibrations, whether a tenant asks for one or a policy starts it
     (service.learning.auto_calibration)."""
 
     def __init__(self, store: Store, worker: ProcessPool) -> None:
@@ -72,6 +73,7 @@ class Calibrations:
         self._worker = worker
 
     def of(self, store: Store) -> Calibrations:
+        """Returns these calibrations on the rows that another store sees."""
         return Calibrations(store, self._worker)
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
@@ -90,6 +92,8 @@ class Calibrations:
         return lambda rows: _save(rows, id_, new_version)
 
     def _calibrate_own(self, id_: str, request: CalibrationRequest) -> SaveRows:
+        """Learns a version for one tenant alone, from its last reports. Returns the function that
+        stores it. Raises NothingToLearn."""
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
         new_version = self._worker.run(store, MOST_OWN, learn_own, tenant, request)
@@ -98,8 +102,8 @@ class Calibrations:
         return lambda rows: _save_own(rows, tenant, new_version)
 
     def _owner(self, id_: str) -> str:
-        """Returns the tenant of an own profile: the asking one, which may have none yet, or another
-        whose rows it sees."""
+        """Returns the tenant whose own profile this is: the asking tenant, though it may have none
+        yet, or another whose rows it sees. Raises NotFound."""
         mine = self._store.tenant
         if mine is not None and id_ == own_profile_id(mine):
             return mine
@@ -111,6 +115,8 @@ class Calibrations:
 
 
 def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
+    """Stores a version of a shared profile, and activates it if it was promoted. Raises Conflict
+    where the profile changed since the calibration began."""
     row = add_version(
         rows,
         new_version.profile,
@@ -121,6 +127,8 @@ def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
     )
     if new_version.promoted:
         before = rows.profiles.get(id_).active_version
+        # The version that was just added has raised the revision by one; any other change raised it
+        # more.
         if not rows.profiles.activate(id_, row.version, new_version.revision + 1):
             raise Conflict(
                 "The profile changed while the calibration ran; look at it and try again."
@@ -132,8 +140,9 @@ def _save(rows: Rows, id_: str, new_version: _NewVersion) -> CreatedResource:
 
 
 def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResource:
-    """Stores a version of a tenant's own. It is used if the promotion says so; if that finds that
-    none should be, the one before ends, which rests on less or on another version of all."""
+    """Stores a version of a tenant's own profile, and activates it if it was promoted. If not, the
+    version active before is ended, because its input is outdated, unless the policy is manual or
+    the version is to stay. Raises Conflict where the profile or its reports changed meanwhile."""
     id_ = own_profile_id(tenant)
     rows.lock(f"profile:{id_}")
     profile = rows.profiles.find(id_)
@@ -169,8 +178,9 @@ def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResou
 
 
 def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """Returns the version that a tenant's own calibration makes, judged but not stored. Nobody else
-    has to agree, because it predicts for nobody else."""
+    """Fits a tenant's own version and decides whether it is to be activated, without storing it. No
+    other tenant has to agree. A version from runs that became slower is not activated unless the
+    request asks for it. Returns _NothingNew if there is nothing to learn."""
     with store.reading() as rows:
         inputs = read_own_input(rows, tenant, request)
         is_known = rests_on_the_same(rows, inputs)
@@ -191,15 +201,17 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
 
 
 def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None:
-    """Return a sentence on the latest of the runs to be learnt that lies after a change of level to
-    slower ones; None where there is none."""
+    """Returns a sentence on the change of level that the latest of the runs to be learnt comes
+    after, if runs became slower by it; None where there is no such change."""
     changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
     latest_first = (run.report_id for run in reversed(inputs.runs))
     return next((changes[id_] for id_ in latest_first if id_ in changes), None)
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
-    """Returns the version that a calibration makes, judged but not stored."""
+    """Fits a new version of a shared profile and decides whether it is to be activated, without
+    storing it. A version that may be activated learns only what several tenants agree on. Returns
+    _NothingNew if there is nothing to learn."""
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:
@@ -234,6 +246,8 @@ def _new_version(
     published: ProfileComparison | None,
     promotion: Promotion,
 ) -> _NewVersion:
+    """Returns the version with the answer that documents it: what was learnt, how predictions
+    change, and whether it is promoted."""
     active = Profile.from_json(inputs.active.content)
     changes = step_time_changes(store, inputs.runs, active, fitted.profile)
     answer = _calibration_answer(fitted, inputs, published, promotion, changes)
@@ -249,6 +263,8 @@ def _new_version(
 
 
 def _fit(inputs: CalibrationInput) -> Calibration:
+    """Fits the profile to the runs and benchmarks. The variance of what was learnt before is first
+    raised by the drift to be expected. Influences on a shared profile name no reports."""
     problems = {observation.problem for observation in inputs.observations}
     profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)
     # hardware and software change with time, so that what was learnt long ago is less sure
@@ -273,6 +289,8 @@ def _calibration_answer(
     promotion: Promotion,
     changes: list[StepTimeChange],
 ) -> CalibrationAnswer:
+    """Returns what a calibration did, as the version shows it. `published` compares errors on
+    published runs; None where they were not compared."""
     return CalibrationAnswer.model_validate(
         {
             "based_on": inputs.base.version,
@@ -299,6 +317,8 @@ def _calibration_answer(
 
 
 def _errors(held_out: ProfileComparison | None) -> dict[str, Any] | None:
+    """Returns the errors of step time or memory before and after a calibration, in all and by kind
+    of run; None where nothing was compared."""
     if held_out is None:
         return None
     return {

@@ -41,13 +41,15 @@ class Group:
 
     @property
     def kind(self) -> tuple[str, str, bool]:
+        """Returns chip, stack, and whether these are benchmarks. Tenants can confirm one another
+        only within a kind."""
         return self.chip, self.stack, self.of_benchmarks
 
 
 @dataclass(frozen=True, slots=True)
 class TenantBenchmark:
-    """A benchmark as a calibration takes it. `offsets` say by coefficient how far it lies from
-    published ones."""
+    """A benchmark as an observation for the fit. `offsets` has, by coefficient, how far it lies
+    from published ones."""
 
     group: Group
     observation: Observation
@@ -56,9 +58,9 @@ class TenantBenchmark:
 
 @dataclass(frozen=True, slots=True)
 class Corroborated:
-    """Measurements that several tenants agree on. Of the others, `waiting` has the first ids of the
-    groups of which nothing is agreed on yet, and `unused` the ids of single measurements. `reports`
-    is how many reports are among both."""
+    """Measurements that several tenants agree on. What was left out is in two fields. `waiting` has
+    the first id of each group of which nothing is agreed on yet; `unused` has the ids of single
+    measurements of the other groups. `reports` counts the reports in both."""
 
     runs: list[StoredRun]
     benchmarks: list[TenantBenchmark]
@@ -79,8 +81,9 @@ def corroborated(
     tenants: int,
     margin: float,
 ) -> Corroborated:
-    """Returns the part of these measurements on which at least so many tenants agree. Measurements
-    that came with nobody's key count without others."""
+    """Returns the part of these measurements on which at least `tenants` tenants agree, within
+    `margin` or half of the larger level. Measurements that came without a key need nobody to
+    agree."""
     levels = _levels(runs, benchmarks, profile)
     shifts = _shifts(levels, tenants, margin)
     agreed_runs = [_agreed_part(run, shifts) for run in runs]
@@ -115,6 +118,9 @@ _Levels = dict[tuple[Group, str], float]
 def _levels(
     runs: Sequence[StoredRun], benchmarks: Sequence[TenantBenchmark], profile: Profile
 ) -> _Levels:
+    """Returns the level of each quantity for each group: the median of the natural logarithm of
+    measured over predicted. That a run ran out of memory, or measured parts of its step, has no
+    size: its level is 0."""
     samples: defaultdict[tuple[Group, str], list[float]] = defaultdict(list)
     timed = [run for run in runs if run.step_time_s is not None]
     for run, residual in zip(timed, log_residuals(timed, profile).tolist(), strict=True):
@@ -141,6 +147,8 @@ each group, what others agree with."""
 
 
 def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
+    """Returns, for each group and quantity that enough tenants agree on, the shift from the group's
+    level to the agreed one. Quantities without agreement are left out."""
     shifts: _Shifts = {}
     for (group, quantity), own in levels.items():
         if group.tenant is None:
@@ -153,8 +161,8 @@ def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
 
 
 def _levels_of_kind(levels: _Levels, group: Group, quantity: str) -> list[float]:
-    """Returns the levels of all tenants for a quantity of this group's kind, this one among
-    them."""
+    """Returns the levels of a quantity for all tenants with measurements of this group's kind,
+    including this group's own."""
     return [
         level
         for (other, other_quantity), level in levels.items()
@@ -163,8 +171,9 @@ def _levels_of_kind(levels: _Levels, group: Group, quantity: str) -> list[float]
 
 
 def _agreed_level(own: float, levels: Sequence[float], tenants: int, margin: float) -> float | None:
-    """Returns the distance from the profile that at least so many tenants confirm who agree with
-    this level, and no further than the level itself; None where fewer agree."""
+    """Returns the level that is agreed on, as a logarithm with the sign of `own`; None where fewer
+    than `tenants` levels agree with `own`. It is the furthest from the profile that so many levels
+    reach, and no further than `own`."""
     distances = sorted((abs(level) for level in levels if _agree(own, level, margin)), reverse=True)
     if len(distances) < tenants:
         return None
@@ -172,12 +181,15 @@ def _agreed_level(own: float, levels: Sequence[float], tenants: int, margin: flo
 
 
 def _agree(level: float, other: float, margin: float) -> bool:
+    """Returns whether two levels agree: of one sign, and no further apart than the margin or half
+    of the larger."""
     same_sign = level * other >= 0
     return same_sign and abs(level - other) <= max(margin, max(abs(level), abs(other)) / 2)
 
 
 def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
-    """Returns the run with those measurements that others agree with, as far as they do, if any."""
+    """Returns the run with only those measurements that others agree with, scaled to the agreed
+    level; None where no measurement is left."""
     group = group_of(run)
     times = _factor(shifts.get((group, _TIME)))
     memory = _factor(shifts.get((group, _MEMORY)))
@@ -197,6 +209,8 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
 
 
 def _factor(shift: float | None) -> float | None:
+    """Returns the factor by which a shift of logarithms multiplies; None where nothing is agreed
+    on."""
     return None if shift is None else math.exp(shift)
 
 
@@ -205,8 +219,8 @@ def _scaled(measured: float | None, times: float | None) -> float | None:
 
 
 def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantBenchmark | None:
-    """Returns the benchmark with those coefficients that others agree with, as far as they do, if
-    any."""
+    """Returns the benchmark with only those coefficients that others agree with, shifted to the
+    agreed level; None where no coefficient is left."""
     coefficients = {
         name: _shifted(name, value, shifts[benchmark.group, name])
         for name, value in benchmark.observation.coefficients.items()
@@ -218,9 +232,12 @@ def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantB
 
 
 def _shifted(name: str, value: float, shift: float) -> float:
-    """Returns the coefficient on the scale of its offsets (models.calibration.microbenchmarks)."""
+    """Returns the coefficient moved by `shift`, which is on the unbounded scale of offsets
+    (models.calibration.microbenchmarks)."""
     return float(to_natural(name, to_unbounded(name, value) + shift))
 
 
 def _has_parts(run: StoredRun) -> bool:
+    """Returns whether the run measured parts of its step: exposed communication or expert
+    imbalance."""
     return run.exposed_communication_s is not None or run.expert_imbalance is not None

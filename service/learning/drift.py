@@ -38,8 +38,8 @@ class _Residual:
 
     @property
     def question(self) -> Hashable:
-        """Equal for runs of the same question and layout on the same owner's machines, which have a
-        level of their own."""
+        """Returns a key that runs of one question and layout on one owner's machines share. Such
+        runs have a level of their own."""
         return self.run.run_hash, self.run.tenant, self.run.source
 
 
@@ -48,6 +48,8 @@ class Drift:
         self._store = store
 
     def answer(self, id_: str, query: DriftQuery) -> dict[str, Any]:
+        """Returns the series of residuals by kind of run, the largest change first. Reports beyond
+        the limit of the query are not read, and the answer says that there are more."""
         with self._store.reading() as rows:
             profile = profile_version(rows, id_, query.version)
             report_filter = replace(reports_of(rows, id_), since=query.since, until=query.until)
@@ -65,8 +67,8 @@ class Drift:
 def drift_series(
     rows: Rows, reports: Sequence[MeasuredReport], profile: Profile
 ) -> tuple[list[DriftSeries], int]:
-    """Returns the series of each kind of run, and the number of reports that are in none, since
-    they no longer mean anything to the models."""
+    """Returns the series of each kind of run, and the number of reports that are in none because
+    the cost model can no longer predict them."""
     values = step_residuals(rows, [report.id for report in reports], profile)
     residuals_by_kind: defaultdict[Kind, list[_Residual]] = defaultdict(list)
     left_out = 0
@@ -87,6 +89,8 @@ def _urgency(series: DriftSeries) -> float:
 
 
 def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
+    """Returns the runs of one kind in the order of time, with the changes of level among them.
+    `kind` has the chip, fabric, stack and family of models."""
     residuals = sorted(residuals, key=lambda residual: (residual.run.measured_at, residual.run.id))
     runs = [residual.run for residual in residuals]
     values = np.array([residual.value for residual in residuals])
@@ -118,7 +122,8 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
 
 
 def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> ChangeAnswer:
-    """Returns a change, with the reports of the runs from it until the run at `end`."""
+    """Returns a change of level with the reports after it: those of the runs from `change.index` up
+    to, but without, `end`."""
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,
@@ -129,6 +134,8 @@ def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> 
 
 
 def _sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
+    """Returns a sentence on the last change, such as "llama-3.1 on h100 with megatron: 12% slower
+    since ...". `runs_of` names the kind of run, and `runs` counts them."""
     if runs < 2 * MIN_RUNS:
         counted = "1 run" if runs == 1 else f"{runs} runs"
         return f"{runs_of}: {counted}, and it takes {2 * MIN_RUNS} to tell a change"
@@ -138,5 +145,6 @@ def _sentence(runs_of: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
 
 
 def change_in_words(change: ChangeAnswer) -> str:
+    """Returns words such as "12% slower since Monday, 02 March 2026 10:00 UTC"."""
     way = "slower" if change.slower > 0 else "faster"
     return f"{abs(change.slower):.0%} {way} since {change.since:%A, %d %B %Y %H:%M} UTC"

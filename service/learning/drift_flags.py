@@ -23,16 +23,16 @@ Flags = Mapping[str, str]
 
 
 class DriftFlags:
-    """The flags are kept until another report counts, one no longer does, or another version of the
-    profile is active. Drift predicts, so there are none before the cost model is compiled: lists of
-    reports do not wait for it."""
+    """Keeps the flags until another report counts, a report no longer counts, or another version of
+    the profile is active. There are no flags before the cost model is compiled, because drift
+    predicts: lists of reports do not wait for that."""
 
     def __init__(self, cost_model: CostModel) -> None:
         self._cost_model = cost_model
 
     def flags(self, rows: Rows) -> Flags:
-        """Returns the flags of the reports that these rows see, under the version of the profile
-        that predicts for them."""
+        """Returns the flags of the reports that these rows see, under the active version of their
+        tenant's profile. Empty while the cost model is not compiled."""
         if self._cost_model.state != "ok":
             return {}
         profile = active_profile(rows)
@@ -43,6 +43,8 @@ class DriftFlags:
 
 
 def _flags(rows: Rows, profile: Profile) -> Flags:
+    """Returns the sentence with which each report after a change of level is flagged, by the
+    report's id."""
     return {
         id_: f"{change_of_level}, this one among them: look for what changed then"
         for id_, change_of_level in changes_of_level(rows, profile).items()
@@ -50,7 +52,8 @@ def _flags(rows: Rows, profile: Profile) -> Flags:
 
 
 def changes_of_level(rows: Rows, profile: Profile, *, only_slower: bool = False) -> Flags:
-    """Return a sentence on the change of level for each report that lies after one, by its id."""
+    """Returns a sentence on the change of level that each report comes after, by the report's id.
+    Reports before any change have none. `only_slower` leaves out changes to faster runs."""
     reports = rows.reports.newest_measured(reports_of(rows, profile.id), _REPORTS)
     drifting, _ = drift_series(rows, reports, profile)
     return {
@@ -63,6 +66,7 @@ def changes_of_level(rows: Rows, profile: Profile, *, only_slower: bool = False)
 
 
 def _sentence(series: DriftSeries, change: ChangeAnswer) -> str:
+    """Returns words such as "runs of llama-3.1 on h100 with megatron are 12% slower since ..."."""
     return (
         f"runs of {series.family} on {series.chip} with {series.stack} are"
         f" {change_in_words(change)}"
@@ -70,5 +74,6 @@ def _sentence(series: DriftSeries, change: ChangeAnswer) -> str:
 
 
 def with_drift(flag: str | None, drift: str | None) -> str | None:
-    """Returns the flag of a report: that of its own interval, of drift, or both."""
+    """Returns the flag of a report: the one that its prediction interval gave it, the one of drift,
+    or both; None where there is neither."""
     return "; ".join(filter(None, (flag, drift))) or None

@@ -24,7 +24,7 @@ from service.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All that was worked out about a run: what its explanation rests on."""
+    """All that was worked out about a run, for its explanation."""
 
     run: ExplainedRun
     speed: MeasuredSpeed | None
@@ -37,6 +37,7 @@ class Examination:
 
     @property
     def step_time_s(self) -> float | None:
+        """Returns the measured step time; None where no speed was measured."""
         return None if self.speed is None else self.speed.step_time_s
 
 
@@ -69,8 +70,9 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
 def _failed_gib(
     store: Store, run: ExplainedRun, prediction: Prediction | None, memory_shown: MemoryShown
 ) -> float:
-    """Returns the least predicted memory with which a run like this one ran out. Earlier failures
-    that needed no more than a run which fitted do not count."""
+    """Returns the least predicted memory, in GiB, of which it is known that a run like this one ran
+    out; infinity where none is known. If this run fitted, earlier failures that needed no more than
+    it do not count."""
     failed_gib = least_failed_gib(out_of_memory_runs(store, run.problem, run.profile))
     if prediction is None or memory_shown.outcome == "not_known":
         return failed_gib
@@ -80,8 +82,8 @@ def _failed_gib(
 
 
 def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> MeasuredSpeed | None:
-    """Returns the speed that was measured. Raises Invalid for what no run can have measured, which
-    is the fault of the log where it was read from one."""
+    """Returns the speed that was measured; None where there is none. Raises Invalid for a speed
+    that no run can have; the error names the log where the speed was read from one."""
     report = run.report
     predicted_s = math.inf if prediction is None else prediction.step_time_s
     try:
@@ -90,6 +92,8 @@ def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> Measure
             return None
         speed = measurements.measured_speed(run.problem, report.measured, predicted_s)
     except Invalid as fault:
+        # Figures of a run with a log were read from the log, so that a wrong one is the log's
+        # fault.
         if run.trouble is None or not fault.field.startswith("measured."):
             raise
         name = fault.field.removeprefix("measured.")

@@ -22,6 +22,9 @@ _LEAST_SHARE = 1e-3  # of the memory: terms that take less are not shown
 
 
 def failure_explained(examination: Examination) -> FailureExplained:
+    """Returns why a run died, with the rules that its layout breaks and the memory that it needed.
+    The fields of memory are None where the layout is not legal, because it then has no
+    prediction."""
     run = examination.run
     prediction = examination.prediction
     error_line = None if run.trouble is None else run.trouble.last_error
@@ -42,8 +45,8 @@ def failure_explained(examination: Examination) -> FailureExplained:
 
 
 def _failure_kind(examination: Examination) -> FailureKind:
-    """Returns what a run died of, by what it showed of its memory and what it was predicted to
-    need."""
+    """Returns the kind of cause of a death: a broken rule, memory (expected, unlikely, or likely
+    though the log does not say so), or nothing of the layout."""
     prediction = examination.prediction
     if prediction is None:
         return "broken_rule"
@@ -58,6 +61,7 @@ def _failure_kind(examination: Examination) -> FailureKind:
 
 
 def _summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> str:
+    """Returns a sentence on why a run died. `error_line` is the last error in its log."""
     quote = f": “{error_line}”" if error_line else ""
     if check.prediction is None:
         rule = check.broken_rules[0]
@@ -82,6 +86,8 @@ def _summary(kind: FailureKind, check: LayoutCheck, error_line: str | None) -> s
 
 
 def memory_words(prediction: Prediction) -> str:
+    """Returns words such as "a device on stage 0 needs 70.1 (66.0 to 74.0) of 79.0 GiB, which fits
+    with a probability of 99%"."""
     stage = f" on stage {prediction.memory_stage}" if prediction.layout.pp > 1 else ""
     return (
         f"a device{stage} needs {prediction.needed_gib:.1f} ({prediction.needed_low_gib:.1f} to"
@@ -91,11 +97,15 @@ def memory_words(prediction: Prediction) -> str:
 
 
 def _largest_terms(prediction: Prediction) -> str:
+    """Returns the largest terms of memory in words, such as "30.1 GiB: weights; 12.0 GiB:
+    activations"."""
     largest = sorted(prediction.memory_gib.items(), key=lambda item: -item[1])[:_TERMS_NAMED]
     return "; ".join(f"{gib:.1f} GiB: {_MEANING[name]}" for name, gib in largest)
 
 
 def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
+    """Returns a broken rule with the field of the request that breaks it and the cure, as the
+    answer shows it."""
     if broken.is_of_batch:
         return BrokenRuleAnswer.of_batch(broken, run.question, run.problem.stack)
     return BrokenRuleAnswer(
@@ -110,6 +120,8 @@ def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
 
 
 def _memory_shares(prediction: Prediction | None) -> list[MemoryShare]:
+    """Returns the terms of the predicted memory with their shares, the largest first; none without
+    a prediction."""
     if prediction is None:
         return []
     shares = [

@@ -39,7 +39,7 @@ _BESIDE_LOG = ("failure", "parts")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRun:
-    """A run, and the question and layout that it is of."""
+    """A run to be explained, with the question and the layout that it ran."""
 
     report: ReportSubmission
     """The run as a report of it would be."""
@@ -66,7 +66,8 @@ class ExplainedRun:
         return self.settled.build()
 
     def memory_shown(self, prediction: Prediction | None) -> MemoryShown:
-        """Returns what the run showed of its memory, if its layout has this prediction."""
+        """Returns what the run showed of its memory: it ran out, it fitted, or neither is known.
+        Where its peak was measured, the result has the ratio of that to the predicted peak."""
         if self.report.outcome == "out_of_memory":
             return MemoryShown("ran_out")
         if self.report.measured is None:
@@ -81,20 +82,22 @@ class ExplainedRun:
 
     @property
     def has_died(self) -> bool:
+        """Returns whether the run ended before its time: it ran out of memory, crashed, or measured
+        nothing."""
         return self.report.outcome in ("out_of_memory", "crashed") or self.report.measured is None
 
 
 def log_submission(store: Store, request: Request) -> LogSubmission | None:
-    """Returns the log of a request as a report of it would be sent; None where it has none. Raises
-    Invalid or Refused where a launch beside it cannot be read."""
+    """Returns the log of a request in the form of a log that is reported; None where the request
+    has no log. Raises Invalid or Refused where a launch beside it cannot be read."""
     if request.log is None:
         return None
     return _log_submission(request, _subject_members(request, _launched(store, request)))
 
 
 def read_run(store: Store, request: Request, contents: LogContents | None) -> ExplainedRun:
-    """Returns the run that a request tells of, whose log says this. Raises Invalid or Refused for
-    what cannot be read, and for a log that is of another run."""
+    """Returns the run that a request tells of. `contents` is what its log says; None where there is
+    no log. Raises Invalid or Refused for what cannot be read, and for a log of another run."""
     launched = _launched(store, request)
     members = _subject_members(request, launched)
     logged = None if contents is None else _logged_run(store, request, members, contents)
@@ -120,6 +123,8 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
 
 
 def _launched(store: Store, request: Request) -> LaunchedQuestion | None:
+    """Returns the question and layout that the request's launch describes; None where the request
+    has no launch."""
     if not isinstance(request, LaunchedExplanationRequest):
         return None
     with store.reading() as rows:
@@ -127,7 +132,8 @@ def _launched(store: Store, request: Request) -> LaunchedQuestion | None:
 
 
 def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dict[str, Any]:
-    """Returns the description of what ran, as the members of a report have it."""
+    """Returns the description of what ran, as fields of a report: from the launch where there is
+    one, else from the request."""
     if launched is None:
         return _set_members(request, RunSubject.model_fields)
     question = launched.question
@@ -136,6 +142,8 @@ def _subject_members(request: Request, launched: LaunchedQuestion | None) -> dic
 
 
 def _log_submission(request: Request, members: dict[str, Any]) -> LogSubmission:
+    """Returns the request's log as a submission. `members` describe what ran, in the fields of a
+    report."""
     members_of_run = _set_members(request, ["log", "framework", "outcome"])
     return LogSubmission.model_validate({**members, **members_of_run})
 
@@ -143,6 +151,9 @@ def _log_submission(request: Request, members: dict[str, Any]) -> LogSubmission:
 def _logged_run(
     store: Store, request: Request, members: dict[str, Any], contents: LogContents
 ) -> LoggedRun:
+    """Returns the run as its log tells of it, with the failure and the parts of a step that the
+    request adds. A log that ends in a crash makes the outcome "crashed" unless the request names
+    another."""
     submission = _log_submission(request, members)
     logged = read_logged_run(store, submission, contents)
     report = logged.report.model_copy(update=_set_members(request, _BESIDE_LOG))
@@ -153,13 +164,15 @@ def _logged_run(
 
 
 def _report(request: Request, members: dict[str, Any]) -> ReportSubmission:
+    """Returns the report of a run without a log. `members` describe what ran, in the fields of a
+    report; the figures come from the request."""
     outcome = request.outcome or "ok"
     members_of_run = _set_members(request, _FIGURES)
     return ReportSubmission.model_validate({**members, **members_of_run, "outcome": outcome})
 
 
 def _set_members(request: Request, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of the named members that the request sets to something."""
+    """Returns the named fields of the request that are set to something other than null."""
     return {
         name: getattr(request, name)
         for name in names

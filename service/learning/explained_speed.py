@@ -59,6 +59,8 @@ _LOOK_AT: dict[str, str] = {
 
 
 def speed_explained(examination: Examination) -> SpeedExplained | None:
+    """Returns the measured speed beside the predicted one. It is None where the layout is not
+    legal, because there is then no prediction."""
     prediction = examination.prediction
     if prediction is None:
         return None
@@ -79,6 +81,8 @@ def speed_explained(examination: Examination) -> SpeedExplained | None:
 
 
 def _summary(prediction: Prediction, step_time_s: float | None) -> str:
+    """Returns a sentence that says how far a step is from its prediction, and whether that is
+    within its interval."""
     predicted = (
         f"{rounded(prediction.step_time_s)} s predicted ({rounded(prediction.step_time_low_s)} to"
         f" {rounded(prediction.step_time_high_s)} with 80%)"
@@ -98,6 +102,8 @@ def _summary(prediction: Prediction, step_time_s: float | None) -> str:
 
 
 def time_shares(prediction: Prediction | None) -> list[TimeShare]:
+    """Returns the terms of the predicted step time with their shares, the largest first; none
+    without a prediction."""
     if prediction is None:
         return []
     shares = [
@@ -114,8 +120,8 @@ def time_shares(prediction: Prediction | None) -> list[TimeShare]:
 
 
 def gap_explained(examination: Examination) -> GapExplained | None:
-    """Returns the causes of the gap between a measured step and its prediction; None within the
-    interval."""
+    """Returns the likely causes of the gap between a measured step and its prediction. It is None
+    where the measurement lies within the interval, or where either is missing."""
     run = examination.run
     step_time_s = examination.step_time_s
     prediction = examination.prediction
@@ -142,12 +148,15 @@ def gap_explained(examination: Examination) -> GapExplained | None:
 def _suspected_switches(
     examination: Examination, prediction: Prediction, step_time_s: float
 ) -> list[SwitchSuspect]:
-    """Switches that nobody said how they were set, and that would bring the predicted step nearer
-    to the measured one if the framework had been told nothing: the nearest first."""
+    """Returns the switches of the stack that may explain why a run is slow, the likeliest first.
+    Nobody said how they were set, and with the framework's default the predicted step would come
+    nearer to the measured one."""
     gap = math.log(step_time_s / prediction.step_time_s)
     known_fields = _stated_switches(examination.run)
 
     def distance(change: SingleChange) -> float:
+        """Returns how far the predicted step with this change lies from the measured one, as a
+        logarithm."""
         return abs(math.log(step_time_s / change.outcome.step_time_s))
 
     suspects = dict[str, SwitchSuspect]()
@@ -169,10 +178,11 @@ def _suspected_switches(
 
 
 def _stated_switches(run: ExplainedRun) -> set[str]:
-    """Returns the fields of the stack that the request, its launch or the log say."""
+    """Returns the fields of the stack that the request, its launch or its log states."""
     known_fields = {*run.resolved.used.stack.changes}
     if run.logged is not None and run.logged.arguments:
         known_fields |= megatron_arguments.stack_fields(run.logged.arguments).keys()
     if run.launch is not None:
+        # A launch states every switch of its stack: one that it does not name has the default.
         known_fields |= {switch.field for switch in switches_of(run.problem.stack)}
     return known_fields

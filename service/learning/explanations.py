@@ -41,7 +41,8 @@ class Explanations:
         self._store = store
 
     def log_submission(self, request: Request) -> LogSubmission | None:
-        """Returns the log of a request, which is to be read before the rest is explained."""
+        """Returns the log of a request; None where it has none. It has to be read before
+        `explain`."""
         return log_submission(self._store, request)
 
     def explain(
@@ -50,13 +51,16 @@ class Explanations:
         contents: LogContents | None,
         require_client: Callable[[], None] = no_client,
     ) -> dict[str, Any]:
-        """Returns the answer to a request whose log says this."""
+        """Returns the explanation of a run. `contents` is what its log says; None where there is no
+        log. `require_client` raises once the client has hung up."""
         run = read_run(self._store, request, contents)
         deadline = Deadline(request.time_limit_s, require_client)
         return _answer(examine(self._store, run, deadline)).model_dump(mode="json")
 
 
 def _answer(examination: Examination) -> ExplanationAnswer:
+    """Returns the explanation: its parts, the assumptions that it rests on, and what to do
+    first."""
     run = examination.run
     speed = speed_explained(examination)
     gap = gap_explained(examination)
@@ -84,6 +88,7 @@ def _answer(examination: Examination) -> ExplanationAnswer:
 
 
 def _remedy(examination: Examination, remedy: Remedy) -> RemedyAnswer:
+    """Returns a remedy as the answer shows it, with the seconds that it saves of a step."""
     saved_s = None
     if remedy.gain is not None and examination.prediction is not None:
         saved_s = saved_seconds(
@@ -106,6 +111,8 @@ def _remedy(examination: Examination, remedy: Remedy) -> RemedyAnswer:
 
 
 def _kind(change: SingleChange | None) -> Literal["layout", "switch", "search"]:
+    """Returns the kind of a change: a field of the layout, a switch of the stack, or, for None, the
+    best layout of a search."""
     if change is None:
         return "search"
     return "layout" if change.switch is None else "switch"

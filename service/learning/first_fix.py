@@ -73,8 +73,8 @@ def first_fix(
 
 
 def _fix_for_reservations(reservations: Sequence[Reservation]) -> str:
-    """Returns the first thing to do where settings of the launch were not understood: say them
-    otherwise."""
+    """Returns the advice to write the settings of the launch that were not understood in another
+    way. A reservation is such a setting."""
     first = reservations[0]
     num_others = len(reservations) - 1
     more = f", and {num_others} more that `reservations` names" if num_others else ""
@@ -90,7 +90,8 @@ def _fix_for_failure(
     remedies: Sequence[Remedy],
     log: LogExplained | None,
 ) -> str:
-    """Returns the first thing to do about a run that died."""
+    """Returns the advice about a run that died: the cheapest change that fits, or the cause to look
+    at."""
     if failure.kind == "not_of_the_layout":
         where = "the error itself" if failure.error_line else "the last lines of its log"
         words = f"Start with {where}: {failure.summary}."
@@ -116,8 +117,9 @@ def _fix_for_failure(
 
 
 def _cheapest_fix(safe: Sequence[Remedy]) -> str:
-    """Returns the single change that costs least or, where none does it, the best layout of a
-    search."""
+    """Returns the advice to make the single change with the shortest step, or to run the best
+    layout of a search if there is no single change. `safe` has the remedies that surely fit, the
+    shortest step first."""
     single = [remedy for remedy in safe if remedy.change is not None]
     if not single:
         return f"{_imperative(safe[0])}{_fit_words(safe[0])}"
@@ -129,8 +131,8 @@ def _cheapest_fix(safe: Sequence[Remedy]) -> str:
 
 
 def _fix_for_unlikely_failure(summary: str, remedies: Sequence[Remedy]) -> str:
-    """Returns the first thing to do about a run that should have fitted: look for another cause,
-    and only then change the layout."""
+    """Returns the advice about a run that ran out of memory though it should have fitted: to look
+    for another cause first, and only then to change the layout."""
     fix = f"{_capitalised(summary)}."
     for remedy in remedies[:1]:
         fix += f" If there is none: {_imperative(remedy)}{_fit_words(remedy)}."
@@ -138,7 +140,8 @@ def _fix_for_unlikely_failure(summary: str, remedies: Sequence[Remedy]) -> str:
 
 
 def _fit_words(remedy: Remedy) -> str:
-    """Returns words that say that a remedy fits, and what it costs."""
+    """Returns words such as ": it then fits with a probability of 97%, and a step takes 4%
+    longer"."""
     words = f": it then fits with a probability of {percent(remedy.fit_probability)}"
     if remedy.gain is None or abs(remedy.gain) < LEAST_GAIN:
         return words
@@ -147,8 +150,8 @@ def _fit_words(remedy: Remedy) -> str:
 
 
 def _fix_for_illegal_layout(check: LayoutCheck) -> str:
-    """Returns the first thing to do about a run that trained with a layout that its framework
-    should refuse."""
+    """Returns the advice to check the description of a run that trained, though its framework
+    should refuse its layout."""
     rule = check.broken_rules[0]
     return (
         f"Check the description of the run: it trained, though its layout breaks"
@@ -162,8 +165,8 @@ def _fix_for_speed(
     remedies: Sequence[Remedy],
     log: LogExplained | None,
 ) -> str:
-    """Returns the first thing to do about a run that trains: about the fault that its log shows
-    where it is slower than predicted, and else what promises most, if anything does."""
+    """Returns the advice about a run that trains. If the run is slow and its log shows a fault, the
+    fault comes first; else what promises the most steps an hour."""
     candidates = [
         *_gap_fixes(speed, gap),
         *_layout_fixes(speed, _worthwhile_remedies(remedies)),
@@ -185,7 +188,8 @@ def _fix_for_speed(
 def _faults_in_log(
     log: LogExplained | None, only: Sequence[ObservationCode] = _FAULTS
 ) -> list[str]:
-    """Returns sentences on the faults that a log shows, the likeliest cause first."""
+    """Returns sentences on the faults that a log shows, the likeliest cause first. `only` are the
+    kinds of fault to look for."""
     observations = log.observations if log else []
     faults = [
         observation for code in only for observation in observations if observation.code == code
@@ -194,6 +198,7 @@ def _faults_in_log(
 
 
 def _gap_fixes(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix]:
+    """Yields the advice to look for the cause of a gap, if the run is slower than predicted."""
     if gap is None or gap.gap_s <= 0 or speed.slower_by is None:
         return
     words = f"Find out why it is {speed.slower_by:.0%} slower than predicted{_cause(gap)}"
@@ -211,7 +216,8 @@ def _gap_fixes(speed: SpeedExplained, gap: GapExplained | None) -> Iterator[_Fix
 
 
 def _cause(gap: GapExplained) -> str:
-    """Returns the most likely cause of a gap, in words that follow the statement of the gap."""
+    """Returns the most likely cause of a gap, in words that complete a sentence about the gap, such
+    as ", most likely in exposed communication (probability 70%)"."""
     if gap.term is None or gap.probability is None:
         return f": {gap.summary}"
     term = TIME_TERMS[gap.term]
@@ -225,8 +231,8 @@ def _cause(gap: GapExplained) -> str:
 
 
 def _worthwhile_remedies(remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Returns the remedies that surely fit. The best layout of a search, which changes much at
-    once, is left out where a single change gains much of what it does."""
+    """Returns the remedies that surely fit. The best layout of a search changes much at once, so it
+    is left out where a single change gains at least half as much."""
     safe = [remedy for remedy in remedies if remedy.is_safe and remedy.gain is not None]
     single = max((remedy.gain or 0.0 for remedy in safe if remedy.change is not None), default=0.0)
     return [
@@ -237,6 +243,7 @@ def _worthwhile_remedies(remedies: Sequence[Remedy]) -> list[Remedy]:
 
 
 def _layout_fixes(speed: SpeedExplained, safe: Sequence[Remedy]) -> Iterator[_Fix]:
+    """Yields the advice to make each of these changes, with the time that it saves."""
     for remedy in safe:
         gain = remedy.gain or 0.0
         step_time_s = speed.measured_step_time_s or speed.predicted_step_time_s
@@ -249,6 +256,8 @@ def _layout_fixes(speed: SpeedExplained, safe: Sequence[Remedy]) -> Iterator[_Fi
 
 
 def _log_fixes(observations: Sequence[Observation]) -> Iterator[_Fix]:
+    """Yields the advice on each observation in the log that costs a noticeable share of the time. A
+    share `cost` of the time that is lost is a gain of cost / (1 - cost) in steps an hour."""
     for observation in observations:
         if observation.cost is not None and observation.cost >= LEAST_GAIN:
             gain = observation.cost / (1 - observation.cost)
@@ -256,12 +265,13 @@ def _log_fixes(observations: Sequence[Observation]) -> Iterator[_Fix]:
 
 
 def saved_seconds(step_time_s: float, gain: float) -> float:
-    """Returns the seconds by which a step of this length becomes shorter with a gain."""
+    """Returns the seconds that a step becomes shorter with this gain in steps an hour, as a
+    share."""
     return step_time_s * (1 - 1 / (1 + gain))
 
 
 def _imperative(remedy: Remedy) -> str:
-    """Returns a remedy as the beginning of a sentence."""
+    """Returns a remedy as the beginning of a sentence, such as "Change tp from 8 to 4"."""
     if remedy.change is None:
         return f"Run {remedy.words}"
     if remedy.change.switch is not None:

@@ -16,7 +16,7 @@ from service.store import Rows
 
 @dataclass(frozen=True, slots=True)
 class DescribedRun:
-    """A run as its launch describes it."""
+    """A run as the launch that started it describes it."""
 
     members: Mapping[str, Any]
     """The members of a report that describe it, beside those of the request."""
@@ -27,7 +27,8 @@ class DescribedRun:
 
 
 def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
-    """Raises Invalid or Refused where the launch cannot be read."""
+    """Returns the run that a launch describes. Raises Invalid or Refused where the launch cannot be
+    read."""
     launched = launched_question(Resolver(rows), run.launch, run)
     other_members = {name: getattr(run, name) for name in run.model_fields_set - _OF_LAUNCH}
     question = {name: getattr(launched.question, name) for name in Question.model_fields}

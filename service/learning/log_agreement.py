@@ -70,8 +70,9 @@ _FIELDS: dict[Fact, str] = {
 def require_same_run(
     contents: LogContents, subject: AnsweredLayout, resolved: ResolvedQuestion, *, linked: bool
 ) -> None:
-    """Refuses a log that is of another run than the request says, or than it is linked to. Raises
-    Invalid."""
+    """Compares a log with the run that the request describes or is linked to: framework, chip,
+    arguments, batch, tokens and the facts that the log states. Raises Invalid at the first
+    contradiction. `linked` says that the request names an earlier answer."""
     problem = resolved.problem
     if contents.framework is not None:
         _require_framework(problem, contents.framework)
@@ -90,8 +91,8 @@ def require_same_run(
 def _require_stated_facts(
     statements: Sequence[Statement], resolved: ResolvedQuestion, layout: Layout, *, linked: bool
 ) -> None:
-    """Refuse a log of which no statement of a fact agrees with the request. Some agree and some do
-    not where a log has several runs, or a model several towers."""
+    """Raises Invalid if, for some fact, no statement of the log agrees with the request. One that
+    agrees is enough, because a log may have several runs, and a model several towers."""
     by_fact: dict[Fact, list[Statement]] = {}
     for statement in statements:
         by_fact.setdefault(statement.fact, []).append(statement)
@@ -115,14 +116,13 @@ def _require_stated_facts(
 
 @dataclass(frozen=True, slots=True)
 class _KnownFacts:
-    """Facts of a run from a request, to be held against the statements of a log."""
+    """What the request says of a run, to be compared with the facts that a log states."""
 
     resolved: ResolvedQuestion
     layout: Layout
 
     def allows(self, statement: Statement) -> bool:
-        """Returns whether a statement may be of this run. A fact that the request leaves open
-        allows any statement."""
+        """Returns whether a statement of the log may be true of this run."""
         fact, value = statement.fact, statement.value
         if fact == "parameters":
             return self._is_the_model(value, statement.rounding)
@@ -137,7 +137,8 @@ class _KnownFacts:
         return value in self._values(fact)
 
     def field(self, statement: Statement) -> str:
-        """Returns the field of the request that a statement contradicts."""
+        """Returns the field of the request that a statement contradicts. Far fewer trained
+        parameters than the model has mean adapters, so that the field is then `workload.lora`."""
         if statement.fact == "trainable_parameters":
             adapters = self.resolved.problem.workload.lora is not None
             if adapters or statement.value < min(self._totals()) / 2:
@@ -145,7 +146,7 @@ class _KnownFacts:
         return _FIELDS[statement.fact]
 
     def shown(self, fact: Fact) -> str:
-        """Returns the request's fact in the words of an error."""
+        """Returns what the request says of a fact, in words such as "layout.tp = 8"."""
         if fact == "adapter_parameters":
             return "no workload.lora, and so trains all parameters"
         if fact == "step_tokens":
@@ -159,6 +160,8 @@ class _KnownFacts:
         return f"{_FIELDS[fact]} = {value:,}"
 
     def _values(self, fact: Fact) -> set[int]:
+        """Returns the values that a statement of this fact may have. There are several where
+        frameworks count differently, as devices or chips, with or without context parallelism."""
         problem, layout = self.resolved.problem, self.layout
         devices = problem.cluster.num_devices
         layers = problem.architecture.num_layers
@@ -181,27 +184,29 @@ class _KnownFacts:
 
     @property
     def _has_other_towers(self) -> bool:
-        """Returns whether the run has parameters beside those of the model that the request
-        describes."""
+        """Returns whether the model that ran has parts that the request's does not, such as a
+        vision tower of which only the text tower is described."""
         return self.resolved.used.architecture.text_tower
 
     def _totals(self) -> list[int]:
-        """Returns the parameters of the model, with and without its encoder and its multi-token
-        prediction, which frameworks count or do not."""
+        """Returns counts of all parameters of the model: with and without its encoder, and with and
+        without its multi-token prediction, because frameworks differ in that."""
         count = self.resolved.problem.architecture.parameters
         return [
             count.total + mtp + encoder for mtp in {0, count.mtp} for encoder in {0, count.encoder}
         ]
 
     def _is_the_model(self, value: float, rounding: float) -> bool:
+        """Returns whether a count of parameters may be of this model. `rounding` is how far off
+        digits that were cut may make it. With other towers any larger count may be."""
         if self._has_other_towers and value > min(self._totals()):
             return True
         return any(abs(value - total) <= _SAME_MODEL * total + rounding for total in self._totals())
 
     def _is_the_model_in_shards(self, value: float) -> bool:
-        """Returns whether shards that sum to so many parameters may be of this model. Any sum may
-        be where there are experts, because a rank counts only its own. The last stage of a pipeline
-        has a copy of a tied embedding."""
+        """Returns whether parameters summed over shards may be of this model. With experts any sum
+        may be, because a rank counts only its own. The last pipeline stage may count a tied
+        embedding again."""
         architecture = self.resolved.problem.architecture
         if architecture.is_moe or self._has_other_towers:
             return True
@@ -211,9 +216,9 @@ class _KnownFacts:
         return low * (1 - _SAME_SHARDS) <= value <= high * (1 + _SAME_SHARDS)
 
     def _are_trained(self, value: float) -> bool:
-        """Returns whether so many parameters may be trained. Where FSDP1 has sharded the model, the
-        Trainer counts the shard of one rank. Where all is trained but a part is frozen, it counts
-        less."""
+        """Returns whether this count of trainable parameters may be of this run. The Trainer of
+        Transformers counts one rank's shard where FSDP1 has sharded the model, and leaves out
+        frozen parts."""
         problem = self.resolved.problem
         total = min(self._totals())
         if problem.workload.trained is not None:
@@ -232,8 +237,8 @@ def _number(value: float) -> int | float:
 
 
 def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
-    """Refuse steps whose printed FLOPs are those of another model. FLOPs of adapters, of frozen
-    layers, of references and of encoders are counted in too many ways to tell."""
+    """Raises Invalid if the FLOPs that the log prints for a token are those of another model. FLOPs
+    of adapters, frozen layers, references and encoders are counted in too many ways to compare."""
     problem = resolved.problem
     workload = problem.workload
     if (
@@ -264,7 +269,8 @@ def _require_flops(resolved: ResolvedQuestion, reading: logs.Reading) -> None:
 def _require_agreement(
     problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str], *, linked: bool
 ) -> None:
-    """Refuse a log that says something else than what it is linked to, or than the request."""
+    """Raises Invalid if an argument that the log prints contradicts the request, or the answer that
+    it is linked to. The error says how to make them agree."""
     for part, name, logged_value, answered in _compared_values(problem, subject, arguments):
         if logged_value == answered:
             continue
@@ -284,8 +290,8 @@ def _require_agreement(
 def _compared_values(
     problem: Problem, subject: AnsweredLayout, arguments: Mapping[str, str]
 ) -> Iterator[tuple[str, str, object, object]]:
-    """Yields a part of the question, the name of a value, and the value in the log and in the
-    answer, for each value that both have."""
+    """Yields (part, name, value in the log, value in the answer) for each value that both have,
+    such as ("layout", "tp", 8, 4)."""
     logged = megatron_arguments.stated_values(arguments)
     model = model_values(problem.architecture)
     logged_model = {**logged["model"], **logged["model"].get("moe", {})}
@@ -302,6 +308,7 @@ def _compared_values(
     degrees = logged["layout"]
     if "zero_stage" in degrees:
         ranks = degrees["dp_shard"] * degrees["dp_replicate"]
+        # On a single data-parallel rank there is nothing to shard, so that the stage means nothing.
         if ranks > 1:
             yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
         chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]
@@ -309,8 +316,8 @@ def _compared_values(
 
 
 def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked: bool) -> None:
-    """Refuse a log that names accelerators, and none that is the cluster's. A chip that is not of
-    the catalogue may print any name."""
+    """Raises Invalid if the log names accelerators, and none of them is the cluster's chip. A chip
+    that the request describes itself may print any name."""
     shipped = {chip.id: chip for chip in catalogue.chips().values()}
     chip = problem.cluster.chip.id
     if chip not in shipped or not devices:
@@ -328,12 +335,15 @@ def _require_chip(problem: Problem, devices: Sequence[PrintedDevice], *, linked:
 
 
 def _require_framework(problem: Problem, framework: str) -> None:
+    """Raises Invalid if the stack of the run cannot have printed a log of this framework."""
     if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
         rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
         raise Invalid("log", framework, rule)
 
 
 def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
+    """Raises Invalid if the log's steps have another number of sequences than the request. None
+    means that the log does not say it."""
     requested = subject.question.workload.global_batch
     if global_batch not in (None, requested):
         rule = (
@@ -344,7 +354,8 @@ def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
 
 
 def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
-    """Refuse steps whose time and rate make another number of tokens a device than the request."""
+    """Raises Invalid if the log's step time and rate make another number of tokens a device than
+    the request. The error names the number of devices that would fit, if there is a whole one."""
     devices, tokens = problem.cluster.num_devices, problem.workload.tokens
     expected = tokens / devices
     if device_tokens is None or abs(device_tokens / expected - 1) <= _MAX_ROUNDING:

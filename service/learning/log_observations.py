@@ -68,7 +68,8 @@ _SYMPTOMS: dict[SymptomKind, str] = {
 
 
 def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplained | None:
-    """Returns the facts that were read off the log of a run; None where there is none."""
+    """Returns the speed that was read off the log of a run, and observations on it; None where
+    there is no log. The fields of the speed are None where the log has no step."""
     if run.trouble is None or run.logged is None:
         return None
     reading = run.logged.reading
@@ -103,6 +104,8 @@ def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplai
 
 
 def _step_observations(reading: Reading) -> Iterator[Observation]:
+    """Yields observations on the steps: changes of speed, unsteadiness, steps left out, restarts,
+    and whether they are few or unreadable."""
     yield from _speed_changes(reading)
     spread = (reading.high - reading.low) / reading.value
     if spread > _UNSTEADY and len(reading.regimes) == 1:
@@ -137,8 +140,8 @@ def _step_observations(reading: Reading) -> Iterator[Observation]:
 
 
 def _speed_changes(reading: Reading) -> Iterator[Observation]:
-    """Yields an observation where the speed changed for good, with the share of the time of the
-    steps used that this cost."""
+    """Yields an observation if the speed changed for good. Its cost is the share of the time that
+    would have been saved at the best speed throughout."""
     regimes = reading.regimes
     if len(regimes) == 1:
         return
@@ -159,6 +162,8 @@ def _speed_changes(reading: Reading) -> Iterator[Observation]:
 
 
 def _memory_observations(run: ExplainedRun, prediction: Prediction | None) -> Iterator[Observation]:
+    """Yields observations on the measured peak of memory: far from the predicted one, near the
+    limit, or with much to spare."""
     memory = run.report.memory
     if memory is None or prediction is None:
         return
@@ -194,7 +199,8 @@ def _memory_observations(run: ExplainedRun, prediction: Prediction | None) -> It
 
 
 def _allocator_observations(message: AllocatorMessage | None) -> Iterator[Observation]:
-    """Yields the allocator's message of when it ran out of memory."""
+    """Yields observations on the message that PyTorch's allocator printed when it ran out of
+    memory; none without a message."""
     if message is None:
         return
     if message.others_gib > _MUCH_GIB:
@@ -222,6 +228,8 @@ def _allocator_observations(message: AllocatorMessage | None) -> Iterator[Observ
 
 
 def _symptom_observations(symptoms: Sequence[Symptom], problem: Problem) -> Iterator[Observation]:
+    """Yields an observation for each kind of line that tells of trouble. Sockets are no trouble on
+    a cluster without a network between nodes."""
     has_network = bool(problem.cluster.scale_out_mask.any())
     for symptom in symptoms:
         if symptom.kind == "sockets" and not has_network:
@@ -234,5 +242,7 @@ def _symptom_observations(symptoms: Sequence[Symptom], problem: Problem) -> Iter
 
 
 def _switch_observations(run: ExplainedRun) -> Iterator[Observation]:
+    """Yields an observation for each switch of the stack that the log shows otherwise than the
+    answer that it is linked to."""
     for difference in run.logged.stack_differences if run.logged else ():
         yield Observation(code="other_switches", message=difference)

@@ -20,8 +20,9 @@ class LogTexts:
     async def contents(
         self, submission: LogSubmission, is_disconnected: IsDisconnected
     ) -> LogContents:
-        """Returns the contents of a log, once it is the tenant's turn if it is long. Raises Invalid
-        for a log without a step to use, unless the run failed before."""
+        """Returns what a log says. A long log is read in the process for texts, once it is the
+        tenant's turn. Raises Invalid for a log without a usable step, unless the run failed before
+        its first one."""
         global_batch = await run_sync(requested_global_batch, self._store, submission)
         found = await self._texts.read(
             is_disconnected,

@@ -41,7 +41,7 @@ _FEW_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """A run as its log and the request beside it tell of it."""
+    """A run as its log describes it, together with the request beside the log."""
 
     report: ReportSubmission
     reading: logs.Reading | None
@@ -60,12 +60,13 @@ class LoggedRun:
 
     @property
     def notes(self) -> list[str]:
+        """Returns all notes on the log that the answer shows."""
         return [*self.doubts, *self.stack_differences, *self.cut_lines]
 
 
 def read_logged_run(store: Store, submission: LogSubmission, contents: LogContents) -> LoggedRun:
-    """Returns the run whose log has these contents. Raises Invalid for a log of another run than
-    the request describes."""
+    """Returns the run whose log has these contents, with notes on what is doubtful about it. Raises
+    Invalid if the log is of another run than the request describes."""
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
     settled = [name for name in _LOGGED_PARTS if name in logged]
@@ -102,7 +103,8 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
 
 
 def requested_global_batch(store: Store, submission: LogSubmission) -> int | None:
-    """Returns the sequences of a step, if the request gives or links to them."""
+    """Returns the sequences of a step that the request gives, or that the answer it is linked to
+    has; None where neither says it."""
     if submission.workload is not None:
         return submission.workload.global_batch
     if not submission.is_linked:
@@ -112,8 +114,9 @@ def requested_global_batch(store: Store, submission: LogSubmission) -> int | Non
 
 
 def _logged_question(submission: LogSubmission, arguments: Mapping[str, str]) -> Mapping[str, Any]:
-    """Returns the parts of the question that the log's arguments give, and `num_chips`. Arguments
-    that say too little matter only where the request does not say it either."""
+    """Returns the parts of the question that the log's arguments give, and `num_chips`. Raises
+    Invalid where arguments say too little, but only for parts that the request leaves to the
+    log."""
     if not arguments:
         return {}
     settled = [
@@ -135,7 +138,8 @@ class _Date:
 
 
 def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: datetime) -> _Date:
-    """Returns the date that the request gives, or else that of the log, unless it is impossible."""
+    """Returns the date that the request gives, or else the one that the log prints. An impossible
+    date is ignored with a note. A date without a zone counts as UTC."""
     if submission.measured_at is not None:
         return _Date(submission.measured_at, "request")
     printed = None if reading is None else reading.timestamp
@@ -150,8 +154,8 @@ def _date_of_run(submission: LogSubmission, reading: logs.Reading | None, now: d
 
 
 def require_run(submission: LogSubmission, contents: LogContents) -> None:
-    """Raises the refusal of a log without a step to use, unless it is of a run that failed
-    before."""
+    """Raises the refusal of a log that has no usable step, with hints added to it. A run that
+    failed before its first step is not refused."""
     refusal = contents.refusal
     if refusal is None:
         return
@@ -173,7 +177,8 @@ def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
 
 
 def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the end of the run, as the log shows it or else as the request says."""
+    """Returns the outcome of the run. What the log shows goes before what the request says; raises
+    Invalid where the two contradict each other."""
     if contents.reading is None:
         shows_out_of_memory = contents.tells_out_of_memory
     else:
@@ -188,7 +193,8 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
 
 
 def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the end of a run of which no device ran out of memory."""
+    """Returns the outcome of a run on which no device ran out of memory; a host may have. Raises
+    Invalid where the request contradicts the log."""
     if not contents.ends_killed_by_host:
         return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome in ("ok", "out_of_memory"):
@@ -204,7 +210,8 @@ def _outcome_without_device(submission: LogSubmission, contents: LogContents) ->
 def _report(
     submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
 ) -> ReportSubmission:
-    """Returns the log as a report. Raises Invalid for what the log says and no report may."""
+    """Returns the log as a report, measured at `at`. `logged` has the parts of the question that
+    its arguments give. Raises Invalid for a value in the log that a report must not have."""
     report = _report_json(submission, logged, contents, at)
     if at is not None:
         report["measured_at"] = at
@@ -218,8 +225,8 @@ def _report(
 def _report_json(
     submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
 ) -> dict[str, Any]:
-    """Returns the members of the report, without its date. What the request says goes before what
-    the log says."""
+    """Returns the members of the report, without its date. Where both say something, the request
+    goes before the log."""
     report = submission.model_dump(
         mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
     )
@@ -242,11 +249,13 @@ def _report_json(
 def _stack_differences(
     problem: Problem, arguments: Mapping[str, str], *, linked: bool
 ) -> Iterator[str]:
-    """Notes on switches of the stack that the log shows otherwise than what it is linked to."""
+    """Yields notes on switches of the stack that the log shows otherwise than the answer that it is
+    linked to."""
     if not linked:
         return
     for name, value in megatron_arguments.stack_fields(arguments).items():
         predicted = getattr(problem.stack, name)
+        # Sequence parallelism is a field of the layout too, where it is compared.
         if as_tuples(value) != predicted and name != "sequence_parallel":
             yield f"it ran with stack.{name} = {value} where what it is linked to has {predicted}"
 
@@ -254,13 +263,14 @@ def _stack_differences(
 def _sources_without_steps(
     reading: logs.Reading | None, logged: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a note on what was read off a log that has no step, and so no `reading`."""
+    """Yields a note on the parts of the question that a log without a usable step still gives."""
     if reading is None and logged:
         parts = ", ".join(sorted(logged))
         yield f"the log has no step to use; its arguments say what ran ({parts})"
 
 
 def _cut_line_notes(contents: LogContents) -> Iterator[str]:
+    """Yields a note on lines that were too long to be read whole, if there are any."""
     if contents.cut_lines:
         lines = "1 line is" if contents.cut_lines == 1 else f"{contents.cut_lines} lines are"
         yield (
@@ -270,6 +280,7 @@ def _cut_line_notes(contents: LogContents) -> Iterator[str]:
 
 
 def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
+    """Yields advice if the log shows that a host, and not a device, ran out of memory."""
     if contents.ends_killed_by_host:
         yield (
             "the run was killed because the memory of a host was full, not that of a device: look"
@@ -281,7 +292,8 @@ def _killed_by_host_notes(contents: LogContents) -> Iterator[str]:
 def _device_memory_notes(
     printed: logs.Reading | None, reading: logs.Reading | None
 ) -> Iterator[str]:
-    """Yields a note on memory that was worked out from the share of a device that is printed."""
+    """Yields a note on memory that was computed from a printed share of the device. `printed` is
+    the reading as it was printed, `reading` the one with memory in GiB."""
     if printed is not None and reading is not None and printed.used_share is not None:
         yield (
             f"the log prints that {printed.used_share:.1%} of the device's memory were in use,"
@@ -290,8 +302,8 @@ def _device_memory_notes(
 
 
 def _with_device_memory(reading: logs.Reading, problem: Problem) -> logs.Reading:
-    """Returns a reading with its memory in GiB, where the log prints the share of a device
-    alone."""
+    """Returns the reading with its memory in GiB, where the log prints only the share of the
+    device's memory in use."""
     if reading.used_share is None:
         return reading
     used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
@@ -299,13 +311,14 @@ def _with_device_memory(reading: logs.Reading, problem: Problem) -> logs.Reading
 
 
 def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
-    """Notes on why the step time may not be that of the run."""
+    """Returns notes on why the step time may not be that of the whole run."""
     if reading is None:
         return []
     return [*_speed_change_notes(reading), *_few_steps_notes(reading)]
 
 
 def _speed_change_notes(reading: logs.Reading) -> Iterator[str]:
+    """Yields a note if the speed changed for good, since the report has a single one."""
     if len(reading.regimes) > 1:
         levels = ", ".join(
             f"{regime.value:.4g} from step {regime.first_step}" for regime in reading.regimes
@@ -317,6 +330,7 @@ def _speed_change_notes(reading: logs.Reading) -> Iterator[str]:
 
 
 def _few_steps_notes(reading: logs.Reading) -> Iterator[str]:
+    """Yields a note if the step time rests on few steps, or on less than half of those found."""
     if reading.steps_used >= _FEW_STEPS and 2 * reading.steps_used >= reading.steps_found:
         return
     why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"
@@ -330,9 +344,9 @@ def _few_steps_notes(reading: logs.Reading) -> Iterator[str]:
 def _stack_with_logged_switches(
     stack: str | Mapping[str, Any], switches: Mapping[str, Any], at: datetime | None
 ) -> str | Mapping[str, Any]:
-    """Returns the stack of the request with the switches that the log shows, where the request does
-    not set them and they are not those that the stack has anyway, today and at the date of the
-    run."""
+    """Returns the stack of the request with the switches that the log shows. A switch is left out
+    where the request sets it, or where the stack has that value anyway, both today and at the date
+    of the run."""
     request_fields = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # an unknown stack is refused when it is resolved
         today = catalogue.stack(request_fields["name"])

@@ -8,6 +8,6 @@ _SIZE = re.compile(r"-(?:\d+x)?\d+(?:\.\d+)?[bmt](?:-.*)?$", re.IGNORECASE)
 
 
 def family_of(architecture: str) -> str:
-    """`llama-3.1` of `llama-3.1-405b`, `qwen3` of `qwen3-235b-a22b`; a name without a size is a
-    family of its own."""
+    """Returns a model's name up to its size: `llama-3.1` for `llama-3.1-405b`, `qwen3` for
+    `qwen3-235b-a22b`. A name without a size is returned whole."""
     return _SIZE.sub("", architecture) or architecture

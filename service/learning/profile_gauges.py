@@ -49,8 +49,8 @@ class ProfileGauges:
         self._last: list[Metric] = []
 
     async def families(self, database: str) -> list[Metric]:
-        """Returns the gauges, beside a database in this state: those of the last time where they
-        are not read in time, and none where it does not answer."""
+        """Returns the gauges. `database` is the state of the database: if it does not answer, only
+        that is returned. Gauges that are not read in time have the values of the last scrape."""
         up = DATABASE_UP.family({(): int(database == "ok")})
         if database == SILENT:
             return [up]
@@ -66,6 +66,8 @@ class ProfileGauges:
         self._thread.shutdown(wait=False)
 
     def _read(self, database: str) -> list[Metric]:
+        """Returns the gauges that are read from the database; none if it stops answering
+        meanwhile."""
         try:
             schema = SCHEMA.family({(self._store.revision(), database): 1})
             with self._store.reading() as rows:
@@ -75,6 +77,7 @@ class ProfileGauges:
             return []
 
     def _profile_families(self) -> Iterator[Metric]:
+        """Yields the gauges of the active versions, of tenants' own versions, and of drift."""
         with self._store.reading() as rows:
             versions = {row.id: row.active_version for row in rows.profiles.shared()}
             own = rows.profiles.count_own_in_use()
@@ -93,7 +96,8 @@ class ProfileGauges:
             )
 
     def _last_changes(self, profile_id: str) -> list[float]:
-        """Returns the last change of each kind of run that has changed."""
+        """Returns the last change of level of each kind of run that has changed, as a share by
+        which steps became slower. Kept for _DRIFT_KEPT_S."""
         if profile_id not in self._changes:
             drift = self._drift.answer(profile_id, DriftQuery(limit=_DRIFT_REPORTS))
             changes = [series["changes"] for series in drift["series"]]

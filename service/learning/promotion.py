@@ -26,8 +26,9 @@ _SOURCES = 200  # those that reported last
 def compare_on_published_runs(
     store: Store, before: Profile, after: Profile
 ) -> ProfileComparison | None:
-    """Returns errors of two profiles on a few published runs of each chip and stack, which show
-    what a calibration does to everybody else's machines. None where there are no published runs."""
+    """Returns the errors of two profiles on a few published runs of each chip and stack. They show
+    what a calibration on some machines does to all others. None where there are no published
+    runs."""
     sample = published_sample(store, after.software_year)
     if not sample.runs:
         return None
@@ -52,8 +53,9 @@ def compare_on_published_runs(
 def compare_on_latest_runs(
     store: Store, profile_id: str, before: Profile, after: Profile
 ) -> ProfileComparison | None:
-    """Returns errors of two profiles on the last runs of each tenant or source. They show whether
-    the reports of one are learnt at the cost of another. None where nobody measured a step time."""
+    """Returns the errors of two profiles on the last runs of each tenant or source. They show
+    whether one source's reports are learnt at the cost of another's. None where no step time was
+    measured."""
     report_filter = ReportFilter(profile_id=profile_id, measured=True)
     with store.reading() as rows:
         reports = rows.reports.last_of_each_source(report_filter, _RUNS_OF_A_SOURCE, _SOURCES)
@@ -82,14 +84,14 @@ def judge(
     is_agreed: bool = True,
     is_own: bool = False,
 ) -> Promotion:
-    """Returns whether the calibration's version is activated, with the reason.
+    """Decides whether the calibration's version is activated, and returns that with the reason.
 
     `published` and `latest_by_source` are the errors of compare_on_published_runs and
     compare_on_latest_runs, which may not grow; the reason names no source. `requested`: the caller
     wants the version active at once, whatever the policy's mode. `is_agreed`: several tenants
     measured alike what was learnt, or it came without a key. `is_own`: the version is for the
-    tenant alone that measured all of it, so that too few runs to hold any out may move it as far as
-    what is known of other fleets lets them (models.calibration.fleet_effects).
+    tenant alone that measured all of it. Too few runs to hold any out may then move it as far as
+    fleets are known to differ (models.calibration.fleet_effects).
     """
     outliers = len(calibration.outliers)
     if 2 * outliers > calibration.observations:
@@ -142,8 +144,8 @@ def judge(
 
 
 def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: bool) -> Promotion:
-    """Returns whether a version for one tenant is activated that rests on too few runs to hold any
-    out."""
+    """Decides on a tenant's own version that was learnt from too few runs to hold any out. It is
+    judged by its error on the runs that it has learnt."""
     candidates = {
         "step times": (calibration.error_before, calibration.error_after),
         "peaks of memory": (calibration.memory_error_before, calibration.memory_error_after),
@@ -173,8 +175,8 @@ def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: 
 
 
 def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str | None:
-    """Returns the first source whose error grows by more than the margin, in words that do not name
-    it."""
+    """Returns words on the first source whose error grows by more than the margin, without its
+    name; None where no error grows."""
     if latest is None:
         return None
     for runs, before, after in latest.by_kind.values():
@@ -187,8 +189,8 @@ def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str
 
 
 def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) -> str | None:
-    """Returns the first of some errors, of all runs or of a kind of them, that grows by more than
-    the margin."""
+    """Returns words on the first error that grows by more than the margin, over all runs or over
+    one kind; None where none grows. `compared` has the errors by the quantity in words."""
     for quantity, held_out in compared.items():
         overall = len(held_out.measured), held_out.error_before, held_out.error_after
         by_kind = {f" of {kind}": errors for kind, errors in held_out.by_kind.items()}

@@ -26,7 +26,7 @@ _RUNS_OF_A_KIND = 6  # enough for a median, and few enough to predict them all i
 
 @dataclass(frozen=True, slots=True)
 class PublishedSample:
-    """The runs, and the problem of each."""
+    """Some published runs, and the problem of each in the same order."""
 
     runs: list[PublishedRun]
     problems: list[Problem]
@@ -60,6 +60,7 @@ def published_sample(store: Store, software_year: float) -> PublishedSample:
     lock=Lock(),
 )
 def _read_sample(rows: Rows, software_year: float) -> PublishedSample:
+    """Reads the sample from the database, and resolves the question of each run."""
     resolver = Resolver(rows)
     published = [read_stored(PublishedRun, document) for document in rows.evidence.all()]
     runs = _few_of_each_kind(published)
@@ -68,8 +69,8 @@ def _read_sample(rows: Rows, software_year: float) -> PublishedSample:
 
 
 def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """Return at most _RUNS_OF_A_KIND measured runs of each chip, stack and kind of model, spread
-    evenly over those of the kind in the order of their ids."""
+    """Return at most _RUNS_OF_A_KIND measured runs of each kind, which is a chip, a stack, and
+    whether the model is sparse. The runs are taken at equal strides, in the order of their ids."""
     runs = [run for run in published if run.step_time_s is not None]
     kinds = [(run.chip, run.stack.name, run.is_sparse) for run in runs]
     sizes = Counter(kinds)

@@ -44,10 +44,10 @@ _REPORTS_PER_ANSWER = 10  # of the limit that a request sets
 
 @dataclass(frozen=True, slots=True)
 class _StoredAnswer:
-    """An earlier answer whose question still means something to the models.
+    """An earlier answer whose question can still be resolved.
 
-    `predictions` are those of its layouts as they were answered; of a recommendation, of the
-    layouts that it ranked.
+    `predictions` are those of its layouts, as they were answered; for a recommendation, those of
+    its ranked layouts.
     """
 
     answer: Answer
@@ -58,6 +58,8 @@ class _StoredAnswer:
 
     @classmethod
     def of(cls, resolver: Resolver, answer: Answer) -> _StoredAnswer:
+        """Resolves the question of an answer again, with its layouts. Raises DomainError or
+        ValidationError where the catalogue or the schema no longer knows them."""
         document = answer.document
         question = {name: document["request"][name] for name in Question.model_fields}
         if answer.kind == "recommendations":
@@ -86,6 +88,9 @@ class Replays:
         self._store = store
 
     def replay(self, id_: str, version: int, request: ReplayRequest) -> dict[str, Any]:
+        """Predicts the newest answers again under a version of the profile, and compares its error
+        on reports with the active version's. Answers whose question can no longer be resolved are
+        listed apart."""
         with self._store.reading() as rows:
             replayed = profile_version(rows, id_, version)
             active = profile_version(rows, id_, None)
@@ -124,8 +129,8 @@ def _change_rank(answer: Replayed) -> tuple[bool, float]:
 
 
 def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAnswer], list[str]]:
-    """Returns the newest answers of each kind that still mean something to the models, and the
-    locations of those that do not."""
+    """Returns the newest answers of each kind, and the locations of those whose question can no
+    longer be resolved."""
     resolver = Resolver(rows)
     span = request.limit, request.since, request.until
     newest = [
@@ -143,12 +148,16 @@ def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAns
 
 
 def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
+    """Predicts the layouts of an answer again, and tells whether a recommendation would put another
+    of them first."""
     stored = answer.answer
     coefficients = profile.coefficients(answer.problem.scopes)
     predictions = predict(answer.problem, answer.layouts, coefficients)
     times = predictions.step_time_s
     fits = predictions.fits()
     fits_surely = _fits_surely(answer, predictions, profile)
+    # A recommendation would change if its first layout no longer fits surely enough, or if another
+    # that does is faster.
     another_first = not fits_surely[0] or (times[fits_surely] < times[0]).any()
     return Replayed(
         kind="recommendation" if answer.is_recommendation else "prediction",
@@ -170,8 +179,8 @@ def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
 
 
 def _fits_surely(answer: _StoredAnswer, predictions: Predictions, profile: Profile) -> Array:
-    """Returns a mask of the layouts that fit with the probability that the question demands, beside
-    the memory that it keeps free; shape (layouts,)."""
+    """Returns a mask of the layouts that fit with at least the probability that the question
+    demands, while keeping free the memory that it reserves; shape (layouts,)."""
     constraints = answer.constraints
     cluster = answer.problem.cluster
     uncertainty = MemoryUncertainty.of(answer.problem, profile, constraints.min_fit_probability)
@@ -181,7 +190,8 @@ def _fits_surely(answer: _StoredAnswer, predictions: Predictions, profile: Profi
 
 
 def _median_error(runs: Sequence[StoredRun], profile: Profile) -> float | None:
-    """Returns the median of |predicted / measured - 1| of step times under this profile."""
+    """Returns the median of |predicted / measured - 1| of step times under this profile; None
+    without runs."""
     if not runs:
         return None
     return float(np.median(np.abs(np.expm1(-log_residuals(runs, profile)))))

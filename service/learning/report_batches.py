@@ -51,8 +51,9 @@ class ReportBatches:
         self._worker = worker
 
     def prepare(self, batch: ReportBatch, checkpoint: Callable[[], None] = no_client) -> SaveRows:
-        """Returns the function that stores a batch. Comes by the checkpoint after every part of
-        it."""
+        """Returns the function that stores a batch. Raises Refused if all reports are refused, or
+        any of a batch that wants all or nothing. Calls `checkpoint` before each part, which may
+        raise."""
         outcomes = self._outcomes(batch.reports, checkpoint)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
@@ -66,6 +67,8 @@ class ReportBatches:
         return lambda rows: _save(rows, outcomes)
 
     def _outcomes(self, texts: Sequence[str], checkpoint: Callable[[], None]) -> list[Outcome]:
+        """Returns the outcome of each report. A large batch is predicted part by part in the
+        worker."""
         if len(texts) <= MAX_INLINE_REPORTS:
             return batch_outcomes(self._store, texts)
         parts: list[bytes] = []
@@ -83,8 +86,8 @@ def pickled_outcomes(store: Store, texts: Sequence[str], first_index: int) -> by
 
 
 def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> list[Outcome]:
-    """Returns the outcome of each report of a part of a batch, given as JSON texts. The first
-    report is the one at this index of the batch."""
+    """Returns the outcome of each report of a part of a batch, given as JSON texts. `first_index`
+    is the position in the batch of the part's first report, which errors name."""
     outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
     submissions: dict[int, ReportForm] = {}
@@ -108,13 +111,14 @@ def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> 
 
 
 def _form(report: Any) -> type[ReportSubmission] | type[LaunchedReport]:
+    """Returns the schema of a report: the one with a launch if it has a launch."""
     has_launch = isinstance(report, Mapping) and report.get("launch") is not None
     return LaunchedReport if has_launch else ReportSubmission
 
 
 def _violations(index: int, error: Exception, report: Any) -> list[FieldViolation]:
-    """Returns the violations of an error in the report at this index of the batch, with values as
-    the report has them."""
+    """Returns the fields of the report that an error is about, located in the batch, with the
+    values that were submitted. `index` is the report's position in the batch."""
     return [
         replace(
             violation,
@@ -126,7 +130,10 @@ def _violations(index: int, error: Exception, report: Any) -> list[FieldViolatio
 
 
 def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
+    """Stores the reports that were not refused, and returns the outcome of all in the order of the
+    batch."""
     stored = rows.reports.add(outcome[0] for outcome in outcomes if isinstance(outcome, tuple))
+    # Stored reports come in the order of the batch, without the refused ones.
     remaining = iter(stored)
     items = [
         _refused_item(index, outcome)
@@ -139,11 +146,13 @@ def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
 
 
 def _refused_item(index: int, violations: Sequence[FieldViolation]) -> BatchItem:
+    """Returns the outcome of a refused report, which the batch has at this index."""
     errors = [ItemError.model_validate(violation.entry()) for violation in violations]
     return BatchItem(index=index, errors=errors)
 
 
 def _stored_item(index: int, report: RowValues, flag: str | None) -> BatchItem:
+    """Returns the outcome of a stored report, which the batch has at this index."""
     return BatchItem(
         index=index,
         id=report["id"],

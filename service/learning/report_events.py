@@ -19,8 +19,8 @@ Encode = Callable[[str, dict[str, Any]], bytes]
 
 
 class ReportFeed:
-    """New reports, for streams. A topic is whose reports a caller sees; a place is the id of the
-    last report that was told."""
+    """New reports, for streams. A topic says whose reports a stream sees: all, or those of a
+    tenant. A place in it is the id of the last report that was sent."""
 
     def __init__(self, store: Store, encode: Encode) -> None:
         self._store, self._encode = store, encode
@@ -31,6 +31,7 @@ class ReportFeed:
         return _OF_ALL if store.sees_all else f"{_OF_TENANT}{store.tenant}"
 
     def marks(self, topics: Collection[str]) -> Mapping[str, Hashable]:
+        """Returns the id of the newest report of each topic: a stream has news where it changes."""
         marks = dict[str, Hashable]()
         for topic in topics:
             with self._of(topic).reading() as rows:
@@ -38,6 +39,7 @@ class ReportFeed:
         return marks
 
     def after(self, topic: str, place: str) -> EventBatch:
+        """Returns the next reports of a topic after the one with the id `place`, oldest first."""
         with self._of(topic).reading() as rows:
             # A report with an earlier id would otherwise become visible behind the place.
             rows.arrivals.wait_for_writers()
@@ -49,6 +51,7 @@ class ReportFeed:
         )
 
     def _of(self, topic: str) -> Store:
+        """Returns the store with the rows that a topic covers: all, or those of one tenant."""
         if topic == _OF_ALL:
             return self._store.of(None, sees_all=True)
         return self._store.of(topic.removeprefix(_OF_TENANT), sees_all=False)

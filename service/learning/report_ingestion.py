@@ -47,7 +47,7 @@ host's."""
 
 @dataclass(frozen=True, slots=True)
 class _ReportedRun:
-    """A submission, and the question and layout that its run is of."""
+    """A report, with the question and the layout that ran."""
 
     submission: ReportSubmission
     received: str
@@ -80,8 +80,8 @@ def ingest_reports(
 
 
 class _Ingestion:
-    """Takes in reports under the catalogue and the profile of one moment. Questions and layouts
-    that come again are worked out once.
+    """Takes in reports under the catalogue and the profile of one moment. Equal questions and
+    layouts are resolved and predicted once.
 
     Runs and outcomes are both kept by the position of their submission.
     """
@@ -99,8 +99,8 @@ class _Ingestion:
         submissions: Sequence[tuple[ReportForm, str]],
         outcomes: dict[int, RowValues | Refusal],
     ) -> dict[int, _ReportedRun]:
-        """Returns the runs of the submissions. Everything that is read from the store is read
-        here."""
+        """Returns the runs by the position of their submission, and adds refusals to `outcomes`.
+        All that is read from the store is read here."""
         runs: dict[int, _ReportedRun] = {}
         for i, (submission, received) in enumerate(submissions):
             with _refusal_as_outcome(outcomes, i):
@@ -110,8 +110,8 @@ class _Ingestion:
     def answer(
         self, runs: dict[int, _ReportedRun], outcomes: dict[int, RowValues | Refusal]
     ) -> None:
-        """Predict the runs and add the row of each to the outcomes. This takes long, so it needs no
-        transaction."""
+        """Predicts the runs, and adds the row or the refusal of each to `outcomes`. This takes
+        long, so it needs no transaction. Runs with an illegal layout are removed from `runs`."""
         for i in self._illegal_positions(runs):
             run = runs.pop(i)
             field = run.subject.field
@@ -128,6 +128,8 @@ class _Ingestion:
                 outcomes[i] = self._row(run)
 
     def _run(self, report: ReportForm, received: str) -> _ReportedRun:
+        """Returns a report with its question resolved and its layout completed by the stack. Raises
+        DomainError or ServiceError for what cannot be."""
         submission, subject = self._submission_and_subject(report)
         subject = with_software_age(subject, submission, self._profile.software_year)
         key = subject.question.model_dump_json()
@@ -148,8 +150,7 @@ class _Ingestion:
     def _submission_and_subject(
         self, report: ReportForm
     ) -> tuple[ReportSubmission, AnsweredLayout]:
-        """Returns the report as a submission without a launch, and the question and layout of its
-        run."""
+        """Returns the report without its launch, and the question and layout of its run."""
         if isinstance(report, ReportSubmission):
             return report, self._subject(report)
         described = described_run(self._rows, report)
@@ -160,6 +161,8 @@ class _Ingestion:
         )
 
     def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
+        """Returns the question and layout of a run. They are kept for reports that are linked to
+        one answer: those of a batch often are."""
         link = (*(getattr(submission, name) for name in LINKS), submission.rank, submission.choice)
         if link not in self._subjects or not any(link):
             self._subjects[link] = layout_of_report(self._rows, submission)
@@ -178,7 +181,8 @@ class _Ingestion:
         return illegal
 
     def _predict(self, runs: Mapping[int, _ReportedRun]) -> None:
-        """Predict each different layout of a question once, and those of one question together."""
+        """Predicts each different layout once, all layouts of a question together, and keeps the
+        predictions."""
         for positions in _positions_by_question(runs):
             first = runs[positions[0]]
             layouts = list(dict.fromkeys(runs[i].layout for i in positions))
@@ -190,6 +194,8 @@ class _Ingestion:
                 self._predictions[first.question_key, layout] = prediction
 
     def _row(self, run: _ReportedRun) -> RowValues:
+        """Returns the columns and the document of the report. Raises Invalid for measurements that
+        this layout cannot have made."""
         submission = run.submission
         prediction = self._predictions[run.question_key, run.layout]
         require_believable(submission, run.problem, prediction.layout)
@@ -220,6 +226,8 @@ class _Ingestion:
         }
 
     def _answer(self, run: _ReportedRun, prediction: Prediction) -> ReportAnswer:
+        """Returns the report as it is answered: what was measured beside the prediction, and the
+        basis of it."""
         submission = run.submission
         subject = run.subject
         speed = None
@@ -276,7 +284,8 @@ class _Ingestion:
         step_time_s: float | None,
         within_interval: bool | None,
     ) -> str | None:
-        """Returns a sentence about what the prediction did not foresee, if there is anything."""
+        """Returns a sentence on what the prediction did not foresee: memory that ran out, or a step
+        time outside the interval. None where neither happened."""
         if run.submission.outcome == "out_of_memory" and prediction.fits:
             needed = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
             return (
@@ -291,14 +300,14 @@ class _Ingestion:
 
 @cached_by_identity(_ATTRIBUTIONS, objects=2)
 def _attribution(problem: Problem, profile: Profile, layout: Layout) -> ResidualAttribution:
-    """Returns the part that all residuals of a layout share. It takes as long as all else that a
-    report is answered with."""
+    """Returns the explanation that all residuals of a layout share. It is kept, because it takes as
+    long as the rest of answering a report."""
     return ResidualAttribution(problem, layout, profile)
 
 
 @contextmanager
 def _refusal_as_outcome(outcomes: dict[int, RowValues | Refusal], i: int) -> Iterator[None]:
-    """Make a refusal within the block the outcome of this submission, and of no other."""
+    """Catches a refusal within the block and makes it the outcome of submission `i`."""
     try:
         yield
     except (DomainError, ServiceError) as refusal:
@@ -314,8 +323,8 @@ def software_age_years(at: datetime, software_year: float) -> float:
 def with_software_age(
     subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
-    """Returns the subject with software as old as the measurement. What a report is linked to has
-    its software already."""
+    """Returns the question with software as old as the measurement. A run that is linked to an
+    answer has the software of the answer."""
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age_years(submission.measured_at, software_year)
@@ -324,7 +333,7 @@ def with_software_age(
 
 
 def _positions_by_question(runs: Mapping[int, _ReportedRun]) -> list[list[int]]:
-    """Returns the positions of the runs, those of one question together."""
+    """Returns the positions of the runs, in one list for each question."""
     by_key: dict[str, list[int]] = {}
     for i, run in runs.items():
         by_key.setdefault(run.question_key, []).append(i)
@@ -332,13 +341,15 @@ def _positions_by_question(runs: Mapping[int, _ReportedRun]) -> list[list[int]]:
 
 
 def require_believable(submission: ReportSubmission, problem: Problem, layout: Layout) -> None:
-    """Refuse what no run of this layout can have measured."""
+    """Raises Invalid for a stage, an amount of memory or a date that no run of this layout can have
+    reported."""
     _require_existing_stage(submission, layout.pp)
     _require_possible_memory(submission, problem)
     _require_past(submission)
 
 
 def _require_existing_stage(submission: ReportSubmission, pp: int) -> None:
+    """Raises Invalid for a pipeline stage that the layout does not have."""
     for field, part in (("failure", submission.failure), ("memory", submission.memory)):
         if part is not None and part.stage is not None and part.stage >= pp:
             raise Invalid(
@@ -347,8 +358,8 @@ def _require_existing_stage(submission: ReportSubmission, pp: int) -> None:
 
 
 def _require_possible_memory(submission: ReportSubmission, problem: Problem) -> None:
-    """Refuse a run that fitted but took more memory than a device has, and one that failed but had
-    an absurd amount."""
+    """Raises Invalid if a run that fitted took more memory than a device has, or a run that failed
+    had more than _MOST_DEVICE_MEMORIES devices have."""
     chip = problem.cluster.chip
     device_gb = chip.memory_gb / chip.devices_per_chip
     if submission.memory is not None and submission.outcome in ("ok", "aborted"):
@@ -367,6 +378,8 @@ def _require_possible_memory(submission: ReportSubmission, problem: Problem) -> 
 
 
 def _require_past(submission: ReportSubmission) -> None:
+    """Raises Invalid for a date in the future, but for the difference that clocks and zones
+    make."""
     measured_at = submission.measured_at
     if measured_at is not None and measured_at > datetime.now(UTC) + _MAX_CLOCK_SKEW:
         raise Invalid("measured_at", measured_at.isoformat(), "lies in the future")

@@ -30,7 +30,7 @@ from service.store.arrivals import RowValues
 
 @dataclass(frozen=True, slots=True)
 class RequestedRun:
-    """A run as a request tells of it beside its log."""
+    """A run as the request that sends its log describes it."""
 
     submission: LogSubmission
     reservations: Sequence[Mapping[str, str]] = ()
@@ -63,6 +63,8 @@ class ReportLogs:
         return SentLog(run, contents, masked)
 
     def _requested_run(self, request: LogSubmission | LaunchedLog) -> RequestedRun:
+        """Returns the run that a request describes, itself or by a launch. Raises Invalid or
+        Refused where the launch cannot be read."""
         if isinstance(request, LogSubmission):
             return RequestedRun(request)
         with self._store.reading() as rows:
@@ -70,7 +72,8 @@ class ReportLogs:
         return RequestedRun(LogSubmission.model_validate(described.members), described.reservations)
 
     def prepare(self, log: SentLog, received: str) -> SaveRows:
-        """Returns what stores the report of a log. `received` is the request that brought it."""
+        """Returns the function that stores the report of a log. `received` is the text of the
+        request that brought the log."""
         submission = log.run.submission
         run = read_logged_run(self._store, submission, log.contents)
         row = self._ingest(run.report, _without_secrets(received, log.masked))
@@ -85,9 +88,10 @@ class ReportLogs:
         return lambda rows: _save(rows, row, answer)
 
     def _ingest(self, report: ReportSubmission, received: str) -> RowValues:
-        """Returns the row to store. A refused measurement is the fault of the log that it was read
-        from."""
+        """Returns the row to store, or raises its refusal. If a measurement is refused, the error
+        names the log, because the measurement was read from it."""
         (outcome,) = ingest_reports(self._store, [(report, received)])
+        # The request has no field for what was measured: it was read from the log.
         if isinstance(outcome, Invalid) and outcome.field.startswith("measured."):
             name = outcome.field.removeprefix("measured.")
             raise Invalid("log", outcome.value, f"says {name}, which {outcome.rule}")
@@ -97,13 +101,16 @@ class ReportLogs:
 
 
 def _without_secrets(received: str, masked: str | None) -> str:
-    """Returns a submission as it was received, but for secrets in its log."""
+    """Returns the request's text with its log masked; unchanged where the log has no secrets, so
+    that `masked` is None."""
     if masked is None:
         return received
     return json.dumps({**json.loads(received), "log": masked}, ensure_ascii=False)
 
 
 def _log_reading(reading: logs.Reading, logged: Mapping[str, Any], failed: bool) -> LogReading:
+    """Returns the reading of a log as the answer shows it. `logged` has the parts of the question
+    that the log's arguments gave, and `failed` says that the run ran out of memory."""
     return LogReading.model_validate(
         {
             "framework": reading.framework,
@@ -129,8 +136,8 @@ def _log_reading(reading: logs.Reading, logged: Mapping[str, Any], failed: bool)
 
 
 def _save(rows: Rows, report: RowValues, answer: Mapping[str, Any]) -> CreatedResource:
-    """Store the report once. Whoever sends the log of the same run again gets what the first
-    sending got."""
+    """Stores the report once. A log of the same run that is sent again returns the first report,
+    with a note if its date now differs."""
     rows.lock(f"log:{report['log_hash']}")
     earlier = rows.reports.first_of_log(report["log_hash"])
     if earlier is None:

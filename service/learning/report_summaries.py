@@ -48,7 +48,7 @@ class ReportSummaries:
         self._drift_flags = drift_flags
 
     def summary(self, query: SummaryQuery) -> dict[str, Any]:
-        """Statistics of all reports that the query selects.
+        """Returns statistics of all reports that the query selects.
 
         There may be very many, so they are read once and only a few numbers of each are kept, in
         one tally for every combination of keys.
@@ -80,7 +80,8 @@ def _bucket_of(query: SummaryQuery) -> Callable[[ReportBrief], str]:
 
 
 def _groups(tallies: Mapping[tuple[str, ...], _Tally], query: SummaryQuery) -> list[ReportGroup]:
-    """Statistics of what the query groups by together."""
+    """Returns statistics of the groups that the query asks for, one for each combination of its
+    keys and its bucket of time that occurs."""
     if not query.keys and query.bucket is None:
         return []
     positions = [list(_KEYS).index(name) for name in query.keys]
@@ -100,6 +101,8 @@ def _groups(tallies: Mapping[tuple[str, ...], _Tally], query: SummaryQuery) -> l
 
 
 class _Tally:
+    """Counts and residuals of the reports of one combination of keys."""
+
     def __init__(self) -> None:
         self.outcomes = Counter[str]()
         self.within_interval = Counter[bool]()
@@ -116,7 +119,7 @@ class _Tally:
 def _grouped(
     tallies: Mapping[tuple[str, ...], _Tally], position: int
 ) -> dict[str, ResidualStatistics]:
-    """Statistics by the key at this position of the combinations."""
+    """Returns statistics by one key of the combinations: the one at this position."""
     groups: defaultdict[str, list[_Tally]] = defaultdict(list)
     for keys, tally in tallies.items():
         groups[keys[position]].append(tally)
@@ -124,6 +127,8 @@ def _grouped(
 
 
 def _statistics(tallies: Sequence[_Tally]) -> ResidualStatistics:
+    """Returns the statistics of several tallies together: outcomes, quantiles of the log residuals,
+    and the share within the interval. A statistic is None where nothing was measured."""
     residuals = np.concatenate([np.zeros(0), *(np.array(tally.residuals) for tally in tallies)])
     outcomes = sum((tally.outcomes for tally in tallies), Counter[str]())
     within = sum((tally.within_interval for tally in tallies), Counter[bool]())

@@ -19,13 +19,16 @@ COLUMNS = (
 
 
 def table_cells(row: ReportRow, document: Mapping[str, Any]) -> list[Any]:
+    """Returns the cells of a report's CSV line, in the order of COLUMNS. Labels are joined to one
+    cell, such as "team=a;run=7"."""
     brief = report_brief(row, document)
     labels = ";".join(f"{name}={value}" for name, value in brief["labels"].items())
     return [*{**brief, "labels": labels}.values()]
 
 
 def report_brief(row: ReportRow, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the report of this document by the names of COLUMNS, in their order."""
+    """Returns the values of a report by the names of COLUMNS, in their order. `document` is the
+    report as it is now, with its flag."""
     request = document["request"]
     workload = request["workload"]
     predicted = document["prediction"]

@@ -20,8 +20,8 @@ _span_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def parse_batch(text: str) -> Any:
-    """Returns the value of a JSON text (service.web.json_text), but with the items of `reports`
-    left as JSON texts."""
+    """Returns the value of a JSON text (service.web.json_text), with each item of `reports` left as
+    the text that it was sent as."""
     start = _reports_start(text)
     if start is None:
         return parse(text)
@@ -50,6 +50,7 @@ def _reports_start(text: str) -> int | None:
 
 
 def _is_name(token: str) -> bool:
+    """Returns whether a JSON token spells the member `reports`, which may have escapes."""
     try:
         return bool(json.loads(token) == _NAME)
     except json.JSONDecodeError:
@@ -57,8 +58,9 @@ def _is_name(token: str) -> bool:
 
 
 def _items(text: str, at: int) -> tuple[list[str], int]:
-    """Returns the text of each item of the list that begins here, and the position of the bracket
-    that closes the list."""
+    """Returns the text of each item of a JSON list, and the position of the bracket that closes the
+    list. `at` is the position after the opening bracket. Raises JSONDecodeError, or Refused for too
+    many items."""
     texts: list[str] = []
     at = _past_space(text, at)
     if text[at : at + 1] == "]":
@@ -82,8 +84,8 @@ def _past_space(text: str, at: int) -> int:
 
 
 def _value_end(text: str, at: int) -> int:
-    """Returns the position after the value that begins here. A value that is nested too deeply to
-    be decoded is measured by its brackets."""
+    """Returns the position after the JSON value that begins at `at`. A value nested too deeply for
+    the decoder is measured by its brackets."""
     try:
         return _span_decoder.raw_decode(text, at)[1]
     except RecursionError:

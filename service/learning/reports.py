@@ -46,6 +46,8 @@ class Reports:
         self._drift_flags = drift_flags
 
     def prepare(self, submission: ReportForm, received: str) -> SaveRows:
+        """Returns the function that stores a report; raises its refusal. `received` is the text of
+        the request."""
         (outcome,) = ingest_reports(self._store, [(submission, received)])
         if isinstance(outcome, Exception):
             raise outcome
@@ -60,8 +62,8 @@ class Reports:
         return document, report_etag(row, flags.get(id_))
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Withdraw a report for good, if its ETag is among those `seen`. To withdraw it again
-        changes nothing, whatever was seen."""
+        """Withdraws a report for good, if its ETag is among those `seen`. Returns it with its new
+        ETag. One that is withdrawn already stays as it is, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
             if may_withdraw(row, [*map(withdrawal_part, seen)]):
@@ -71,6 +73,7 @@ class Reports:
         return current_document(row), withdrawal_etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
+        """Returns a page of reports, newest first, and the cursor of the next page."""
         before = read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
             flags = self._drift_flags.flags(rows)
@@ -85,8 +88,8 @@ class Reports:
         return {"items": items, "next": following}
 
     def event_place(self, last_event_id: str | None) -> str:
-        """Returns the id after which a listener is told reports: of the last event that it got, or
-        else of the newest report. Raises BadHeader."""
+        """Returns the id of the report after which a stream of reports goes on: the last event that
+        the listener got, or else the newest report. Raises BadHeader for a malformed id."""
         if last_event_id is None:
             with self._store.reading() as rows:
                 return rows.reports.last_id()
@@ -95,14 +98,15 @@ class Reports:
         return last_event_id
 
     def csv_lines(self, query: ReportQuery) -> Iterator[str]:
-        """Yields the lines of a CSV table (RFC 4180) of all reports that the query selects, newest
-        first. A name that nothing has is refused before the first line."""
+        """Returns the lines of a CSV table (RFC 4180) of all reports that the query selects, newest
+        first. An unknown name raises at once, before the first line is asked for."""
         with self._store.reading() as rows:
             flags = self._drift_flags.flags(rows)
             selection = _list_filter(rows, query, flags)
         return self._csv_lines(selection, flags)
 
     def _csv_lines(self, selection: ReportFilter, flags: Flags) -> Iterator[str]:
+        """Yields the header and the lines, read from the database _ROWS_PER_QUERY at a time."""
         yield csv_line(COLUMNS)
         before: str | None = None
         while True:
@@ -116,19 +120,20 @@ class Reports:
 
 
 def _flagged_document(row: ReportRow, flags: Flags) -> dict[str, Any]:
-    """Returns the report as it is now, with the flag of drift."""
+    """Returns the report as it is now, with the flag of drift added to its own."""
     document = current_document(row)
     return {**document, "flag": with_drift(document.get("flag"), flags.get(row.id))}
 
 
 def _list_filter(rows: Rows, query: ReportQuery, flags: Flags) -> ReportFilter:
+    """Returns the filter for a list of reports, which may include withdrawn ones."""
     selection = report_filter(rows, query, flags)
     return replace(selection, include_withdrawn=query.include_withdrawn)
 
 
 def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportFilter:
-    """Returns the filter for the reports that a query asks for. `flags` are the flags of drift,
-    which tell the flagged reports from others."""
+    """Returns the filter for the reports that a query asks for. `flags` are the flags of drift: a
+    report that has one counts as flagged."""
     return ReportFilter(
         chip=[_stored_name(rows, "chip", name) for name in query.chip],
         stack=[_stored_name(rows, "stack", name) for name in query.stack],
@@ -148,8 +153,8 @@ def report_filter(rows: Rows, query: ReportFilterQuery, flags: Flags) -> ReportF
 
 
 def _architectures(rows: Rows, query: ReportFilterQuery) -> list[str] | None:
-    """Returns the architectures that a query asks for, by name and by family; None where it takes
-    all."""
+    """Returns the architectures that a query asks for by name, by family, or by both together; None
+    where it takes all."""
     if not query.architecture and not query.family:
         return None
     named = [_stored_name(rows, "architecture", name) for name in query.architecture]
@@ -199,8 +204,8 @@ def _stored_name(rows: Rows, column: _Column, name: str) -> str:
 
 
 def _save(rows: Rows, report: RowValues) -> CreatedResource:
-    """Store the report, and name the first that came in the same words. Two runs may well have
-    measured the same, so both count."""
+    """Stores the report. Its document gets the id of the first report that came in the same words;
+    both count, because two runs may well have measured the same."""
     same_as = rows.reports.first_in_same_words(report)
     report = {**report, "document": {**report["document"], "same_as": same_as}}
     (stored,) = rows.reports.add([report])

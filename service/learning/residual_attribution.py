@@ -24,8 +24,8 @@ _NO_EXPLANATION = f"no coefficient explains so large a gap; {NOT_DESCRIBED}"
 
 
 class ResidualAttribution:
-    """Explains the residuals of runs of one layout. What is the same for all of them is worked out
-    once."""
+    """Explains residuals of runs of one layout. The draws of its coefficients, which all of them
+    share, are made once."""
 
     def __init__(self, problem: Problem, layout: Layout, profile: Profile) -> None:
         self._problem = problem
@@ -38,6 +38,7 @@ class ResidualAttribution:
     ) -> str:
         """Returns a sentence on what was measured and expected, how much of the gap the measured
         parts account for, and the term that most likely makes the rest."""
+        # MFU times the step time is the same for every step time: the model FLOPs over the peak.
         mfu_seconds = prediction.mfu["causal"] * prediction.step_time_s
         measured = f"{mfu_seconds / step_time_s:.1%}"
         low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"
@@ -46,7 +47,7 @@ class ResidualAttribution:
         return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
 
     def diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
-        """Returns how much of the gap between such a step and its prediction the measured parts
+        """Returns how much of the gap between a measured step and its prediction the measured parts
         account for, and the term that most likely makes the rest."""
         if parts is None:
             return self._term_draws.diagnosis(step_time_s)
@@ -59,6 +60,8 @@ class ResidualAttribution:
 
 
 def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yields the parts of a sentence on a gap: the share of each measured part, then the term that
+    most likely makes the rest."""
     gap_s = diagnosis.gap_s
     for part in diagnosis.parts:
         yield f"{part.name}, as measured, {_account(part, gap_s)}"
@@ -79,8 +82,8 @@ def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _account(part: MeasuredPart, gap_s: float) -> str:
-    """Returns the share of the gap that the part accounts for, in words: nothing, where it differs
-    the other way."""
+    """Returns words on the share of the gap that a measured part accounts for. A part that deviates
+    in the direction opposite to the gap accounts for none of it."""
     gap = f"of the gap of {_seconds(gap_s)}"
     if part.excess_s * gap_s <= 0:
         return f"accounts for none {gap} ({_more_or_less(part.excess_s)} than predicted)"

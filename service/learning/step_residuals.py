@@ -26,8 +26,8 @@ _residuals_lock = Lock()
 def step_residuals(
     rows: Rows, report_ids: Sequence[str], profile: Profile
 ) -> Mapping[str, float | None]:
-    """Returns the log of measured over predicted step time of each report by its id; None for those
-    that no longer mean anything to the models."""
+    """Returns the log of measured over predicted step time of each report by its id. It is None for
+    a report that the cost model can no longer predict."""
     keys: dict[str, _Key] = {id_: (profile.id, profile.version, id_) for id_ in report_ids}
     with _residuals_lock:
         known = {id_: _residuals[key] for id_, key in keys.items() if key in _residuals}
@@ -40,6 +40,8 @@ def step_residuals(
 
 
 def _predicted(rows: Rows, ids: Sequence[str], profile: Profile) -> dict[str, float | None]:
+    """Reads the reports and returns their log residuals; None for those that cannot be
+    predicted."""
     runs, _ = StoredRuns(rows).read(rows.reports.by_ids(ids))
     values = log_residuals(runs, profile).tolist()
     residuals: dict[str, float | None] = dict.fromkeys(ids)

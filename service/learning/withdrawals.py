@@ -23,28 +23,26 @@ def current_document(row: ReportRow | BenchmarkRow) -> dict[str, Any]:
 
 
 def withdrawal_etag(row: ReportRow | BenchmarkRow) -> str:
-    """Returns the ETag of a report or a benchmark, which changes once at most: when it is
-    withdrawn."""
+    """Returns the ETag of a report or a benchmark. It changes only when the row is withdrawn."""
     kind = "reports" if isinstance(row, ReportRow) else "benchmarks"
     return f'"{kind}/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
 
 
 def report_etag(row: ReportRow, drift_flag: str | None) -> str:
-    """Returns the ETag of a report as it is read: `withdrawal_etag`, and a digest of the flag of
-    drift, which comes and goes."""
+    """Returns the ETag of a report as it is read: `withdrawal_etag`, with a digest of the flag of
+    drift, which may come and go. For example `"reports/01AB-drift-0f3c..."`."""
     etag = withdrawal_etag(row)
     return etag if drift_flag is None else f'{etag[:-1]}{_DRIFT}{digest(drift_flag)[:16]}"'
 
 
 def withdrawal_part(etag: str) -> str:
-    """Returns a `report_etag` without what it says of drift, which does not matter to a
-    withdrawal."""
+    """Returns a `report_etag` without its digest of drift, by which a withdrawal does not go."""
     return _OF_DRIFT.sub('"', etag)
 
 
 def may_withdraw(row: ReportRow | BenchmarkRow, seen: Collection[str]) -> bool:
-    """Tells whether a row is still to be withdrawn: to withdraw it again changes nothing, whatever
-    was seen. Raises PreconditionFailed unless its ETag, or "*", is among those `seen`."""
+    """Returns whether a row is still to be withdrawn. It is not if it was withdrawn before,
+    whatever was seen. Raises PreconditionFailed unless its ETag, or "*", is among those `seen`."""
     if row.withdrawn_at is not None:
         return False
     if not {"*", withdrawal_etag(row)} & {*seen}:
@@ -53,8 +51,8 @@ def may_withdraw(row: ReportRow | BenchmarkRow, seen: Collection[str]) -> bool:
 
 
 def end_own_version(rows: Rows, withdrawn: ReportRow | BenchmarkRow) -> None:
-    """Ends the version of the tenant's own that is in use if it rests on what was withdrawn.
-    Another is made of what is left (service.learning.auto_calibration)."""
+    """Deactivates the tenant's own version if it has learnt what was withdrawn. A later calibration
+    makes another from what is left (service.learning.auto_calibration)."""
     if withdrawn.tenant is None:
         return
     id_ = own_profile_id(withdrawn.tenant)

@@ -26,8 +26,8 @@ _MFU = {
 def basis(
     question: Question, resolved: ResolvedQuestion, profile: Profile, layout: Layout | None = None
 ) -> dict[str, Any]:
-    """Returns the members of service.schemas.prediction.Basis: an answer that is stored has an id
-    too."""
+    """Returns the members of service.schemas.prediction.Basis: the grounds, and a new id with the
+    time."""
     return {
         "id": new_id(),
         "created_at": datetime.now(UTC),
@@ -38,8 +38,8 @@ def basis(
 def grounds(
     question: Question, resolved: ResolvedQuestion, profile: Profile, layout: Layout | None = None
 ) -> dict[str, Any]:
-    """Returns the members of service.schemas.prediction.Grounds; `layout` is the one whose switches
-    are weighed, and of which it is said which reports moved its step time, if any."""
+    """Returns the members of service.schemas.prediction.Grounds. With a layout, they also say which
+    switches of the stack matter to it, and which reports moved its step time."""
     problem = resolved.problem
     return {
         "request": {**resolved.request, **_requested_profile(question)},
@@ -55,11 +55,15 @@ def grounds(
 
 
 def _requested_profile(question: Question) -> dict[str, Any]:
+    """Returns the version of the profile that the question pins, as its request writes it; empty
+    where it pins none."""
     requested = question.profile if isinstance(question, PinnedQuestion) else None
     return {} if requested is None else {"profile": requested.model_dump()}
 
 
 def conventions(problem: Problem) -> Conventions:
+    """Returns the conventions of MFU, intervals and units. The peak that MFU divides by is the
+    chip's for the number format of matrix products."""
     chip = problem.cluster.chip
     gemm = problem.workload.number_format.gemm
     return Conventions(

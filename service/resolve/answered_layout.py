@@ -52,8 +52,9 @@ def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout
 def layout_of_recommendation(
     rows: Rows, id_: str, rank: int | None, choice: str | None = None
 ) -> StoredLayout:
-    """Returns the layout of a stored recommendation with a rank, or with a name such as "simplest";
-    without either the recommended one."""
+    """Returns a layout of a stored recommendation: the one with this rank, or with a name such as
+    "simplest"; without either, the recommended one. Its rank is None if it is not among the
+    ranked."""
     document = rows.answers.recommendation(id_).document
     document["request"].update(best_cluster_and_stack(document))
     layouts = RecommendedLayouts.of(document)
@@ -80,9 +81,8 @@ def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
 
 
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
-    """Returns the cluster and the stack on which the layouts of a recommendation run, as a request
-    writes them: the best of the candidate clusters, with as many of its chips as are used, and its
-    stack."""
+    """Returns `cluster` and `stack` of the best choice of a recommendation, as a request writes
+    them, with as many chips as are used."""
     request = recommendation["request"]
     choices = recommendation.get("choices")
     best = choices[0] if choices else {}
@@ -94,8 +94,8 @@ def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
 
 
 def layout_of_report(rows: Rows, report: RunSubject) -> AnsweredLayout:
-    """Returns the layout that was run: that of the answer that a report names, or the one that it
-    describes itself."""
+    """Returns the layout that was run: from the answer that a report names, or the one that it
+    describes itself. Raises Invalid where it does neither."""
     if report.prediction_id is not None:
         return layout_of_prediction(rows, report.prediction_id, report.rank)
     if report.recommendation_id is not None:
@@ -110,6 +110,8 @@ def layout_of_report(rows: Rows, report: RunSubject) -> AnsweredLayout:
 def _layout_at_rank(
     document: dict[str, Any], layouts: list[dict[str, Any]], rank: int
 ) -> StoredLayout:
+    """Returns the layout with this rank, from 1, among the `layouts` of a stored answer, with its
+    question and profile. Raises Invalid for a rank that is too high."""
     if rank > len(layouts):
         raise Invalid("rank", rank, f"must be at most {len(layouts)}")
     question = {name: document["request"][name] for name in Question.model_fields}

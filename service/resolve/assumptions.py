@@ -86,6 +86,7 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
 
 
 def _own_version(profile: Profile) -> list[str]:
+    """Returns a sentence if the profile is a version that a tenant's own reports made."""
     if not is_own(profile.id):
         return []
     return [f"predicted with a version of the tenant's own, for nobody else: {profile.made_by}"]
@@ -108,6 +109,8 @@ def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
 
 @cached_by_identity(_CACHED_GENERATIONS)
 def _is_calibrated(profile: Profile, generation: str) -> bool:
+    """Returns whether the profile has learnt a coefficient of this generation of chips: from runs,
+    or with a mean that differs from its prior."""
     own = [term for term in profile.terms if term.scope == f"generation:{generation}"]
     return any(term.runs or term.mean for term in own)
 
@@ -115,8 +118,9 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> list[str]:
-    """Returns sentences on the knobs that the stack settled, and on those whose default is another
-    in launchers. The request has the layout in the field `name`, as `given`."""
+    """Returns sentences on the knobs that the stack settled, and on those whose default launchers
+    have otherwise. `name` is the field of the request with the layout, `given` the layout as it was
+    sent, and `completed` the one with the stack's values."""
     lines = list[str]()
     before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
@@ -135,7 +139,8 @@ def layout_assumptions(
 
 
 def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]:
-    """Returns a warning to launchers where the split leaves a chunk of a stage without a layer."""
+    """Returns a sentence if the split of layers leaves a chunk of a pipeline stage without any,
+    because launchers have to be told of such a split. `name` is the field with the layout."""
     if 0 not in prediction.layers_per_chunk:
         return []
     return [
@@ -145,8 +150,8 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]
 
 
 def software_date_assumptions(report: RunSubject, completed: StackForm) -> list[str]:
-    """Returns the age that is assumed of the software of a run, where only the date of the run
-    tells."""
+    """Returns a sentence on the age of a run's software, if only the date of the run tells it.
+    `completed` is the stack with that age."""
     if report.is_linked or completed == report.stack or isinstance(completed, str):
         return []
     return [
@@ -156,8 +161,8 @@ def software_date_assumptions(report: RunSubject, completed: StackForm) -> list[
 
 
 def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
-    """Returns a note where the leaf switches of the nodes join another number of chips than those
-    of the fabric, by which traffic is priced."""
+    """Returns a sentence if the leaf switches of the nodes join another number of chips than the
+    fabric says. Traffic is priced by the fabric, and the nodes' leaves only order ranks."""
     cluster = allocation.cluster
     leaf_of_node = {node.name: node.leaf for node in nodes}
     chips_per_leaf = Counter[str]()
@@ -179,6 +184,8 @@ def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> li
 
 
 def _workload_defaults(workload: WorkloadFields) -> list[str]:
+    """Returns a sentence on each field of the workload, or of its LoRA, that the request leaves at
+    its default."""
     left_out = [
         name
         for name in WorkloadFields.model_fields
@@ -196,6 +203,7 @@ def _listed(value: object) -> str:
 
 
 def _unused_workload_fields(workload: WorkloadFields, problem: Problem) -> list[str]:
+    """Returns sentences on fields of the workload that the request sets without effect."""
     lines = list[str]()
     if not problem.architecture.is_moe:
         given = [name for name in _EXPERT_FIELDS if name in workload.model_fields_set]
@@ -206,7 +214,8 @@ def _unused_workload_fields(workload: WorkloadFields, problem: Problem) -> list[
 
 
 def _unused_shape_fields(model: object, problem: Problem) -> list[str]:
-    """Fields of an explicit shape that other fields take the place of."""
+    """Returns sentences on fields of an explicit model that have no effect, because other fields
+    replace them."""
     if not isinstance(model, ShapeFields):
         return []
     lines = list[str]()
@@ -219,8 +228,8 @@ def _unused_shape_fields(model: object, problem: Problem) -> list[str]:
 
 
 def _software_age(problem: Problem, profile: Profile) -> list[str]:
-    """Returns the age that is assumed of the software. It is the newest unless the request says
-    otherwise, even where all runs on such chips are older."""
+    """Returns sentences on the age of the software. It is the newest that the profile knows unless
+    the request says otherwise, even if all runs on such chips are older."""
     age = problem.stack.age_years
     generation = problem.cluster.chip.generation
     lines = list[str]()
@@ -246,13 +255,14 @@ def _software_age(problem: Problem, profile: Profile) -> list[str]:
 
 
 def _month(year: float) -> str:
+    """Returns a year with a fraction as a month: 2025.5 is "2025-07"."""
     whole, fraction = divmod(year, 1)
     return f"{int(whole)}-{int(fraction * 12) + 1:02d}"
 
 
 def _slow_node(problem: Problem, profile: Profile) -> list[str]:
-    """Returns a note that a job on all of a cluster waits for a node in trouble, as published ones
-    did."""
+    """Returns a sentence on the wait for a node in trouble, if the job uses every node of the
+    cluster: published runs of that kind waited for one."""
     if not problem.cluster.fills_fabric:
         return []
     wait_s = float(profile.coefficients(problem.scopes).slow_node_s)
@@ -266,6 +276,8 @@ def _slow_node(problem: Problem, profile: Profile) -> list[str]:
 
 
 def _text_tower(question: Question, resolved: ResolvedQuestion) -> list[str]:
+    """Returns a sentence if only the text tower of a multimodal model counts, with what brings in
+    the encoder."""
     used = resolved.used.architecture
     if not used.text_tower:
         return []
@@ -280,6 +292,8 @@ def _text_tower(question: Question, resolved: ResolvedQuestion) -> list[str]:
 
 
 def _images(problem: Problem) -> list[str]:
+    """Returns a sentence on which parts of the encoder of images are trained, and on the patches
+    that it works on."""
     encoder = problem.architecture.encoder
     if encoder is None:
         return []
@@ -294,6 +308,8 @@ def _images(problem: Problem) -> list[str]:
 
 
 def _quantized_weights(resolved: ResolvedQuestion) -> list[str]:
+    """Returns a sentence if the model's configuration quantizes weights, which training does
+    not."""
     if not resolved.quantized:
         return []
     precision = resolved.problem.workload.precision
@@ -303,6 +319,8 @@ def _quantized_weights(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _attention_residuals(problem: Problem) -> list[str]:
+    """Returns a sentence if the model has attention residuals, whose sums are not in the step
+    time."""
     if not any(layer.attention_residuals for layer in problem.architecture.kinds):
         return []
     return [
@@ -311,6 +329,7 @@ def _attention_residuals(problem: Problem) -> list[str]:
 
 
 def _tf32(problem: Problem) -> list[str]:
+    """Returns a sentence if matrix products run in TF32."""
     workload = problem.workload
     if workload.number_format.gemm != "tf32":
         return []
@@ -318,7 +337,8 @@ def _tf32(problem: Problem) -> list[str]:
 
 
 def _torus(resolved: ResolvedQuestion) -> list[str]:
-    """Returns the shape of the torus that is taken, and how it is joined."""
+    """Returns sentences on the shape of the torus, which of its dims wrap around, and how slices
+    are joined."""
     cluster = resolved.problem.cluster
     lines = list[str]()
     # The pinned request has the shape also where the name of a slice says it.
@@ -341,6 +361,7 @@ def _torus(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _unnamed_slice(shape: tuple[int, ...], torus: Torus | None) -> list[str]:
+    """Returns a sentence if the vendor offers no slice of this shape by name."""
     if torus is None or torus.is_slice(shape):
         return []
     line = f"cluster.torus_shape = {list(shape)} is no slice that is offered by name"
@@ -353,6 +374,8 @@ def _unnamed_slice(shape: tuple[int, ...], torus: Torus | None) -> list[str]:
 
 
 def _scale_up_domain(question: Question, problem: Problem) -> list[str]:
+    """Returns a sentence on the chips of a scale-up domain, such as an NVLink domain, if the
+    request leaves them open or the last domain is not full."""
     cluster = problem.cluster
     if cluster.slice_shape:
         return []
@@ -365,6 +388,8 @@ def _scale_up_domain(question: Question, problem: Problem) -> list[str]:
 
 
 def _unused_cluster_fields(question: Question, problem: Problem) -> list[str]:
+    """Returns sentences on fields of the network that have no effect, because scale-up links join
+    all chips."""
     given = question.cluster.model_fields_set
     cluster = problem.cluster
     if cluster.scale_out_mask.any():
@@ -378,8 +403,8 @@ def _unused_cluster_fields(question: Question, problem: Problem) -> list[str]:
 
 
 def _links(problem: Problem) -> list[str]:
-    """Returns the number of devices that each kind of link joins, from the innermost links
-    outwards."""
+    """Returns a sentence on each level of links, from the innermost outwards: how many devices it
+    joins, and how fast."""
     cluster = problem.cluster
     lines = list[str]()
     devices = cluster.chip.devices_per_chip
@@ -393,7 +418,8 @@ def _links(problem: Problem) -> list[str]:
 
 
 def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
-    """Returns the gaps in the catalogue's knowledge of a chip that it ships."""
+    """Returns sentences on what the catalogue does not know of a chip that it ships, and on the
+    unit that num_chips counts."""
     if resolved.used.chip.source != "shipped":
         return []
     chip = resolved.problem.cluster.chip
@@ -413,7 +439,8 @@ def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _price(resolved: ResolvedQuestion) -> list[str]:
-    """Returns the price of the chip, where neither the cluster nor the objective names one."""
+    """Returns a sentence on the price of the chip and its source, unless the cluster in the request
+    has one."""
     chip = resolved.problem.cluster.chip
     used = resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
@@ -428,7 +455,8 @@ def _price(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
-    """Returns the bytes of a gradient, unless that is a switch of the framework at work."""
+    """Returns a sentence on the bytes of a gradient and why they are so. There is none where a
+    switch of the framework decides it, because switches are listed apart."""
     problem = resolved.problem
     if problem.gradient_bytes > problem.stack.gradient_bytes:
         reason = f"workload.precision = {problem.workload.precision} has them"
@@ -445,8 +473,8 @@ def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
 
 
 def _overlap(problem: Problem) -> list[str]:
-    """Returns the traffic that runs beside compute, but for that which a switch of the framework
-    decides."""
+    """Returns a sentence on the traffic that the stack overlaps with compute. Axes that a switch of
+    the framework decides are left out, because switches are listed apart."""
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
     hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
@@ -465,7 +493,8 @@ def _overlap(problem: Problem) -> list[str]:
 
 
 def _expert_loop(problem: Problem) -> list[str]:
-    """Returns a note where the stack has code in which Python goes through experts one by one."""
+    """Returns a sentence if the stack has code in which Python goes through experts one by one,
+    which is slow."""
     stack = problem.stack
     if not problem.architecture.is_moe or stack.expert_loop == "kernels":
         return []
@@ -488,11 +517,14 @@ def _expert_loop(problem: Problem) -> list[str]:
 
 
 def _has_switch(stack: Stack, field: str) -> bool:
-    """Returns whether the answer names the field among its switches, where it matters."""
+    """Returns whether the framework has a setting for this field of the stack. Answers list such
+    settings apart, as switches."""
     return any(switch.field == field and switch.settings for switch in switches_of(stack))
 
 
 def _attention_kernel(resolved: ResolvedQuestion) -> str:
+    """Returns a sentence on the attention kernel, and whether the request or the stack picked
+    it."""
     problem = resolved.problem
     if resolved.used.stack.changes.get("attention_kernel") == problem.kernel:
         reason = "as the request says"

@@ -30,7 +30,7 @@ class MeasuredLayout(Protocol):
 
 
 def observation(run: StoredRun) -> Observation:
-    """Returns the run as a calibration takes it. All runs of a tenant count as one source."""
+    """Returns the run as an observation for the fit. All runs of a tenant count as one source."""
     return Observation(
         key=run.report_id,
         problem=run.problem,
@@ -46,8 +46,8 @@ def observation(run: StoredRun) -> Observation:
 
 
 def _measured_coefficients(run: StoredRun) -> dict[str, float]:
-    """Returns the coefficient `imbalance`, where the report says that experts were out of
-    balance."""
+    """Returns the coefficient `imbalance` if the report has a measured imbalance of experts; else
+    nothing."""
     imbalance = deviation(run.problem, run.layout.ep, run.expert_imbalance or 0.0)
     return {"imbalance": imbalance} if imbalance else {}
 
@@ -77,8 +77,8 @@ def needed_gib(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
 def _predicted(
     runs: Sequence[MeasuredLayout], profile: Profile, figure: Callable[[Predictions], Array]
 ) -> Array:
-    """Returns one figure of the prediction of each run. Runs that share a problem object are
-    predicted together, which is far cheaper than one by one."""
+    """Returns one figure of each run's prediction, picked by `figure`; shape (runs,). Runs that
+    share a problem object are predicted together, which is far cheaper than one by one."""
     indices_by_problem: dict[int, list[int]] = {}
     for i, run in enumerate(runs):
         indices_by_problem.setdefault(id(run.problem), []).append(i)

@@ -22,7 +22,7 @@ or the question's own cluster, is refused by itself, not the whole request."""
 
 @dataclass(slots=True)
 class CandidateClusters:
-    """The question as it would be asked of each cluster.
+    """The candidate clusters of a recommendation, each with the question on it.
 
     Every mapping is keyed by where the cluster stands in the request, such as "cluster" or
     "alternatives.num_chips[0]".
@@ -40,7 +40,8 @@ class CandidateClusters:
     """Why the first of those cannot run the question."""
 
     def add(self, resolver: Resolver, name: str, question: RecommendationRequest) -> None:
-        """Resolve one more candidate, or record why its chips cannot run the question.
+        """Adds a candidate by the name of its place in the request, or records why its chips cannot
+        run the question.
 
         Raises Invalid for errors that have nothing to do with the abilities of a chip.
         """
@@ -72,7 +73,7 @@ class CandidateClusters:
         return resolved is not None and resolved.problem.cluster.is_torus
 
     def add_chip_count(self, resolver: Resolver, name: str, num_chips: int) -> None:
-        """Add so many chips of the question's own cluster.
+        """Adds a candidate with this number of the question's own chips.
 
         They lie in domains as full as those of the question, or in one domain if they are fewer.
         """
@@ -86,7 +87,7 @@ class CandidateClusters:
 
 
 def _require_precision(resolved: ResolvedQuestion) -> None:
-    """Raise Invalid where the chip has no peak in the precision of the workload."""
+    """Raises Invalid if the chip has no peak in the precision of the workload."""
     problem = resolved.problem
     problem.cluster.peak_flops(problem.workload.number_format.gemm)
 
@@ -110,7 +111,7 @@ def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> Ca
 def _add_chip_counts(
     candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
 ) -> None:
-    """Other numbers of the question's own chips, which must be able to run it."""
+    """Adds the other numbers of the question's own chips, each once."""
     counts = {candidates.resolved[OWN_CLUSTER].problem.cluster.num_chips}
     for i, num_chips in enumerate(request.alternatives.num_chips):
         if num_chips not in counts:
@@ -121,6 +122,8 @@ def _add_chip_counts(
 def _add_own_cluster(
     candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
 ) -> None:
+    """Adds the cluster of the request, with the chips of its allocation if it gives no number
+    itself."""
     if request.allocation is None or request.cluster.num_chips is not None:
         candidates.add(resolver, OWN_CLUSTER, request)
         return
@@ -133,6 +136,8 @@ def _add_own_cluster(
 def _add_other_allocations(
     candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
 ) -> None:
+    """Adds the request's cluster on each alternative allocation, which is a list of nodes with
+    their chips."""
     for i, allocation in enumerate(request.alternatives.allocations):
         cluster = request.cluster.model_copy(update={"num_chips": allocation.chips})
         question = request.model_copy(update={"allocation": allocation, "cluster": cluster})
@@ -144,7 +149,8 @@ def _add_other_allocations(
 def _questions_elsewhere(
     request: RecommendationRequest,
 ) -> Iterator[tuple[str, RecommendationRequest]]:
-    """Yields the question for each cluster of `alternatives.clusters`, by where that stands."""
+    """Yields the question on each cluster of `alternatives.clusters`, with the place of that
+    cluster in the request."""
     for i, cluster in enumerate(request.alternatives.clusters):
         stack = request.stack if cluster.stack is None else cluster.stack
         changes = {"cluster": cluster, "stack": stack, "allocation": None}

@@ -50,8 +50,8 @@ class Catalog:
             return sorted({*shipped, *rows.registered_entries.names(kind)})
 
     def page(self, kind: Kind, query: ListQuery) -> dict[str, Any]:
-        """Returns a page of the entries of a kind, by name; of registered ones the latest
-        version."""
+        """Returns a page of the entries of a kind, in the order of their names, with the latest
+        version of each registered one."""
         place = f"catalog/{kind}"
         after = read_cursor(place, query.cursor) or ""
         shipped = _shipped_entries(kind)
@@ -70,6 +70,8 @@ class Catalog:
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:
+        """Returns the entry with this name or alias: a registered one, or else a shipped one.
+        Raises NotFound."""
         with self._store.reading() as rows:
             row = rows.registered_entries.named(kind, normalized_name(name))
             if row is not None:
@@ -80,10 +82,10 @@ class Catalog:
         raise NotFound(f"entry among the {kind}", name)
 
     def register(self, kind: OwnKind, entry: Entry) -> SaveRows:
-        """Register a new name, or a new version of a registered one.
+        """Returns the function that stores a new name, or a new version of a registered one.
 
-        Raises NameReserved for names that ship or mean a TPU slice, and NameTaken for a chip named
-        like a cluster, or the reverse.
+        Raises NameReserved for names that ship or mean a TPU slice. The function that is returned
+        raises NameTaken for a chip named like a cluster, or the reverse.
         """
         reserved = {*SHIPPED_NAMES[kind]()}
         if kind == "chips":
@@ -94,6 +96,8 @@ class Catalog:
             content = _stored_content(Resolver(rows), entry)
 
         def save(rows: Rows) -> CreatedResource:
+            """Stores the entry as the next version of its name. A lock makes registrations of one
+            name take turns."""
             other = _SHARES_NAMES_WITH.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.registered_entries.find(other, entry.name, None):
@@ -115,8 +119,8 @@ class Catalog:
 
 
 def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
-    """Returns an entry as it was posted, with the chip of a cluster pinned to its version; raises
-    Invalid where the models cannot build it."""
+    """Returns an entry as it was posted, with the chip of a cluster pinned to its version. Raises
+    Invalid if no chip, cluster or model can be built from it."""
     content = entry.model_dump(mode="json", exclude_unset=True, exclude={"name"})
     if isinstance(entry, ChipEntry):
         resolver.chip(entry.chip, "chip")
@@ -131,6 +135,8 @@ def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
 
 
 def _registered_entry(rows: Rows, row: RegisteredEntryRow) -> CatalogEntry:
+    """Returns a registered entry as the catalogue shows it: as it was posted, and with the values
+    that it resolves to."""
     return CatalogEntry(
         kind=row.kind,
         name=row.name,
@@ -146,6 +152,7 @@ def _registered_entry(rows: Rows, row: RegisteredEntryRow) -> CatalogEntry:
 
 
 def _entry_assumptions(rows: Rows, row: RegisteredEntryRow) -> list[str]:
+    """Returns the assumptions about the chip of a registered chip or cluster."""
     if row.kind == "architectures":
         return []
     chip, _, _ = Resolver(rows).cluster_parts(ClusterPreset(preset=pinned_name(row)))
@@ -153,6 +160,7 @@ def _entry_assumptions(rows: Rows, row: RegisteredEntryRow) -> list[str]:
 
 
 def _resolved_values(resolver: Resolver, row: RegisteredEntryRow) -> dict[str, Any]:
+    """Returns the values that a registered entry resolves to, with defaults filled in."""
     name = pinned_name(row)
     if row.kind == "chips":
         return _describe(resolver.chip(name, "chip").value)
@@ -175,6 +183,8 @@ def _shipped_entries(kind: Kind) -> dict[str, CatalogEntry]:
 
 
 def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> CatalogEntry:
+    """Returns a shipped entry as the catalogue shows it. `names` has all its names, the id among
+    them."""
     resolved = _describe(value)
     if kind == "clusters":
         resolved = {"chip": catalogue.fabric_chip(id_), **resolved}
@@ -202,6 +212,8 @@ def _entry_id(value: Chip | Fabric | Architecture | Stack) -> str:
 
 
 def _describe(value: Chip | Fabric | Architecture | Stack) -> dict[str, Any]:
+    """Returns the fields of a catalogue value without its names; for an architecture, its
+    parameters and its model in explicit fields."""
     if isinstance(value, Architecture):
         return {
             "num_layers": value.num_layers,

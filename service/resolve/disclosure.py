@@ -22,9 +22,9 @@ Document = dict[str, Any]
 
 
 def shared_influences(influences: Influences) -> Influences:
-    """Returns the influences of a version that all share, as any tenant may see them: without ids,
-    and with the names of the shipped catalogue alone. Groups that have the same names then are one
-    group."""
+    """Returns the influences of a version as any tenant may see them: without ids of reports, and
+    with only those names that the shipped catalogue has. Groups that then have the same names are
+    joined."""
     groups = defaultdict[tuple[object, ...], list[Influence]](list)
     for group in map(_without_private_names, influences.groups):
         groups[group.chip, group.stack, group.model, group.parameters].append(group)
@@ -32,6 +32,8 @@ def shared_influences(influences: Influences) -> Influences:
 
 
 def _without_private_names(group: Influence) -> Influence:
+    """Returns a group of influences without ids, and without the names that the shipped catalogue
+    does not have."""
     has_known_chip = group.chip in {chip.id for chip in catalogue.chips().values()}
     has_known_stack = group.stack in {stack.id for stack in catalogue.stacks().values()}
     models = {architecture.name for architecture in catalogue.architectures().values()}
@@ -59,9 +61,12 @@ class Disclosure:
         self._known_fabrics = fabrics | self._known_chips  # a chip's own links are named after it
 
     def terms(self, terms: Sequence[Document]) -> list[Document]:
+        """Returns the terms of a profile whose scope the tenant may see."""
         return [term for term in terms if self._may_name(term["scope"])]
 
     def calibration(self, document: Document) -> Document:
+        """Returns a calibration's document without the ids, chips, fabrics and dates of other
+        tenants' reports."""
         reports = [*document["outliers"], *(report["report"] for report in document["unusable"])]
         own = self._rows.reports.existing_ids(reports)
         return {
@@ -81,8 +86,8 @@ class Disclosure:
         }
 
     def _errors_by_kind(self, document: Document) -> Document:
-        """Returns the errors on unseen and published runs, for the kinds of run that may be
-        named."""
+        """Returns the errors on unseen and published runs, with only those kinds of run whose chip
+        or fabric the tenant knows."""
         errors = dict[str, Any]()
         for name in ("unseen", "unseen_memory", "published"):
             errors_of_kind = document.get(name)
@@ -93,6 +98,8 @@ class Disclosure:
         return errors
 
     def _promotion_reason(self, document: Document) -> str:
+        """Returns the reason of a promotion, or one in general words if it names a chip that only
+        others have."""
         reason: str = document["promotion"]["reason"]
         errors = (document.get("unseen"), document.get("unseen_memory"))
         kinds = [kind["kind"] for held_out in errors if held_out for kind in held_out["kinds"]]
@@ -101,9 +108,9 @@ class Disclosure:
         return reason
 
     def _may_name(self, scope: str) -> bool:
-        """Returns whether the tenant knows the chip or the fabric that a scope names, if any:
-        "chip:NAME", "fabric:NAME", or the chip as the first of a pair, "CHIP/STACK". A fleet's
-        models and sequence lengths may be anybody's."""
+        """Returns whether the tenant may see a scope of the profile: it knows the chip or fabric in
+        it, or the scope has neither. A scope is "chip:NAME", "fabric:NAME", or a pair "CHIP/STACK".
+        A fleet's models and sequence lengths are never shown."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
         if kind in ("model", "sequence"):

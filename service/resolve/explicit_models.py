@@ -37,10 +37,11 @@ Words = dict[str, Any]
 
 
 def explicit_fields(architecture: Architecture) -> Words:
-    """Returns the model of a request that means this architecture.
+    """Returns the fields of a request that describe this architecture layer by layer.
 
-    It has no name, since a model that is changed is another. A layer stands in the list itself,
-    unless it would stand there twice: then all have names.
+    It has no name, since a model that is changed is another. Layers are written out in the list,
+    unless one would be written twice: then each kind of layer has a name, and the list has the
+    names.
     """
     kinds = architecture.kinds
     kind_of_layer = [kind for kind, count in architecture.layer_runs for _ in range(count)]
@@ -66,9 +67,8 @@ def explicit_fields(architecture: Architecture) -> Words:
 
 
 def _fields_off_default(form: type[BaseModel], value: object, **overrides: Any) -> Words:
-    """Returns the fields of a form that describe this value, without those at their defaults.
-    `overrides` has the fields that the form writes otherwise than the value does; all others are
-    attributes of the value by the same name."""
+    """Returns the fields of the schema `form` that describe this value, without those at their
+    defaults. A field is the attribute of the value with its name, unless `overrides` has it."""
     values = common_fields(value, form, type(value)) | overrides
     return {
         name: values[name]
@@ -78,6 +78,7 @@ def _fields_off_default(form: type[BaseModel], value: object, **overrides: Any) 
 
 
 def _encoder(encoder: Encoder) -> Words:
+    """Returns the fields that describe an encoder, with equal consecutive layers counted."""
     return _fields_off_default(
         EncoderFields,
         encoder,
@@ -91,13 +92,15 @@ def _encoder(encoder: Encoder) -> Words:
 
 
 def _repeated_names(times: int, part: list[int], names: list[str]) -> list[Any]:
-    """Returns a repeated part of the list, whose layers are written by the names of their kinds."""
+    """Returns the entries for a part of the list that is repeated, with layers by name, such as
+    [{"repeat": 4, "layers": ["mlp", "moe"]}]. `part` has the index of each layer's kind."""
     layers = [names[kind] for kind in part]
     return layers if times == 1 else [{"repeat": times, "layers": layers}]
 
 
 def _repeated_layers(times: int, part: list[int], layers_of_kinds: list[Words]) -> list[Any]:
-    """Returns a repeated part of the list, whose layers are written out."""
+    """Returns the entries for a part of the list that is repeated, with layers written out. `part`
+    has the index of each layer's kind."""
     if len(part) == 1:
         return [_counted(times, layers_of_kinds[part[0]])]
     entries = [_counted(len([*run]), layers_of_kinds[kind]) for kind, run in groupby(part)]
@@ -109,8 +112,8 @@ def _counted(count: int, layer: Words) -> Words:
 
 
 def _kind_names(kinds: tuple[Layer, ...]) -> list[str]:
-    """Returns a name for each kind, of what it is made of, with a number where several would have
-    it."""
+    """Returns a name for each kind of layer, made of its blocks, such as "attention_moe". A name
+    that comes again gets a number, as "attention_moe_2"."""
     uses = Counter[str]()
     names = list[str]()
     for kind in kinds:
@@ -121,6 +124,7 @@ def _kind_names(kinds: tuple[Layer, ...]) -> list[str]:
 
 
 def _kind_name(layer: Layer) -> str:
+    """Returns a name of a layer's blocks, such as "local_attention_mlp"."""
     parts = list[str]()
     if layer.attention:
         parts.append("local_attention" if layer.attention.sliding_window else "attention")
@@ -135,6 +139,7 @@ def _kind_name(layer: Layer) -> str:
 
 
 def _layer(layer: Layer) -> Words:
+    """Returns the fields that describe a layer. None stands for what its other fields imply."""
     network = layer.feed_forward
     default_parallel = layer.blocks == 2 and layer.num_norms == 1
     return _fields_off_default(
@@ -150,6 +155,8 @@ def _layer(layer: Layer) -> Words:
 
 
 def _attention(attention: Attention) -> Words:
+    """Returns the fields that describe an attention. None stands for what its other fields
+    imply."""
     default_bias = attention.attention_bias and not attention.is_mla
     compression, indexer = attention.compression, attention.indexer
     return _fields_off_default(
@@ -166,8 +173,8 @@ def _attention(attention: Attention) -> Words:
 
 
 def _heads(attention: Attention) -> Words:
-    """Returns the fields of the heads of an attention. Sizes are written even where they have their
-    usual values."""
+    """Returns the fields of an attention's heads. For multi-head latent attention they are in
+    `mla`, and the usual ones are None."""
     if not attention.is_mla:
         differs = attention.v_head_dim != attention.head_dim
         return {"v_head_dim": attention.v_head_dim if differs else None}
@@ -178,6 +185,8 @@ def _heads(attention: Attention) -> Words:
 
 
 def _recurrence(recurrence: Recurrence) -> Words:
+    """Returns the fields that describe a recurrence. Mamba 2 and short convolutions have names of
+    their own for sizes that other recurrences call heads and values."""
     kind = recurrence.kind
     if isinstance(recurrence, Mamba2):
         return _fields_off_default(
@@ -197,6 +206,8 @@ def _recurrence(recurrence: Recurrence) -> Words:
 
 
 def _moe(moe: Moe) -> Words:
+    """Returns the fields that describe a mixture of experts. None stands for what its other fields
+    imply."""
     groups = moe.groups_per_token
     return _fields_off_default(
         LayerMoeFields,

@@ -12,8 +12,9 @@ _VERSION = re.compile(r"v\d")
 
 
 def chip_named_in(name: str, chips: Mapping[str, str]) -> str | None:
-    """Returns the chip of a known name that stands within this one, as h100 does in BM.GPU.H100.4:
-    the longest such name, and the first of these. `chips` has the chip of every known name."""
+    """Returns the chip whose name is part of this name of a machine, as h100 is of BM.GPU.H100.4;
+    None where there is none. The longest such name counts, and of equally long ones the first.
+    `chips` has the chip of every known name."""
     parts = words(name)
     by_words = {tuple(words(known)): chip for known, chip in chips.items()}
     for length in range(len(parts), 0, -1):

@@ -14,8 +14,8 @@ from service.schemas.cluster import ClusterFields, ClusterPreset
 def on_held_nodes(
     resolver: Resolver, cluster: ClusterPreset | ClusterFields, allocation: AllocationFields | None
 ) -> ClusterPreset | ClusterFields:
-    """Returns the cluster in the size of the nodes: with the chips that they have in all, and with
-    domains of the largest size that divides each of theirs. Raises Invalid where the nodes
+    """Returns the cluster with as many chips as the nodes of the allocation have. Its domains get
+    the largest size that divides the chips of each node domain. Raises Invalid where the nodes
     contradict each other or the cluster."""
     if allocation is None:
         return cluster
@@ -39,6 +39,7 @@ def on_held_nodes(
 
 
 def _require_distinct(allocation: AllocationFields) -> None:
+    """Raises Invalid if two nodes have one name."""
     names = set[str]()
     for index, node in enumerate(allocation.nodes):
         if node.name in names:

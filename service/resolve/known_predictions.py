@@ -27,7 +27,7 @@ def prediction_of(problem: Problem, profile: Profile, layout: Layout) -> Predict
 
 @cached_by_identity(_KEPT, objects=2)
 def shown_prediction(problem: Problem, prediction: Prediction) -> PredictedLayout:
-    """Returns a prediction as answers have it."""
+    """Returns a prediction as answers show it."""
     return PredictedLayout.of(prediction, problem.cluster)
 
 
@@ -38,5 +38,6 @@ def is_legal(problem: Problem, layout: Layout) -> bool:
 
 @cached_by_identity(_PROFILES)
 def without_fleet(profile: Profile) -> Profile:
-    """Returns the profile as it describes published machines (models.calibration.fleet_effects)."""
+    """Returns the profile without what is particular to one fleet, as it describes published
+    machines (models.calibration.fleet_effects)."""
     return fleet_effects.without_fleet(profile)

@@ -17,8 +17,9 @@ _MOST_DEFAULTS = 10
 def unwritten_values(
     reading: LaunchReading, request_fields: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yields sentences on values that nobody wrote and where they come from, but for those among
-    `request_fields`, by part of the request."""
+    """Yields sentences on values that the framework sets by itself because the launch does not,
+    with their origin. `request_fields` has, for each part of the request, the fields that it sets
+    itself, which are left out."""
     parts: Mapping[str, Mapping[str, Any]] = {
         "model": reading.model or {},
         "workload": reading.workload,
@@ -32,8 +33,9 @@ def unwritten_values(
 
 
 def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence on the variables of a script, such as TP=4, whose defaults hold because
-    nothing sets them. Only numbers and single words count: paths and names change nothing."""
+    """Yields a sentence on a script's variables that have their defaults because nothing sets them.
+    `defaults` has them in the form "TP=4". Only numbers and single words count, since paths and
+    names change nothing."""
     defaults_used = [default for default in defaults if _DECIDES.fullmatch(default)]
     if defaults_used:
         others = len(defaults_used) - _MOST_DEFAULTS
@@ -49,8 +51,8 @@ def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
 def batch_values(
     reading: LaunchReading, micro_batch: int, global_batch: int, ranks: int
 ) -> Iterator[str]:
-    """Yields sentences on how micro-batch, accumulation and global batch follow from each other on
-    `ranks` data-parallel ranks. A launch says two of the three at most."""
+    """Yields a sentence on how micro-batch, accumulation steps and global batch follow from each
+    other on `ranks` data-parallel ranks, if the launch leaves one or two of the three open."""
     steps = reading.num_micro_batches
     launched_micro_batch = reading.layout.get("micro_batch")
     has_batch = "global_batch" in reading.workload

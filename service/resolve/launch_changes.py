@@ -34,7 +34,7 @@ class _Job:
 
 
 class LaunchChanges:
-    """Changes of one launch, in its words."""
+    """Finds the settings of a launch that make a change of its layout or its stack."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class LaunchChanges:
         profile: Profile,
         read: Callable[[Changes], LaunchedQuestion],
     ) -> None:
-        """`read` reads the launch with some of its settings changed."""
+        """Sets up the changes of a launch. `own` is what it says as it is, and `read` reads it with
+        some of its settings changed."""
         self._launch = launch
         self._own = own
         self._own_layout = _layout(own)
@@ -57,12 +58,13 @@ class LaunchChanges:
         return self._own.typed.get(name)
 
     def settings(self, change: SingleChange) -> Changes:
-        """Returns the settings to write for a change that `in_settings` returned."""
+        """Returns the settings to write for a change that `in_settings` returned, by name. None as
+        a value means that the setting is to be removed."""
         return self._settings.get(_key(change), {})
 
     def in_settings(self, change: SingleChange) -> SingleChange | None:
-        """Returns the change as the fewest settings of the launch make it, with the prediction for
-        the launch that has just these changed; None where no settings make it."""
+        """Returns the change made by as few settings of the launch as possible. Its prediction is
+        for the launch with only these settings changed. None where no settings make the change."""
         written = self._written(change.problem, change.layout)
         for names in self._attempts(change, written) if written else ():
             changes = {
@@ -76,9 +78,8 @@ class LaunchChanges:
         return None
 
     def outcome(self, changes: Changes) -> Outcome | None:
-        """Returns the prediction for the launch with other values of these settings. Names in the
-        launch that the framework does not have are passed over. Returns None where no prediction is
-        possible."""
+        """Returns the prediction for the launch with these settings changed; None where it cannot
+        be read or its layout is not legal."""
         with suppress(Invalid, Refused):
             launched = self._read(changes)
             layout = _layout(launched)
@@ -90,6 +91,8 @@ class LaunchChanges:
         return None
 
     def _remember(self, change: SingleChange, changes: Changes, job: _Job) -> SingleChange:
+        """Keeps the settings that make a change, and returns the change with the prediction for the
+        job that they start."""
         self._settings[_key(change)] = changes
         (outcome,) = outcomes(job.problem, self._profile, [job.layout])
         return replace(
@@ -101,11 +104,13 @@ class LaunchChanges:
         )
 
     def _written(self, problem: Problem, layout: Layout) -> Mapping[str, Any]:
+        """Returns the settings with which the launch's framework runs this layout; empty where it
+        cannot."""
         return written_settings(FORMATS[self._own.read.format], problem, layout)
 
     def _attempts(self, change: SingleChange, written: Mapping[str, Any]) -> Iterator[list[str]]:
-        """Settings that may make a change: those of its knobs, those that are written otherwise,
-        and at last all."""
+        """Yields names of settings that may make a change, the fewest first: those of its knobs,
+        those that differ from the launch as it is, and at last all."""
         if change.switch is not None:
             yield [*change.switch.arguments]
             return
@@ -131,7 +136,7 @@ class LaunchChanges:
         self, change: SingleChange, changes: Changes, job: _Job
     ) -> tuple[Changes, _Job]:
         """Returns the fewest of these settings that make the change as all of them do, and the job
-        that they start."""
+        that they start. `job` is the job of all of them."""
         if len(changes) == 1:
             return changes, job
         whole = self._reading(changes)
@@ -140,6 +145,7 @@ class LaunchChanges:
             reading = self._reading(fewer)
             return reading is not None and whole is not None and _is_alike(reading, whole)
 
+        # Reading the launch alone is far cheaper than resolving the job, so it is tried first.
         for is_enough in (reads_alike, lambda fewer: self._job(change, fewer) is not None):
             fewest = _fewest(changes, {}, is_enough)
             changed = self._job(change, fewest)
@@ -148,7 +154,8 @@ class LaunchChanges:
         return changes, job
 
     def _reading(self, changes: Changes) -> LaunchReading | None:
-        """Returns the reading of the launch alone, with some settings changed."""
+        """Returns the reading of the launch alone, without the request beside it, with some
+        settings changed; None where it cannot be read."""
         with suppress(Invalid):
             return FORMATS[self._own.read.format].read(
                 self._launch.text, self._launch.version, changes=changes, files=self._launch.beside
@@ -156,8 +163,8 @@ class LaunchChanges:
         return None
 
     def _job(self, change: SingleChange, changes: Changes) -> _Job | None:
-        """Returns the job of the launch with some settings changed; None where it is not the one
-        with the change made, or would not start."""
+        """Returns the job of the launch with some settings changed. None where it would not start
+        or does not have the change, or where _MOST_READINGS are used up."""
         self._readings_left -= 1
         if self._readings_left < 0:
             return None
@@ -172,8 +179,8 @@ class LaunchChanges:
         return None
 
     def _is_made(self, change: SingleChange, problem: Problem, layout: Layout) -> bool:
-        """Returns whether a launch of this problem and layout is the one that the change asks
-        for."""
+        """Returns whether this problem and layout are those that the change asks for. Two layouts
+        count as equal if the framework writes them with equal settings."""
         after_change = change.problem
         if (problem.cluster, problem.workload) != (after_change.cluster, after_change.workload):
             return False
@@ -190,8 +197,8 @@ class LaunchChanges:
 
 
 def _fewest(changes: Changes, kept: Changes, is_enough: Callable[[Changes], bool]) -> Changes:
-    """Returns the fewest of some changes that are enough together with those that are kept. Each
-    half is searched with the other half kept, which takes few readings where few settings count."""
+    """Returns the fewest of `changes` that are enough together with those in `kept`. Each half is
+    searched while the other half is kept, which takes few readings if few settings matter."""
     if is_enough(kept):
         return {}
     if len(changes) == 1:
@@ -206,8 +213,8 @@ def _fewest(changes: Changes, kept: Changes, is_enough: Callable[[Changes], bool
 
 
 def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:
-    """Returns whether two readings contradict each other nowhere in layout, workload and
-    devices."""
+    """Returns whether two readings agree in every value of layout, workload and devices that both
+    have, and the first does not stop the framework."""
     parts = (
         (reading.layout, other.layout),
         (reading.workload, other.workload),
@@ -234,12 +241,14 @@ def _key(change: SingleChange) -> tuple[str, str]:
 
 
 def _is_same(typed: Any, written: Any) -> bool:
-    """Returns whether two values of a setting are equal, however they are written. A flag that is
-    off equals one that is not written."""
+    """Returns whether two values of a setting are equal, whether written as text or as a number.
+    None stands for a setting that is not written."""
     return _text(typed) == _text(written)
 
 
 def _text(value: Any) -> Any:
+    """Returns a value of a setting in a form that can be compared: numbers and flags as text in
+    lower case, lists as texts."""
     if isinstance(value, (list, tuple)):
         return [*map(str, value)]
     return None if value is None else str(value).lower()

@@ -37,11 +37,15 @@ class LaunchCluster:
     cluster adds its own."""
 
     def form(self) -> ClusterPreset | ClusterFields:
-        """Returns the cluster in the nodes of the script. Raises Invalid or Refused where neither
-        says it, or where the launch and the request differ in devices."""
+        """Returns the cluster that the job runs on, in the nodes of the script. Raises Invalid or
+        Refused where neither launch nor request names it, or where they contradict each other in
+        devices."""
         return self._in_nodes(self._cluster())
 
     def _cluster(self) -> ClusterPreset | ClusterFields:
+        """Returns the cluster of the request, or else the chips that the script asks for, with as
+        many chips as the launch starts. A number of ranks that contradicts the request is noted in
+        `overruled`, or, if settings of the framework make it, raised or added to the stops."""
         form = self.requested or self._scheduled_chips()
         if form is None:
             raise Invalid("cluster", None, "is required: a launch does not name its chips")
@@ -80,21 +84,24 @@ class LaunchCluster:
         return form
 
     def is_overruled(self, num_devices: int) -> bool:
-        """Returns whether the request has another number of devices than launchers start. A number
-        that follows from settings of the framework is no fact of a scheduler."""
+        """Returns whether the request's number of devices takes the place of the launch's. It does
+        where a launcher or scheduler says another; a number that settings of the framework make has
+        to agree."""
         differs = self.reading.num_devices not in (None, num_devices)
         return differs and self.reading.devices_setting is None
 
     def _scheduled_devices(self, chip: Chip) -> int | None:
-        """Returns the number of devices that the script asks its scheduler for. It asks for TPUs by
-        chips, and for GPUs by devices."""
+        """Returns the number of devices that the script asks its scheduler for; None where it does
+        not say. Scripts ask for TPUs by chips, which may have several devices, and for GPUs by
+        devices."""
         num_ranks = None if self.command is None else self.command.num_ranks
         if num_ranks is None or chip.vendor != "google":
             return num_ranks
         return num_ranks * chip.devices_per_chip
 
     def _warn_of_other_chip(self, chip: Chip) -> None:
-        """Note where the script asks for GPUs that are not those of the request."""
+        """Adds to `overruled` that the script asks its scheduler for other GPUs than the request
+        has. A short name such as h100 also stands for chips whose ids begin with it."""
         scheduled = None if self.requested is None else self._scheduled_chips()
         if scheduled is None or chip.id.startswith(scheduled.preset.lower()):
             return
@@ -105,8 +112,9 @@ class LaunchCluster:
             )
 
     def _scheduled_chips(self) -> ClusterPreset | None:
-        """Returns the chips that the script asks its scheduler for, where the catalogue knows their
-        name; else those that a feature of its nodes names, where just one feature is a chip."""
+        """Returns the chips that the script asks its scheduler for; None where it names none that
+        is known. If it asks for no chip, the features of its nodes count, as in
+        `--constraint=h100`, but only if they name a single chip."""
         if self.command is None:
             return None
         if self.command.chip is not None:
@@ -120,7 +128,7 @@ class LaunchCluster:
         return next(iter(presets_by_chip.values())) if len(presets_by_chip) == 1 else None
 
     def _known_preset(self, name: str) -> ClusterPreset | None:
-        """Returns the cluster of a name; None where the catalogue has none."""
+        """Returns the preset with this name; None where the catalogue has none."""
         try:
             form = ClusterPreset(preset=name)
             self.resolver.cluster_parts(form)
@@ -129,8 +137,9 @@ class LaunchCluster:
         return form
 
     def _in_nodes(self, form: ClusterPreset | ClusterFields) -> ClusterPreset | ClusterFields:
-        """Returns the cluster in nodes as large as those of the script, unless the request itself
-        gives the size of a domain."""
+        """Returns the cluster with scale-up domains of the size of the script's nodes, unless the
+        request itself gives the size. A machine of that size is preferred, if the catalogue has
+        one."""
         if form.chips_per_domain is not None:
             return form
         cluster = self.resolver.cluster(form).cluster
@@ -141,6 +150,8 @@ class LaunchCluster:
         return form if chips is None else form.model_copy(update={"chips_per_domain": chips})
 
     def assumptions(self, form: ClusterPreset | ClusterFields) -> Iterator[str]:
+        """Yields sentences on what the launch decided of the cluster: its chips, its machine, and
+        the size of a domain."""
         requested = self.requested
         preset = getattr(requested, "preset", None)
         if requested is None and isinstance(form, ClusterPreset):

@@ -46,8 +46,9 @@ class LaunchErrors:
         *,
         hides_layout: bool = False,
     ) -> None:
-        """Remember that the framework stops at a setting, as at a layout that breaks a rule. Raises
-        the error where stops are not allowed, or no setting is to blame."""
+        """Adds a stop to `stops`: the framework stops at a setting, as at a layout that breaks the
+        rule `broken`. Raises `error` instead if stops are not allowed, or if no setting is to
+        blame. `hides_layout` says that no layout is known then."""
         if setting is None or self.stops is None:
             raise error
         self.stops.append(
@@ -67,7 +68,8 @@ class LaunchErrors:
     def require_same(
         self, part: str, launched: Mapping[str, object], requested: Mapping[str, object]
     ) -> None:
-        """Refuse values of the launch that are not those of the request, where both have them."""
+        """Raises Refused with every value of the launch that differs from the request's. Only names
+        that both have are compared."""
         faults = [
             self._contradiction(f"{part}.{name}", value, requested[name])
             for name, value in launched.items()
@@ -79,14 +81,16 @@ class LaunchErrors:
             raise Refused(faults)
 
     def _is_same(self, name: str, launched: Any, requested: Any) -> bool:
-        """Returns whether two values are equal. A vocabulary also equals itself padded, since
-        Megatron makes it a multiple of the tensor-parallel ranks."""
+        """Returns whether two values are equal. Megatron pads a vocabulary to a multiple of the
+        tensor-parallel ranks, so a launch may have somewhat more entries than the request."""
         if name != "vocab_size" or not isinstance(requested, int):
             return bool(launched == requested)
         padding = _MOST_PADDING * max(self.reading.layout.get("tp", 1), 1)
         return bool(requested <= launched < requested + padding)
 
     def _contradiction(self, name: str, launched: object, requested: object) -> Invalid:
+        """Returns the error for a value of the launch that contradicts the request. It says where
+        the launch's value comes from, if nobody wrote it."""
         rule = f"contradicts {name} = {requested} of {self.other}"
         if name in self.reading.counting_notes:
             rule += f" ({self.reading.counting_notes[name]})"
@@ -100,13 +104,13 @@ class LaunchErrors:
         return self.of_launch(name, launched, f"{rule}, and nobody wrote it ({origin}): {cure}")
 
     def counts_batch(self, name: str) -> bool:
-        """Returns whether a value is a global batch that follows from the number of
-        micro-batches."""
+        """Returns whether a field is the global batch, and the launch gives it by its number of
+        micro-batches only."""
         return name == "workload.global_batch" and "global_batch" not in self.reading.workload
 
     def missing(self, name: str) -> Invalid:
-        """Returns the error for a field that neither the launch nor the request says. It shows
-        where to write it."""
+        """Returns the error for a field that neither the launch nor the request has, such as
+        "workload.seq_len". It shows how to write the field."""
         part, *steps = name.split(".")
         if name in self.reading.unresolved_parts:
             return Invalid(name, None, f"is required: {self.reading.unresolved_parts[name]}")
@@ -117,8 +121,8 @@ class LaunchErrors:
         return Invalid(name, None, f"{rule} beside it{self._hint()}")
 
     def _hint(self) -> str:
-        """Returns words on parts of the launch that are not understood and may have said a field,
-        the misspelt ones first."""
+        """Returns words on parts of the launch that were not understood and may have meant a
+        missing field. Misspelt settings come first. Empty where all was understood."""
         reading = self.reading
         unread = [reservation.text for reservation in reading.reservations]
         problems = [*unread, *(f"{stop.setting} {stop.rule}" for stop in reading.stops)]
@@ -135,8 +139,8 @@ class LaunchErrors:
         request_fields: Mapping[str, Any],
         launch_fields: Mapping[str, Any],
     ) -> Form:
-        """Returns the fields of the request and of the launch in one form. Raises Refused for what
-        is missing in both, and for what is wrong in either."""
+        """Returns the fields of the launch and of the request in the schema `form`. Raises Refused
+        for what is missing in both, and for what is wrong in either."""
         fields = _merged(launch_fields, request_fields)
         try:
             return form.model_validate(fields)
@@ -149,7 +153,10 @@ class LaunchErrors:
     def _validation_error(
         self, part: str, form: type[BaseModel], request_fields: Mapping[str, Any], item: Any
     ) -> Invalid:
+        """Returns an error of pydantic at the field of the request, or at the launch if the value
+        came from there."""
         violation = violation_of_pydantic(item, form, item["loc"], root=[part], in_body=True)
+        # Pydantic has several types of errors for missing fields, such as "missing_argument".
         if item["type"].startswith("missing"):
             return self.missing(violation.field)
         if item["loc"] and item["loc"][0] in request_fields:
@@ -158,7 +165,7 @@ class LaunchErrors:
 
 
 def _merged(launch_fields: Mapping[str, Any], request_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges the members of both, and nested objects likewise. The request goes before the
+    """Returns the members of both, with nested objects merged likewise. The request goes before the
     launch."""
     merged = {**launch_fields, **request_fields}
     for name, value in request_fields.items():

@@ -46,7 +46,8 @@ class AnswerLaunched:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which a report of the run finds the layout again."""
+        """Returns the variables that every process gets, by which a report of the run finds the
+        layout again."""
         variables = {"CHOICE": self.choice, "RANK": self.rank}
         variables_set = {
             f"SHARDWRIGHT_{name}": str(value) for name, value in variables.items() if value
@@ -55,7 +56,8 @@ class AnswerLaunched:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes, where Slurm can be told them; they then have equally many ranks."""
+        """Returns the names of the nodes if Slurm can be told them: all have equally many ranks and
+        valid host names. Else it is empty."""
         is_even = len(set(self.ranks_by_node.values())) == 1
         can_say = all(map(_HOST.fullmatch, self.ranks_by_node))
         return tuple(self.ranks_by_node) if is_even and can_say else ()
@@ -91,8 +93,8 @@ def ranks_by_node(hosts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def launch_format(name: str, problem: Problem) -> LaunchFormat:
-    """Returns the format of a name, which is its own or that of a stack. Raises Invalid where there
-    is none, or where it is of a framework other than the stack of the problem."""
+    """Returns the launch format with this name, or the one of the stack with this name. Raises
+    Invalid if there is none, or if it belongs to another framework than the problem's stack."""
     format_ = format_named(name)
     if format_ is None and name in catalogue.stacks():
         stacks = ", ".join(stack for known in FORMATS.values() for stack in known.stacks)
@@ -115,9 +117,9 @@ def launch_configuration(
     question: Question,
     answer: AnswerLaunched,
 ) -> LaunchConfiguration:
-    """Returns the configuration that launches a settled layout of an answer. Every process then
-    has the answer's id in its environment. Raises Invalid where the format has no words for
-    something."""
+    """Returns the configuration that launches a layout of an answer. Every process gets the
+    answer's id in its environment. Raises Invalid or Inexpressible if the format cannot express the
+    model, the layout or the stack."""
     model = question.model
     config = model.root if isinstance(model, HuggingFaceConfig) else None
     known_family = catalogue.families().get(problem.architecture.name)
@@ -148,10 +150,10 @@ def launch_configuration(
 
 
 def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
-    """Returns the fields of the stack that the prediction rests on and that no setting of the
-    format says. A script of the caller's own may see to them; for a program Inexpressible is
-    raised."""
-    # Which fields move a prediction, any profile tells alike.
+    """Returns the fields of the stack that the prediction depends on, and that no setting of the
+    format states. The caller's own script may set them. Raises Inexpressible if the format starts a
+    program instead, since nothing could set them then."""
+    # A field that moves the prediction of one profile moves that of any.
     said = format_.says(job.problem)
     unsaid = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
     if unsaid and not format_.is_of_script:
@@ -165,6 +167,7 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
 
 
 def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:
+    """Returns the reason, in words, why no setting states a field of the stack."""
     if unsaid.switch is None:
         return f"no setting that is written for {format_.framework} {format_.release} changes it"
     name = unsaid.switch.name
@@ -175,6 +178,7 @@ def _why_unsaid(format_: LaunchFormat, job: Job, unsaid: UnsaidField) -> str:
 
 
 def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
+    """Returns a sentence on a field of the stack that the caller's script has to set."""
     return (
         f"The script, or {format_.framework} itself, has to see to stack.{unsaid.field}"
         f" {_shown(unsaid.value)}, which is predicted: these settings leave it at"
@@ -183,7 +187,8 @@ def _left_to_script(format_: LaunchFormat, unsaid: UnsaidField) -> str:
 
 
 def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Iterator[str]:
-    """Yields a note where the settings are of a later release than the one that is predicted."""
+    """Yields a note if the prediction is for an older release than the settings are written for. It
+    names the switches whose default has changed since."""
     stack = job.problem.stack
     year = shipped_profile().software_year - stack.age_years
     said = question.stack.version if isinstance(question.stack, StackFields) else None
@@ -208,12 +213,13 @@ def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Itera
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as a request has it."""
+    """Returns a value as a request writes it: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _details(config: Mapping[str, Any]) -> ModelDetails:
-    """Returns the facts that a launch must have of the model of a config beside its shape."""
+    """Returns facts about the model that a launch needs and its shape does not have, from its
+    config.json."""
     return ModelDetails(
         rope_theta=huggingface.rope_theta(config),
         rope_scaling=huggingface.rope_scaling(config),

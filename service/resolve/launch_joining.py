@@ -51,8 +51,8 @@ class Joining:
     errors: LaunchErrors
 
     def joined(self) -> tuple[PinnedQuestion, LayoutFields, list[str]]:
-        """Returns the plain question, the layout, and sentences on what was assumed. Raises Refused
-        with all errors of all parts, or Invalid where there is only one."""
+        """Returns the question, the layout, and sentences on what was assumed. Raises Refused with
+        all errors of all parts, or Invalid if there is only one."""
         faults = list[Invalid]()
         cluster = _collected(self.cluster.form, faults)
         sized = None if cluster is None else _collected(lambda: self._sized_layout(cluster), faults)
@@ -85,14 +85,14 @@ class Joining:
         return question, layout, assumed
 
     def _request_fields(self) -> dict[str, Mapping[str, Any]]:
-        """Returns the fields that the request has of its own, by part."""
+        """Returns the fields of the model and the workload that the request itself sets."""
         model = self.parts.model
         return {"model": model if isinstance(model, dict) else {}, "workload": self.parts.workload}
 
     @contextmanager
     def blaming_launch(self) -> Iterator[None]:
-        """Turns an error, raised in the block, about a part that only the launch says into one of
-        the launch."""
+        """Moves an Invalid raised in the block to the field of the launch, if it is about a part of
+        the question that only the launch has."""
         try:
             yield
         except Invalid as fault:
@@ -103,6 +103,9 @@ class Joining:
             raise
 
     def _model(self) -> ModelForm:
+        """Returns the model of the request, or of the launch, or both joined. A config.json beside
+        the launch counts only if the request has no model. Raises Refused for values that
+        contradict each other, and Invalid if neither describes a model."""
         request_model = self.parts.model
         launch_fields = self.reading.model or {}
         if is_config(launch_fields):
@@ -128,14 +131,15 @@ class Joining:
     def _model_form(
         self, request_fields: Mapping[str, Any], launch_fields: Mapping[str, Any]
     ) -> ShapeFields | LayerListFields:
-        """Returns the fields of both in the form that they belong to: a list of layers or a
-        shape."""
+        """Returns the fields of request and launch together, in the schema that they fit: a list of
+        layers, or a shape that all layers share."""
         if is_layer_list({**launch_fields, **request_fields}):
             return self.errors.validated("model", LayerListFields, request_fields, launch_fields)
         return self.errors.validated("model", ShapeFields, request_fields, launch_fields)
 
     def _comparable_values(self, form: ModelForm) -> dict[str, object]:
-        """Returns the values of a model that a launch may have as well."""
+        """Returns those values of a model that a launch may have too, by their names in
+        requests."""
         model = self._architecture(form)
         counts = {"vocab_size": model.vocab_size, "mtp_layers": model.mtp_layers}
         return {**model_values(model), **counts}
@@ -144,6 +148,9 @@ class Joining:
         return self.resolver.architecture(form).value
 
     def _workload(self, layout: Mapping[str, Any]) -> WorkloadFields:
+        """Returns the workload of request and launch. If the launch has only a number of
+        micro-batches, its global batch is computed from it. Raises Refused for values that
+        contradict each other."""
         request_fields = self.parts.workload
         launch_fields = dict(self.reading.workload)
         steps = self.reading.num_micro_batches
@@ -165,8 +172,8 @@ class Joining:
         return workload
 
     def _yields_to_request(self, name: str) -> bool:
-        """Returns whether a value of the workload is a default that a file which was not sent may
-        set otherwise, so that the request's value holds."""
+        """Returns whether the request's value takes the place of a value of the workload. It does
+        if the launch's value is a default that a file, which was not sent, may override."""
         field = f"workload.{name}"
         origins = [field]
         if self.errors.counts_batch(field):
@@ -176,8 +183,9 @@ class Joining:
         )
 
     def _micro_batch(self, layout: Mapping[str, Any], global_batch: int) -> dict[str, int]:
-        """Returns the micro-batch, where only the batch and its number of micro-batches are
-        said."""
+        """Returns the field `micro_batch` of the layout, if the launch has only a number of
+        micro-batches; else nothing. If the global batch is not divisible, the framework stops, or
+        Invalid is raised."""
         steps = self.reading.num_micro_batches
         if "micro_batch" in layout or steps is None:
             return {}
@@ -200,8 +208,8 @@ class Joining:
         return {"micro_batch": max(micro_batch, 1)}
 
     def _stack(self) -> str | StackFields:
-        """Returns the stack of the request, or else of the format, with the switches of the launch
-        that are not what the stack has anyway."""
+        """Returns the stack of the request, or else of the launch's format. Of the launch's
+        switches, it has those that differ from what that stack does anyway."""
         launch_fields = dict(self.reading.stack)
         launch_stack = catalogue.stack(launch_fields.pop("name"))
         form = self.parts.stack
@@ -216,7 +224,8 @@ class Joining:
         if is_dated and not age:
             age = {"version": self.reading.version}
         default_stack = StackFields.model_validate({"name": base.id, **age}).build(base)
-        # What a switch brings with it where somebody asks for it, a launch says or does not have.
+        # Switches that are set may set others with them. A launch that does not have those others
+        # differs from the stack in them too.
         switches = _differing_fields(launch_fields, default_stack)
         switch_values = {name: as_tuples(value) for name, value in switches.items()}
         switches |= _differing_fields(launch_fields, changed(default_stack, switch_values))
@@ -229,10 +238,11 @@ class Joining:
     def _sized_layout(
         self, cluster: ClusterPreset | ClusterFields
     ) -> tuple[dict[str, Any], list[str]]:
-        """Returns the layout of the launch, with the data-parallel degree that its devices leave
-        open filled in, and sentences on what was assumed."""
+        """Returns the layout of the launch and sentences on what was assumed. A data-parallel
+        degree that the launch leaves open is what the cluster's devices leave."""
         layout_fields = dict(self.reading.layout)
         num_devices = self.resolver.cluster(cluster).cluster.num_devices
+        # The launch's degree follows from its own number of devices, so it goes with that number.
         if self.cluster.is_overruled(num_devices):
             layout_fields.pop(
                 "dp_shard" if layout_fields.get("zero_stage") else "dp_replicate", None
@@ -249,19 +259,20 @@ class Joining:
 
     @staticmethod
     def _remaining_devices(layout_fields: Mapping[str, Any], num_devices: int) -> int:
-        """Returns the degree that the other degrees leave of the devices. Where it does not divide
-        evenly, a rule of layouts refuses the layout (models.layouts.rules)."""
+        """Returns the degree that the other degrees leave of the devices, rounded down. If it does
+        not divide evenly, a rule refuses the layout later (models.layouts.rules)."""
         axes = ("pp", "cp", "tp", "dp_replicate", "dp_shard")
         used = math.prod(layout_fields.get(axis, 1) for axis in axes)
         return max(num_devices // max(used, 1), 1)
 
     def _stack_of(self, form: str | StackFields, framework: str) -> Stack:
-        """Returns the stack that the request names. Raises Invalid where it is of another
-        framework."""
+        """Returns the stack that the request names. `framework` is that of the launch. Raises
+        Invalid if the stack belongs to another one."""
         name = form if isinstance(form, str) else form.name
         base = self.resolver.stack(name).value
         if name.lower() in TOOLS and framework in _OF_TRAINER:
-            return catalogue.stack(framework)  # which its file tells
+            # Such a tool starts the Trainer on FSDP or on DeepSpeed; its file tells which.
+            return catalogue.stack(framework)
         if base.calibrated_as != framework:
             field = "stack" if isinstance(form, str) else "stack.name"
             rule = f"does not run {self.reading.framework}, of which the launch is: leave it out"
@@ -270,8 +281,8 @@ class Joining:
 
 
 def _collected(join: Callable[[], Part], faults: list[Invalid]) -> Part | None:
-    """Returns the result of joining a part. Where it cannot be joined, returns None and adds the
-    reasons to `faults`."""
+    """Returns the result of `join`. If it raises Invalid or Refused, adds the errors to `faults`
+    and returns None."""
     try:
         return join()
     except Invalid as fault:
@@ -282,7 +293,7 @@ def _collected(join: Callable[[], Part], faults: list[Invalid]) -> Part | None:
 
 
 def _differing_fields(launch_fields: Mapping[str, Any], stack: Stack) -> dict[str, Any]:
-    """Returns the fields of a launch that differ from those of the stack."""
+    """Returns the fields of the launch whose values differ from the stack's."""
     return {
         name: value
         for name, value in launch_fields.items()
@@ -295,8 +306,8 @@ def _data_parallel(layout: Mapping[str, Any]) -> int:
 
 
 def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a shape with the nested ones of its attention and experts beside them.
-    A whole shape that names no experts has 0 of them."""
+    """Returns the fields of a model with those of its MLA and its experts moved to the top. A model
+    whose shape is complete but names no experts has num_experts = 0."""
     dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
     nested = [model.get(name) or {} for name in ("mla", "moe")]
     own = {name: value for name, value in model.items() if name not in ("mla", "moe")}
@@ -304,8 +315,8 @@ def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:
-    """Returns the name of the data-parallel degree that a launch leaves to the number of devices,
-    if any."""
+    """Returns the data-parallel degree that the launch leaves open, `dp_shard` or `dp_replicate`;
+    None if it states both. ZeRO stage 0 replicates, so that no sharding is left open."""
     if "dp_shard" in launch_fields:
         return None if "dp_replicate" in launch_fields else "dp_replicate"
     is_replicated = launch_fields.get("zero_stage") == 0 and "dp_replicate" not in launch_fields

@@ -12,7 +12,8 @@ from service.formats.shell.files import LaunchFiles
 
 
 def command_in(text: str, files: LaunchFiles) -> Command | None:
-    """Returns the command of a launch; None where its text is a document."""
+    """Returns the command in a launch's text; None if the text is a document, such as YAML,
+    instead."""
     try:
         return split_command(text, files)
     except (Invalid, RecursionError):
@@ -20,9 +21,9 @@ def command_in(text: str, files: LaunchFiles) -> Command | None:
 
 
 def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
-    """Returns the number of chips on each node of the script, where scale-up links of the fabric
-    would join more: the links then end at the node. A domain that is a rack of machines is larger
-    than a node anyway. Returns None where the script does not say it.
+    """Returns the number of chips on each node of the script, if scale-up links of the fabric would
+    join more: links then end at the node. A domain that is a whole rack is larger than a node
+    anyway. Returns None if the script does not give a smaller node.
 
     One rank on a node may be a process that drives all of its chips.
     """
@@ -32,9 +33,9 @@ def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
 
 
 def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
-    """Returns the preset of the machine that a node of the script is, where its chips are sold one
-    by one and machines join several, as of GH200; None where no machine is known to join so
-    many."""
+    """Returns the preset of a machine with as many chips as a node of the script has, for chips
+    that are also sold singly, such as GH200. None if the chips are not, or no such machine is
+    known."""
     chips = _stated_chips(command, cluster)
     if cluster.fabric.domain != 1 or chips is None:
         return None
@@ -48,8 +49,8 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
 
 
 def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
-    """Returns the number of chips on each of several nodes of which the job has all; otherwise
-    None."""
+    """Returns the number of chips on each node, as the script states it. None if it does not, if it
+    has one node or one rank a node, or if its nodes do not make the whole cluster."""
     if command is None or not command.nnodes or not command.nproc_per_node:
         return None
     devices = command.nproc_per_node
@@ -59,7 +60,8 @@ def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
 
 
 def _is_same(fabric: Fabric, chip: Chip) -> bool:
-    """Returns whether a fabric joins chips that differ from this one in their processor at most."""
+    """Returns whether the fabric's chip equals this one in generation, peaks and memory. Such chips
+    differ only in their host processor."""
     other = catalogue.chip(catalogue.fabric_chip(fabric.id))
     same_memory = (other.memory_gb, other.memory_bandwidth_gb_s)
     return (

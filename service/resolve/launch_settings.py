@@ -17,8 +17,8 @@ from service.formats.launch.job import Job
 def written_settings(
     format_: LaunchFormat | None, problem: Problem, layout: Layout
 ) -> Mapping[str, Any]:
-    """Returns the settings that run a legal layout, by their names in the framework; none where it
-    has no words for the layout."""
+    """Returns the settings that run a legal layout, by their names in the framework. Empty without
+    a format, or if the format cannot express the layout."""
     if format_ is None:
         return {}
     job = Job.of(problem, layout)

@@ -74,7 +74,8 @@ class LaunchedQuestion:
 
     @property
     def unpadded(self) -> PinnedQuestion:
-        """The question of a launch that may pad its vocabulary otherwise."""
+        """Returns the question with the vocabulary before the launch pads it, for launches that pad
+        it otherwise."""
         model = self.question.model
         if self.unpadded_vocabulary is None or not isinstance(model, ShapeFields | LayerListFields):
             return self.question
@@ -83,7 +84,7 @@ class LaunchedQuestion:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The framework's names for the knobs of the layout."""
+        """Returns the framework's names for the knobs of the layout."""
         return KNOB_SETTINGS[self.read.format]
 
 
@@ -97,9 +98,10 @@ def launched_question(
     allow_stops: bool = False,
     changes: Changes = NO_CHANGES,
 ) -> LaunchedQuestion:
-    """Returns the question that a launch and the other members of its request ask together. `field`
-    is where the launch stands in the request, and `other` says in words what those members are.
-    `changes` are settings to read in place of those of the launch.
+    """Returns the question that a launch and the other members of its request ask together.
+
+    `field` is where the launch stands in the request, and `other` names the source of those members
+    in words. `changes` are settings that replace those of the launch.
 
     Raises Invalid or Refused for what cannot be read, is missing in both, or contradicts the other;
     and for what the framework itself would stop at, unless `allow_stops`.
@@ -149,8 +151,8 @@ def _launch_read(
     overruled: list[str],
     assumed: list[str],
 ) -> LaunchRead:
-    """Returns the part of the answer on how the launch was read: what was not understood, warned of
-    and assumed."""
+    """Returns the part of the answer on how the launch was read. `overruled` and `assumed` are
+    sentences: on values of the launch that the request replaced, and on what was assumed."""
     unread = [reservation.text for reservation in reading.reservations]
     notes = () if command is None else command.notes
     warnings = [
@@ -175,13 +177,13 @@ def _launch_read(
 
 
 def _leaves_vocabulary(model: object) -> bool:
-    """Returns whether a request leaves it to its launch to say the vocabulary."""
+    """Returns whether the request does not give the vocabulary, so that the launch's counts."""
     return model is None or (isinstance(model, dict) and "vocab_size" not in model)
 
 
 def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
-    """Returns whether the request itself says what a launch says in words that are not
-    understood."""
+    """Returns whether the request gives the field that a reservation leaves open. A reservation is
+    a setting of the launch that was not understood; it names the field that would settle it."""
     part, _, name = reservation.answered_by.partition(".")
     request_part = getattr(parts, part, None) if part else None
     has_name = not name or (isinstance(request_part, Mapping) and name in request_part)
@@ -189,9 +191,9 @@ def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
 
 
 def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
-    """Returns the format that the request names for a launch, or else the one that its text shows.
-    Raises NotATrainingJob for a command that starts something else, and Invalid where the text does
-    not show the format."""
+    """Returns the format that the request names, or else the one that the launch's text shows.
+    Raises NotATrainingJob if the text starts something else, and Invalid if no format can be told
+    or its framework is not read."""
     unread = unread_framework(launch.text, launch.beside) if launch.format is None else None
     if unread is not None:
         program, framework = unread
@@ -214,7 +216,8 @@ def _recognized_format(launch: LaunchForm, field: str) -> Recognized:
 
 
 def _read_launch(launch: LaunchForm, format_: str, field: str, changes: Changes) -> LaunchReading:
-    """Reads a launch with some settings changed. Raises Invalid at the field of the launch."""
+    """Reads a launch with some settings changed. Raises Invalid at the field of the launch, also if
+    its text looks like another format than the one named."""
     likely = None if launch.format is None else other_format(format_, launch.text)
     if likely is not None:
         rule = f"is not the format of these arguments, which look like {likely}: give {likely}"
@@ -227,7 +230,7 @@ def _read_launch(launch: LaunchForm, format_: str, field: str, changes: Changes)
 
 
 def _read_explaining_undefined(launch: LaunchForm, format_: str, changes: Changes) -> LaunchReading:
-    """Reads a launch. Raises an error that explains, for an undefined variable, where it stands and
+    """Reads a launch. If a variable is undefined, raises an error that says where it is used and
     why its value cannot be known."""
     read = FORMATS[format_].read
     try:
@@ -237,14 +240,15 @@ def _read_explaining_undefined(launch: LaunchForm, format_: str, changes: Change
 
 
 def _stop_error(stop: Stop, place: str) -> Invalid:
-    """Returns a fault at which the framework stops as an error of the launch at `place` in the
-    request."""
+    """Returns the error for a setting at which the framework stops. `place` is the launch's
+    field."""
     says_cure = not stop.cure or stop.cure in stop.rule
     rule = stop.rule if says_cure else f"{stop.rule}; instead: {stop.cure}"
     return Invalid(f"{place}.{stop.setting}", stop.value, rule)
 
 
 def _version_assumption(launch: LaunchForm, reading: LaunchReading) -> list[str]:
+    """Returns a sentence on the release of the framework, if the request does not name one."""
     if launch.version is not None:
         return []
     return [f"the release is {reading.framework} {reading.version}: launch.version names another"]

@@ -19,8 +19,8 @@ _BILLION = 1e9
 
 
 def learned(problem: Problem, layout: Layout, profile: Profile) -> Learned | None:
-    """The reports behind a profile that move the step time of a layout; None where it rests on no
-    reports."""
+    """Returns the reports that moved the step time of a layout, the largest change first; None
+    where the profile rests on no reports."""
     changes = learned_changes(problem, layout, profile)
     if changes is None:
         return None
@@ -41,6 +41,8 @@ def learned(problem: Problem, layout: Layout, profile: Profile) -> Learned | Non
 
 
 def _learned_from(group: Influence, step_time_change: float) -> LearnedFrom:
+    """Returns a group of reports as answers show it, with the share by which it changes the step
+    time."""
     return LearnedFrom(
         chip=group.chip,
         stack=group.stack,
@@ -54,6 +56,8 @@ def _learned_from(group: Influence, step_time_change: float) -> LearnedFrom:
 
 
 def _sentence(change: float, against: str, reports: Sequence[LearnedFrom]) -> str:
+    """Returns a sentence such as "A step takes 3.1% longer than under version 4: +2.0% from 12
+    reports on h100, ...". `against` names the version compared with."""
     if not reports:
         return f"Reports that came after {against} do not move this prediction."
     parts = [f"{one.step_time_change:+.1%} from {_words(one)}" for one in reports[:_MOST_NAMED]]
@@ -65,13 +69,16 @@ def _sentence(change: float, against: str, reports: Sequence[LearnedFrom]) -> st
 
 
 def _difference(change: float) -> str:
+    """Returns a change of step time as words that a version's name completes, such as "3.1% longer
+    than"."""
     if abs(change) < _LEAST_SHOWN:
         return "as long as"
     return f"{abs(change):.1%} {'longer' if change > 0 else 'less'} than"
 
 
 def _words(reports: LearnedFrom) -> str:
-    """Returns the number of reports, and what they are of, as far as that is told."""
+    """Returns the number of reports, and what they measured as far as it may be told, such as "12
+    reports of llama-3-8b on h100 (latest 01AB...)"."""
     counts = [
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in ((reports.runs, "report"), (reports.benchmarks, "benchmark"))

@@ -25,8 +25,8 @@ _COUNTS: tuple[AttentionCount, ...] = ("causal", "full")
 
 
 def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredSpeed:
-    """Returns the measured speed in every form. Raises Invalid for one that no run can have, which
-    is most often given in another unit."""
+    """Returns the measured speed in every form. `predicted_s` is the predicted step time. Raises
+    Invalid for a speed that no run can have, which is most often given in another unit."""
     form, step, conversion = _step_time(problem, measured)
     given = getattr(measured, form)
     if not SHORTEST_STEP_S <= step <= LONGEST_STEP_S:
@@ -58,8 +58,8 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
 
 
 def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
-    """Returns the model FLOPs utilization of a step for each convention of counting attention, as a
-    share of the peak in the format of the matrix multiplications."""
+    """Returns the model FLOPs utilization of a step, by whether attention counts causal or all
+    keys, as a share of the chips' peak in the format of matrix products."""
     gemm_format = problem.workload.number_format.gemm
     peak = problem.cluster.chip.peak_flops(gemm_format) * problem.cluster.num_chips
     return {
@@ -69,8 +69,8 @@ def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
 
 
 def compare_memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison:
-    """Returns the measured memory beside the predicted one. Residuals are of the fullest stage
-    only, which is the one that is predicted."""
+    """Returns the measured memory beside the predicted one. The prediction is for the fullest
+    pipeline stage, so residuals are None for a measurement on another stage."""
     allocated_residual = None
     reserved_residual = None
     if measured.stage in (None, prediction.memory_stage):
@@ -86,8 +86,8 @@ def compare_memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryCo
 def compare_parts(
     problem: Problem, measured: MeasuredParts, step_time_s: float, prediction: Prediction
 ) -> PartsComparison:
-    """Returns the measured parts of a step beside the predicted ones. Raises Invalid for a part
-    that the run cannot have."""
+    """Returns the measured parts of a step beside the predicted ones. Raises Invalid for
+    communication longer than the step, and for an imbalance of experts in a model without any."""
     exposed_s = measured.exposed_communication_s
     if exposed_s is not None and exposed_s > step_time_s:
         rule = f"must not exceed the step that it is part of, {rounded(step_time_s)} s"
@@ -112,8 +112,8 @@ def log_ratio(measured: float | None, predicted: float) -> float | None:
 
 
 def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
-    """Returns the form that was given, the step time that it means, and a text of how it
-    follows."""
+    """Returns the form of speed that was given, the step time in seconds that it means, and a text
+    on how that follows, such as "4194304 tokens of a step / 52000 tokens/s"."""
     tokens = problem.workload.tokens
     chips = problem.cluster.num_chips
     if measured.step_time_s is not None:
@@ -142,8 +142,8 @@ def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
 def _from_tflops(
     problem: Problem, tflops: float, attention: AttentionCount, written: str
 ) -> tuple[float, str]:
-    """Returns the step time that so many TFLOP/s of a chip mean, and how it follows from the rate
-    as it is `written`."""
+    """Returns the step time in seconds at this rate of a chip, and a text on how it follows.
+    `written` is the rate in the words of that text."""
     chips = problem.cluster.num_chips
     step = step_time_from_throughput(
         tflops * 1e12, chips, problem.architecture, problem.workload, attention
@@ -154,6 +154,8 @@ def _from_tflops(
 
 
 def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:
+    """Returns the peak of a chip, in TFLOP/s, that a measured MFU is a share of: the one given, or
+    the chip's own for the given format."""
     if mfu.peak_tflops is not None:
         return mfu.peak_tflops
     dtype = mfu.peak_dtype or problem.workload.number_format.gemm

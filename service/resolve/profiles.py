@@ -43,10 +43,10 @@ _PARSED = 64
 
 
 def seed(store: Store) -> None:
-    """Store the shipped profile, unless the database has it.
+    """Stores the shipped profile, unless the database has it.
 
     The profile of another release becomes a new version, which is activated if a shipped version
-    was active. Of several processes that start together, one does this.
+    was active. A lock lets only one of several starting processes do this.
     """
     shipped = shipped_profile()
     with store.writing() as rows:
@@ -64,7 +64,7 @@ def seed(store: Store) -> None:
 
 
 def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
-    """Store a profile that the database lacks, with this as its first and active version."""
+    """Stores a profile that the database lacks, with this as its first and active version."""
     rows.profiles.add(
         ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump())
     )
@@ -72,14 +72,14 @@ def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
 
 
 def active_profile(rows: Rows) -> Profile:
-    """Returns the version that predictions for the tenant of these rows use unless a request names
-    another: the tenant's own where one is in use, else the active one that all share."""
+    """Returns the version that predicts for the tenant of these rows unless a request names
+    another: the tenant's own version if one is active, else the active shared one."""
     return profile_version(rows, rows.versions.profile_id, None)
 
 
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
-    """Returns a version of the profile; the active one if `version` is None. Of a tenant's own
-    profile that is not in use, that is the one that all share."""
+    """Returns a version of the profile; the active one if `version` is None. If that is a tenant's
+    own profile without an active version, returns the active shared version."""
     current = rows.versions
     if id_ == current.profile_id and version in (None, current.profile):
         return _parsed(rows, id_, current.profile, current.profile_hash)
@@ -98,8 +98,8 @@ def _parsed(rows: Rows, id_: str, version: int, content_hash: str) -> Profile:
 
 
 def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
-    """Returns the version that a request names, or the active one; raises Invalid if there is none
-    such."""
+    """Returns the version that a request names, or the active one without a name. Raises Invalid
+    for an unknown profile or version."""
     if requested is None:
         return active_profile(rows)
     if rows.profiles.find(requested.id) is None:
@@ -115,8 +115,9 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
 
 
 def reports_of(rows: Rows, id_: str) -> ReportFilter:
-    """Returns the reports that versions of a profile are to agree with: those of runs that it, or a
-    tenant's own version in its place, predicted; of a tenant's own profile, all of the tenant's."""
+    """Returns the filter for the reports that a version of this profile is compared with. For a
+    tenant's own profile, they are all reports of the tenant; for a shared one, those of runs that
+    it predicted."""
     tenant = rows.profiles.get(id_).tenant
     return ReportFilter(profile_id=id_) if tenant is None else ReportFilter(tenant=tenant)
 
@@ -141,8 +142,8 @@ class Profiles:
             return version_document(rows, rows.profiles.version(id_, version))
 
     def version_page(self, id_: str, query: ListQuery) -> dict[str, Any]:
-        """Returns a page of the versions, newest first, each with the calibration that made it, as
-        `version` shows them but without coefficients."""
+        """Returns a page of the versions of a profile, newest first. Each has the calibration that
+        made it, as far as the tenant may see it, but no coefficients."""
         place = f"profiles/{id_}"
         before = read_cursor(place, query.cursor)
         with self._store.reading() as rows:
@@ -159,7 +160,7 @@ class Profiles:
         return VersionPage(items=items, next=following).model_dump(mode="json")
 
     def activate(self, id_: str, version: int, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Make predictions use this version; returns the profile and its new ETag.
+        """Makes predictions use this version. Returns the profile and its new ETag.
 
         Raises PreconditionFailed unless the profile's ETag, or "*", is among `etags`.
         """
@@ -173,8 +174,9 @@ class Profiles:
         return self.get(id_)
 
     def deactivate(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Make a tenant's predictions use the version that all share; with `etags` as in
-        `activate`."""
+        """Makes a tenant's predictions use the shared version again. Returns the profile and its
+        new ETag. Raises Conflict for a shared profile, and PreconditionFailed unless its ETag, or
+        "*", is among `etags`."""
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             if profile.tenant is None:
@@ -190,8 +192,9 @@ class Profiles:
     def set_policy(
         self, id_: str, policy: Policy, etags: Sequence[str]
     ) -> tuple[dict[str, Any], str]:
-        """Replace the policy; with `etags` as in `activate`. That of a tenant's own profile may be
-        set before it has a version."""
+        """Replaces the policy. Returns the profile and its new ETag. A tenant's own profile may get
+        a policy before it has a version. Raises PreconditionFailed unless its ETag, or "*", is
+        among `etags`."""
         with self._store.writing() as rows:
             tenant = self._store.tenant
             if tenant is not None and id_ == own_profile_id(tenant):
@@ -210,13 +213,15 @@ def etag(profile: ProfileRow) -> str:
 
 
 def _require_seen(profile: ProfileRow, etags: Sequence[str]) -> None:
+    """Raises PreconditionFailed unless the profile's ETag, or "*", is among `etags`."""
     if "*" not in etags and etag(profile) not in etags:
         raise PreconditionFailed(etag(profile))
 
 
 def _set_active(rows: Rows, profile: ProfileRow, version: int | None, etags: Sequence[str]) -> None:
-    """Make a version of a profile the active one, or none. Whoever rolls back does not want the
-    same reports learnt and promoted once more: from then on a person activates."""
+    """Makes a version the active one, or none. Going back to an earlier version, or to none, sets
+    the policy to manual: else the same reports would be learnt and promoted again. Raises
+    PreconditionFailed."""
     _require_seen(profile, etags)
     before, policy = profile.active_version, profile.policy
     if version is None or (before is not None and version < before):
@@ -226,8 +231,7 @@ def _set_active(rows: Rows, profile: ProfileRow, version: int | None, etags: Seq
 
 
 def _whose(profile: ProfileRow) -> dict[str, str]:
-    """Returns the tenant that a change is of, for the audit trail; none where it is of what all
-    share."""
+    """Returns the tenant's field of an audit entry; empty for a shared profile."""
     return {} if profile.tenant is None else {"of_tenant": profile.tenant}
 
 
@@ -239,6 +243,8 @@ def add_version(
     calibration: dict[str, Any] | None = None,
     learnt: dict[str, Any] | None = None,
 ) -> ProfileVersionRow:
+    """Stores the next version of a shared profile, which is not active yet. `origin` is "shipped"
+    or "calibrated"; `learnt` is the record of what a calibration has learnt."""
     rows.lock(f"profile:{profile.id}")
     version = rows.profiles.latest(profile.id).version + 1
     row = _version_row(profile, version, origin, posterior, calibration, learnt)
@@ -254,8 +260,8 @@ def add_own_version(
     learnt: dict[str, Any],
     policy: Policy,
 ) -> ProfileVersionRow:
-    """Store a version of a tenant's own profile, which is made with this policy where there is none
-    yet. The version is not in use. Whoever calls this has locked the profile."""
+    """Stores the next version of a tenant's own profile, which is not active yet. A profile that
+    does not exist is created with this policy. The caller has locked the profile."""
     id_ = own_profile_id(tenant)
     if rows.profiles.find(id_) is None:
         _add_own(rows, tenant, policy)
@@ -276,14 +282,14 @@ def add_own_version(
 
 
 def own_policy(rows: Rows) -> Policy:
-    """Returns the policy that a tenant's own profile begins with: what its calibrations make is
-    used."""
+    """Returns the policy that a tenant's own profile begins with: its calibrations are activated
+    automatically, and nobody else has to agree."""
     shared = read_stored(Policy, rows.profiles.get(DEFAULT_PROFILE).policy)
     return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
 def _begin_own(rows: Rows, tenant: str) -> None:
-    """Store a tenant's own profile, without a version, unless there is one."""
+    """Stores a tenant's own profile, without a version, unless it exists."""
     id_ = own_profile_id(tenant)
     rows.lock(f"profile:{id_}")
     if rows.profiles.find(id_) is None:
@@ -304,6 +310,7 @@ def _version_row(
     learnt: dict[str, Any] | None = None,
     tenant: str | None = None,
 ) -> ProfileVersionRow:
+    """Returns the row of a version. `tenant` is set for a version of a tenant's own."""
     return ProfileVersionRow(
         profile_id=profile.id,
         tenant=tenant,
@@ -319,11 +326,13 @@ def _version_row(
 
 
 def _content_hash(profile: Profile) -> str:
+    """Returns a hash by which equal content is known, whatever its version number."""
     content = {**profile.to_json(), "version": None}
     return digest(json.dumps(content, sort_keys=True))
 
 
 def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
+    """Returns a profile with its policy and a summary of each version."""
     versions = [
         VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)
     ]
@@ -338,6 +347,7 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
 
 
 def _version_summary(row: ProfileVersionRow) -> VersionSummary:
+    """Returns a version in short: number, date, origin, and what made it."""
     return VersionSummary.model_validate(
         {
             "version": row.version,
@@ -351,6 +361,8 @@ def _version_summary(row: ProfileVersionRow) -> VersionSummary:
 def _listed_version(
     row: Mapping[Any, Any], profile: ProfileRow, disclosure: Disclosure | None
 ) -> ListedVersion:
+    """Returns a version as lists show it. `disclosure` removes what the tenant may not see; None
+    where it may see all."""
     calibration = row["calibration"] or None
     if calibration and disclosure is not None:
         calibration = disclosure.calibration(calibration)
@@ -360,7 +372,8 @@ def _listed_version(
 
 
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
-    """Returns a version of a profile, as much of it as the owner of `rows` may see."""
+    """Returns a version of a profile with its coefficients, without what the owner of `rows` may
+    not see."""
     calibration = row.calibration
     terms = row.content["terms"]
     if not rows.sees_all:

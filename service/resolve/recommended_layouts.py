@@ -17,9 +17,9 @@ _NAMES = ("recommended", "fastest", "simplest", "bolder", "surer")
 
 @dataclass(frozen=True, slots=True)
 class RecommendedLayouts:
-    """Layouts of a recommendation with their predictions, as `PredictedLayout` has them: those that
-    it `ranked`, fastest first; those that are `named`; and the one that is `meant` where nothing
-    says which."""
+    """Layouts of a recommendation with their predictions, as `PredictedLayout` has them. `ranked`
+    has the fastest first; `named` has those with a name, such as "simplest"; `meant` is the one
+    that counts if a caller names none."""
 
     ranked: list[dict[str, Any]]
     named: dict[str, dict[str, Any]]
@@ -27,16 +27,18 @@ class RecommendedLayouts:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> RecommendedLayouts:
+        """Reads the layouts of a stored recommendation, in either form."""
         return _by_position(document) if "layouts" in document else _in_full(document)
 
     def with_name(self, choice: str) -> dict[str, Any]:
-        """Raises Invalid where the recommendation has no layout of that name."""
+        """Returns the layout with this name. Raises Invalid if there is none."""
         if choice not in self.named:
             raise Invalid("choice", choice, "is not among those of the recommendation")
         return self.named[choice]
 
 
 def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
+    """Reads an answer that names its layouts by their positions in `layouts`."""
     predictions = [layout["prediction"] for layout in document["layouts"]]
     positions = {name: document.get(name) for name in _NAMES}
     if document["bolder"] is not None:
@@ -52,9 +54,10 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
 
 
 def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
-    """Reads an older answer, of which launchers took the fastest layout unless they said
-    otherwise."""
+    """Reads an answer of an older form, which has each layout in full wherever it is named. There
+    the fastest layout was meant, whatever was recommended."""
     candidates = {name: document.get(name) for name in _NAMES}
+    # Some releases stored the name of the recommended layout, "fastest" or "simplest".
     if isinstance(document.get("recommended"), str):
         candidates["recommended"] = document[document["recommended"]]
     ranked = [layout["prediction"] for layout in document["ranked"]]

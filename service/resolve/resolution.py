@@ -133,14 +133,14 @@ class ResolvedQuestion:
     """True where the model was given with weights in a format for inference."""
 
     def for_layouts(self, layouts: Iterable[Layout]) -> ResolvedQuestion:
-        """Returns this question for layouts that are stated. Limits on how far layouts are searched
-        do not apply to them."""
+        """Returns this question without those limits on the search that the given layouts exceed:
+        what a caller states need not be searched."""
         problem = reduce(lifted, layouts, self.problem)
         return self if problem is self.problem else replace(self, problem=problem)
 
     def with_answered_problem(self, problem: Problem) -> ResolvedQuestion:
         """Returns this question with the problem that was answered, which may use fewer of the
-        chips. The links shown are those of its cluster."""
+        chips, and with the links of that problem's cluster."""
         fabric = self.used.fabric.model_copy(update={"links": _links(problem.cluster)})
         return replace(self, problem=problem, used=self.used.model_copy(update={"fabric": fabric}))
 
@@ -152,13 +152,16 @@ class Resolver:
         self._rows = rows
 
     def resolve(self, question: Question, prices: GivenPrices = NO_PRICES) -> ResolvedQuestion:
-        """`prices` are those of clusters that name none of their own."""
+        """Returns the question with its names resolved. It is kept until an entry of the catalogue
+        is registered. `prices` are for clusters that name no price themselves."""
         key = question.model_dump_json(include={*Question.model_fields}, exclude_unset=True)
         return self._rows.recall(
             ("question", digest(key), prices), lambda: self._resolve(question, prices)
         )
 
     def _resolve(self, question: Question, prices: GivenPrices) -> ResolvedQuestion:
+        """Resolves each part of the question and puts them together as a problem. Raises Invalid
+        for an unknown name, or for a sequence longer than the model has positions."""
         architecture, architecture_used = self._recall_part(
             question, "model", lambda: self._architecture_as_used(question.model)
         )
@@ -190,33 +193,36 @@ class Resolver:
     def _recall_part(
         self, question: Question, field: str, resolve: Callable[[], T], *others: Hashable
     ) -> T:
-        """Returns the result of `resolve` for a field of a question and for `others`. Questions
-        that write the field in equal words get one object, so that values derived from it are found
-        again too: questions of one job differ in their workload and layout alone."""
+        """Returns the result of `resolve` for a field of the question. Questions that write the
+        field in equal words, with equal `others`, get one object, so that values derived from it
+        are found in caches too: questions of one job differ only in workload and layout."""
         key = question.model_dump_json(include={field}, exclude_unset=True)
         return self._rows.recall(("part", digest(key), *others), resolve)
 
     def _architecture_as_used(
         self, form: ModelForm
     ) -> tuple[ResolvedPart[Architecture], ArchitectureUsed]:
+        """Returns the model, and how answers show it."""
         part = self.architecture(form)
         return part, _architecture_used(part)
 
     def _cluster_as_used(
         self, form: ClusterForm, prices: GivenPrices
     ) -> tuple[ResolvedCluster, FabricUsed]:
+        """Returns the cluster in its size, and how answers show its fabric with its links."""
         sized = self.cluster(form, prices)
         return sized, FabricUsed(**sized.fabric.model_dump(), links=_links(sized.cluster))
 
     def _stack_as_used(self, form: StackForm) -> tuple[ResolvedPart[Stack], StackUsed]:
+        """Returns the stack, and how answers show it with the request's changes."""
         part = self.stack(form)
         return part, StackUsed(**part.used.model_dump(), changes=_stack_changes(form))
 
     def cluster(
         self, form: ClusterPreset | ClusterFields, prices: GivenPrices = NO_PRICES
     ) -> ResolvedCluster:
-        """`prices` go before the catalogue's, unless the cluster or the data sheet of its chip
-        names a price."""
+        """Returns the cluster in its size. `prices` replace the catalogue's price, unless the
+        cluster or the data sheet in the request has one."""
         chip, fabric, size = self.cluster_parts(form)
         given_price = size.usd_per_chip_hour
         if given_price is None and chip.used.source == "given":
@@ -240,7 +246,8 @@ class Resolver:
         return GivenPrices(tuple(sorted(by_chip.items())), objective.usd_per_chip_hour)
 
     def architecture(self, form: ModelForm, field: str = "model") -> ResolvedPart[Architecture]:
-        """Returns the model of a form, which stands in this field of the request."""
+        """Returns the model that the request names or describes. `field` is its place in the
+        request, for errors."""
         if isinstance(form, NamedModelFields):
             return self._named_as_object(form)
         if not isinstance(form, str):
@@ -259,7 +266,8 @@ class Resolver:
         return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
     def _named_as_object(self, form: NamedModelFields) -> ResolvedPart[Architecture]:
-        """Returns a model of the catalogue, perhaps with an encoder of images beside it."""
+        """Returns a model of the catalogue, with the encoder of images that the request may add to
+        it."""
         named = self.architecture(form.name, "model.name")
         if form.encoder is None:
             return named
@@ -274,8 +282,8 @@ class Resolver:
         )
 
     def _described_architecture(self, form: DescribedModel) -> ResolvedPart[Architecture]:
-        """Returns a model that the request describes, under the name of the catalogue entry that
-        has the same shape, if the request names none."""
+        """Returns a model that the request describes. If it has no name, it gets the name of the
+        catalogue entry with the same shape, or else one made of its shape."""
         built = _build_architecture(form)
         if not form.is_named:
             built = replace(built, name=self._matching_name(built) or _name_by_shape(built))
@@ -300,7 +308,8 @@ class Resolver:
 
     @cached_property
     def _registered_architectures(self) -> list[Architecture]:
-        """The last version of each, but for those that today's models no longer describe."""
+        """Returns the last version of each registered architecture. Those that can no longer be
+        built are left out."""
         entries = self._rows.registered_entries
         architectures = list[Architecture]()
         for row in entries.latest("architectures", entries.names("architectures")):
@@ -309,7 +318,8 @@ class Resolver:
         return architectures
 
     def chip(self, form: str | ChipFields, field: str) -> ResolvedPart[Chip]:
-        """`field` is where the chip stands in the request, for errors about it."""
+        """Returns the chip that the request names or describes. `field` is its place in the
+        request, for errors."""
         if not isinstance(form, str):
             require_memory(f"{field}.usable_memory_gib", form.usable_memory_gib, form.memory_gb)
             with prefix_errors(field):
@@ -328,8 +338,8 @@ class Resolver:
     def cluster_parts(
         self, form: ClusterPreset | ClusterFields
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
-        """Returns the chip, the fabric, whose pinned form names both, and how much of it is
-        meant."""
+        """Returns the chip, the fabric and the size of a cluster. The fabric's pinned form names
+        the chip too."""
         if isinstance(form, ClusterFields):
             chip, fabric = self.fabric(form)
             return chip, fabric, form
@@ -352,7 +362,8 @@ class Resolver:
     def _registered_cluster(
         self, row: RegisteredEntryRow, form: ClusterPreset
     ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
-        """Returns the parts of a registered cluster, in the size that the request gives, if any."""
+        """Returns the chip, the fabric and the size of a registered cluster. A size in the request
+        replaces the registered one."""
         fields = read_stored(ClusterFields, row.entry["cluster"])
         chip, fabric = self.fabric(fields)
         named_fabric = ResolvedPart(
@@ -379,6 +390,7 @@ class Resolver:
         return chip, ResolvedPart(fabric, used, {"chip": chip.pinned_form, **links})
 
     def stack(self, form: str | StackFields) -> ResolvedPart[Stack]:
+        """Returns the stack with the changes that the request makes to it. Raises UnknownName."""
         if isinstance(form, str):
             base = self._shipped("stacks", form, "stack", catalogue.stack)
             return ResolvedPart(base, EntryUsed(name=base.id, source="shipped"), base.id)
@@ -389,15 +401,17 @@ class Resolver:
         return ResolvedPart(form.build(base), used, pinned_form)
 
     def _registered(self, kind: Kind, name: str) -> RegisteredEntryRow | None:
+        """Returns the registered entry with this name, in its last version unless the name has one;
+        None where there is none. The result is kept until an entry is registered."""
         normalized = normalized_name(name)
         return self._rows.recall(
             (kind, normalized), lambda: self._rows.registered_entries.named(kind, normalized)
         )
 
     def _shipped(self, kind: Kind, name: str, field: str, find: Callable[[str], T]) -> T:
-        """Returns the entry that `find` has by this name.
+        """Returns the shipped entry that `find` has by this name.
 
-        Raises UnknownName for `field`, with the names of registered entries among those offered.
+        Raises UnknownName for `field`. The error suggests names of registered entries too.
         """
         try:
             return find(name)
@@ -405,7 +419,10 @@ class Resolver:
             raise self._unknown_name(kind, name, field) from None
 
     def _unknown_name(self, kind: Kind, name: str, field: str) -> UnknownName:
+        """Returns the error for an unknown name: with the last version of the entry, names like it,
+        or other ways to describe the part."""
         known = [*SHIPPED_NAMES[kind](), *self._rows.registered_entries.names(kind)]
+        # A name may have a version, as in my-chip@3, which the entry does not have.
         base, _, version = name.rpartition("@")
         if base and (row := self._registered(kind, base)):
             error = UnknownName(field, name, known)
@@ -419,7 +436,7 @@ class Resolver:
 
 
 def normalized_name(name: str) -> str:
-    """Returns one spelling for all that mean the same name, as in models.spec.catalogue."""
+    """Returns the spelling by which names are compared, such as "h100-sxm" for "H100 SXM"."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
@@ -428,8 +445,8 @@ def pinned_name(row: RegisteredEntryRow) -> str:
 
 
 def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> UnknownName:
-    """Returns an error that says what an unknown name of a chip or machine may have meant, and how
-    to describe either."""
+    """Returns the error for an unknown chip or machine: with names like it, or the known chip in
+    its name, or else how to describe it."""
     describe = (
         "the chip of a cluster may be the explicit fields of its data sheet, or registered by POST"
         " /v1/catalog/chips"
@@ -447,7 +464,7 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
 
 
 def _chip_of_names() -> dict[str, str]:
-    """Returns the chip of every shipped name of a chip or fabric, both by id."""
+    """Returns the chip's id by each shipped name of a chip or a fabric."""
     of_fabrics = {
         name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()
     }
@@ -455,6 +472,7 @@ def _chip_of_names() -> dict[str, str]:
 
 
 def _with_hint(error: UnknownName, hint: str) -> UnknownName:
+    """Changes the message of an error to "unknown name" and a hint, and returns the error."""
     error.rule = f"unknown name{hint}"
     error.args = (f"{error.field} = {error.value!r}: {error.rule}",)
     return error
@@ -465,8 +483,8 @@ def _shipped_chip(chip: Chip) -> ResolvedPart[Chip]:
 
 
 def _described_chip_id(form: ChipFields) -> str:
-    """Returns an id of its own for a chip that a request describes, so that what is learnt of it is
-    said of no other chip. Prices and sources make no other chip."""
+    """Returns the chip's name with a hash of its data sheet, so that what is learnt on such a chip
+    is learnt for no other. Price, sources and caveats do not change it."""
     description = form.model_dump_json(
         exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"}
     )
@@ -491,11 +509,14 @@ def _hashed_name(stem: str, description: str) -> str:
 
 
 def _registered_architecture(row: RegisteredEntryRow) -> tuple[DescribedModel, Architecture]:
+    """Returns a registered model as it was described, and as it is built."""
     described = read_stored_as(_described_model, row.entry["model"])
     return described, replace(_build_architecture(described), name=row.name)
 
 
 def _build_architecture(form: DescribedModel) -> Architecture:
+    """Builds the model that a request describes. Raises Invalid for one with too many
+    parameters."""
     with prefix_errors("model"):
         built = form.build()
         if len(built.name) > MAX_NAME_LENGTH:
@@ -510,6 +531,7 @@ def _build_architecture(form: DescribedModel) -> Architecture:
 
 
 def _require_positions(architecture: Architecture, seq_len: int) -> None:
+    """Raises Invalid for a sequence that is longer than the positions that the model learns."""
     learned = architecture.learned_positions
     if 0 < learned < seq_len:
         rule = f"is more than the {learned} positions that {architecture.name} learns"
@@ -525,6 +547,7 @@ def _stack_changes(form: str | StackFields) -> dict[str, Any]:
 
 
 def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
+    """Returns a model as answers show it, with its parameters and its explicit fields."""
     count = part.value.parameters
     parameters = Parameters(
         total=count.total, active=count.active, mtp=count.mtp, encoder=count.encoder
@@ -539,7 +562,7 @@ def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
 
 
 def _is_text_alone(form: DescribedModel) -> bool:
-    """Returns whether the form is a multimodal model of which only the text tower is read."""
+    """Returns whether only the text tower of a multimodal model is read from the form."""
     if not isinstance(form, HuggingFaceConfig) or form.encoder is not None:
         return False
     return huggingface.is_multimodal(form.root)
@@ -550,6 +573,8 @@ def _is_quantized(form: DescribedModel) -> bool:
 
 
 def _links(cluster: Cluster) -> list[Link]:
+    """Returns the levels of links of a cluster, as answers show them. A ring that does not wrap is
+    a line."""
     return [
         Link(
             name=dim.name,

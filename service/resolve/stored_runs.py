@@ -62,7 +62,7 @@ class StoredRun:
 
 
 class StoredRuns:
-    """Reads reports as runs. Questions and layouts that come again are resolved once."""
+    """Reads reports as runs. Equal questions and layouts are resolved once."""
 
     def __init__(self, rows: Rows) -> None:
         self._resolver = Resolver(rows)
@@ -70,9 +70,9 @@ class StoredRuns:
         self._by_run_hash: dict[str, tuple[Problem, Layout]] = {}
 
     def read(self, reports: Iterable[ReportRow]) -> tuple[list[StoredRun], list[Unusable]]:
-        """Returns the runs of the reports that still mean something to the models, and why the
-        others do not: an entry of the catalogue may be gone, a layout no longer be legal, or the
-        launch of a run not have been understood."""
+        """Returns the runs of the reports, and the reasons why other reports cannot be used: an
+        entry of the catalogue is gone, a layout is no longer legal, or a launch was not
+        understood."""
         runs: list[StoredRun] = []
         unusable: list[Unusable] = []
         for report in reports:
@@ -84,6 +84,8 @@ class StoredRuns:
         return runs, unusable
 
     def _run(self, report: ReportRow) -> StoredRun:
+        """Returns the run of one report. Raises DomainError or ValidationError if it cannot be
+        used."""
         _require_understood(report)
         problem, layout = self._problem_and_layout(report)
         document = report.document
@@ -109,6 +111,8 @@ class StoredRuns:
         )
 
     def _problem_and_layout(self, report: ReportRow) -> tuple[Problem, Layout]:
+        """Returns the problem and the layout of a report's run, which equal runs share. Raises if
+        the layout is no longer legal."""
         if report.run_hash not in self._by_run_hash:
             request = report.document["request"]
             problem = self._problem({name: request[name] for name in Question.model_fields})
@@ -119,6 +123,7 @@ class StoredRuns:
         return self._by_run_hash[report.run_hash]
 
     def _problem(self, question: dict[str, Any]) -> Problem:
+        """Returns the problem of a stored question. Equal questions get one object."""
         key = json.dumps(question, sort_keys=True)
         if key not in self._problems:
             self._problems[key] = self._resolver.resolve(read_stored(Question, question)).problem
@@ -126,8 +131,8 @@ class StoredRuns:
 
 
 def _require_understood(report: ReportRow) -> None:
-    """Raises Invalid for a run whose launch had settings that were not understood: the job that ran
-    may be another than the one that is predicted."""
+    """Raises Invalid if the run's launch had settings that were not understood: the job that ran
+    may differ from the predicted one."""
     reservations = report.document.get("reservations")
     if reservations:
         setting = reservations[0]["setting"]
@@ -135,16 +140,18 @@ def _require_understood(report: ReportRow) -> None:
 
 
 def _unusable_reason(error: DomainError | ValidationError) -> str:
+    """Returns the reason why a report cannot be used, with the field to blame if there is one."""
     if isinstance(error, Invalid):
         return f"{error.field}: {error.rule}"
     return str(error)
 
 
 def _reserved_bytes(document: dict[str, Any]) -> float | None:
-    """Memory that the framework reserved on the fullest device, if it was measured there.
+    """Returns the memory that the framework reserved on the fullest device; None if it was not
+    measured there.
 
-    Where only the memory that tensors took was measured, what the allocator holds beyond it is
-    added in the proportion that the report's own prediction has.
+    If only the memory of tensors was measured, it is scaled by the ratio of reserved to allocated
+    memory in the report's own prediction.
     """
     memory = document.get("memory") or {}
     predicted = document["prediction"]

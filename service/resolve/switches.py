@@ -22,14 +22,16 @@ StackDocument = str | Mapping[str, Any]
 def switches_answer(
     problem: Problem, profile: Profile, layout: Layout, stack: StackDocument | None = None
 ) -> list[SwitchAnswer]:
-    """Returns the switches that move step time or memory of a layout by more than 2%, those that
-    move it most first. `stack` is that of the request, where there is one."""
+    """Returns the switches of the stack that move step time or memory of a layout by more than 2%,
+    the largest effect first. `stack` is the request's, if there is one."""
     asked = stack or problem.stack.id
     form = {"name": asked} if isinstance(asked, str) else asked
     return [_answer(effect, form) for effect in switch_effects(problem, profile, layout)]
 
 
 def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
+    """Returns a switch as answers show it: its value and default in the framework's words, and the
+    effect and the request of the other value. `stack` is the stack as a request writes it."""
     switch = effect.switch
     is_default = effect.value == effect.default.value
     setting_since = effect.default if is_default else effect.taken
@@ -53,7 +55,7 @@ def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
 
 
 def _words(switch: Switch, value: Any) -> str:
-    """Returns a value as it is written after the name of its switch."""
+    """Returns a value of a switch in the framework's words, such as "set" or "False"."""
     setting = next((candidate for candidate in switch.settings if candidate.value == value), None)
     if setting is None:
         return str(value)
@@ -61,6 +63,7 @@ def _words(switch: Switch, value: Any) -> str:
 
 
 def _after_name(name: str, setting: Setting) -> str:
+    """Returns a setting without the name of its switch, such as "3" for "--level 3"."""
     if not setting.arguments:
         return "not set"
     text = setting.words.removeprefix(name).lstrip(" =")

@@ -30,10 +30,11 @@ def is_slice_name(name: str) -> bool:
 
 
 def expand_slice_name(preset: ClusterPreset) -> ClusterPreset:
-    """Returns the chip, and the number or shape of chips, that the name of a slice stands for.
+    """Returns the preset with the chip, and the number or shape of chips, that a slice's name
+    stands for: v5p-256 is 128 chips of tpu-v5p.
 
-    A preset that is not named like a slice comes back unchanged. Raises Invalid where no slice has
-    that name, or where the preset also gives a count or shape that is another.
+    A preset that is not named like a slice comes back unchanged. Raises Invalid if no slice has
+    that name, or if the preset also gives another number or shape.
     """
     name = preset.preset.lower()
     if match := _SHAPED_NAME.fullmatch(name):
@@ -45,10 +46,13 @@ def expand_slice_name(preset: ClusterPreset) -> ClusterPreset:
 
 
 def _chip_name(version: str) -> str:
+    """Returns the chip's name in the catalogue for a version in a slice's name: tpu-v7x for 7x."""
     return f"tpu-{version}" if version.startswith("v") else f"tpu-v{version}"
 
 
 def _expand_shape(preset: ClusterPreset, version: str, shape: list[int]) -> ClusterPreset:
+    """Returns the preset for a slice that is named by its shape, such as v5p-4x4x8. Raises Invalid
+    for a shape that is not offered, or that contradicts the preset."""
     try:
         chip = catalogue.chip(_chip_name(version))
     except UnknownName:
@@ -69,6 +73,7 @@ def _expand_shape(preset: ClusterPreset, version: str, shape: list[int]) -> Clus
 
 
 def _shape_rule(torus: Torus) -> str:
+    """Returns words on the shapes of slices that a torus offers."""
     cubes = ""
     if torus.ndim == 3:
         side = torus.wrap_length
@@ -80,6 +85,8 @@ def _shape_rule(torus: Torus) -> str:
 
 
 def _expand_count(preset: ClusterPreset, version: str, count: int) -> ClusterPreset:
+    """Returns the preset for a slice that is named by a count, such as v5p-256. The count may be of
+    TensorCores. Raises Invalid if it makes no slice or contradicts the preset."""
     chip = _chip_name(version)
     per_chip = _COUNTED_PER_CHIP[chip.removeprefix("tpu-")]
     num_chips, remainder = divmod(count, per_chip)
@@ -103,7 +110,8 @@ def _expand_count(preset: ClusterPreset, version: str, count: int) -> ClusterPre
 def _require_slice(
     preset: ClusterPreset, torus: Torus, num_chips: int, version: str, per_chip: int
 ) -> None:
-    """Refuse a number of chips that no slice has, and name the slices that are nearest."""
+    """Raises Invalid if no slice has this number of chips. The error names the nearest slices;
+    `per_chip` turns chips into the counts of their names."""
     if num_chips > torus.max_chips:
         rule = f"is no slice: the largest is {version}-{torus.max_chips * per_chip}"
         raise Invalid("cluster.preset", preset.preset, rule)

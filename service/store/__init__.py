@@ -42,8 +42,9 @@ T = TypeVar("T")
 
 
 class Rows:
-    """The rows that one transaction sees, by table. What never changes under its version may be
-    kept in `memory` instead, except by transactions that write, which see what none else does."""
+    """The rows that one transaction sees, by table. Values that are determined by the versions in
+    force may be kept in `memory`. Transactions that write have no memory, because they see changes
+    that others do not."""
 
     def __init__(self, session: Session, memory: Memory | None = None) -> None:
         self._session = session
@@ -71,12 +72,13 @@ class Rows:
 
     @property
     def sees_all(self) -> bool:
-        """True where queries are not narrowed to one tenant."""
+        """Returns whether queries cover the rows of all tenants."""
         return self._session.info.get(SEEN) is None
 
     @property
     def versions(self) -> Versions:
-        """Returns the versions in force for the tenant of this store."""
+        """Returns the versions of profile, catalogue and evidence that are in force for this
+        tenant."""
         if self.memory is None:
             return current_versions(self._session, self._tenant)
         if self._versions is None:
@@ -84,30 +86,30 @@ class Rows:
         return self._versions
 
     def _known_versions(self, memory: Memory) -> Versions:
-        """Returns the versions that were read while the database was in the state that this
-        transaction sees."""
+        """Returns the versions in force, kept for as long as no other transaction changes the
+        database. They are read anew if such changes cannot be noticed."""
         if self._since is None:
             return current_versions(self._session, self._tenant)
         key = "versions", self._tenant, self._since
         return memory.recall(key, lambda: current_versions(self._session, self._tenant))
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Returns the result of `read`, which depends on the registered entries of the catalogue
-        alone. It is kept until another entry is registered."""
+        """Returns the result of `read`, which may depend only on the registered entries of the
+        catalogue. It is kept until another entry is registered."""
         if self.memory is None:
             return read()
         return self.memory.recall((self.versions.registered_entries, key), read)
 
     def now(self) -> datetime:
-        """Returns the time by the clock of the database, which all processes share. SQLite has no
-        other than that of its host."""
+        """Returns the time by the database's clock, which all processes share. SQLite has only the
+        clock of its host."""
         if self._session.get_bind().dialect.name == "postgresql":
             return self._session.scalars(select(func.clock_timestamp())).one()
         return datetime.now(UTC)
 
     def lock(self, name: str) -> None:
-        """Make others that lock the same name wait until this transaction ends. On SQLite all
-        writers wait for each other anyway."""
+        """Takes a lock by name until this transaction ends: others that ask for it wait. SQLite
+        needs none, because its writers wait for each other anyway."""
         if self._session.get_bind().dialect.name == "postgresql":
             self._session.execute(
                 text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": name}
@@ -116,6 +118,8 @@ class Rows:
 
 @contextmanager
 def _available() -> Iterator[None]:
+    """Turns an error of SQLAlchemy that means an unavailable database into Unavailable, and logs
+    it. Other errors pass."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -128,8 +132,7 @@ def _available() -> Iterator[None]:
 
 @event.listens_for(Session, "do_orm_execute")
 def _narrow_to_tenant(state: ORMExecuteState) -> None:
-    """Narrow every query in a session of a tenant to that tenant's rows, and to those that all
-    share, whatever the query is."""
+    """Narrows every query in a tenant's session to rows of that tenant and shared ones."""
     tenant = state.session.info.get(SEEN)
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(
@@ -144,7 +147,7 @@ def _narrow_to_tenant(state: ORMExecuteState) -> None:
 
 @event.listens_for(Session, "before_flush")
 def _set_tenant(session: Session, *_: object) -> None:
-    """Make new rows belong to the session's tenant."""
+    """Makes new rows belong to the session's tenant."""
     for row in session.new:
         if isinstance(row, Owned):
             row.tenant = session.info.get(TENANT)
@@ -173,6 +176,8 @@ class Store:
         self.gate = gate or CommitGate()
 
     def of(self, tenant: str | None, *, sees_all: bool, key_id: str | None = None) -> Store:
+        """Returns this store for another tenant or API key. With `sees_all` its queries cover the
+        rows of all tenants."""
         other = copy(self)
         other.tenant = tenant
         other.sees_all = sees_all
@@ -180,6 +185,7 @@ class Store:
         return other
 
     def _session(self) -> Session:
+        """Returns a session that knows its tenant, what it may see, its API key and its quota."""
         visible_tenant = None if self.sees_all else self.tenant
         info = {
             TENANT: self.tenant,
@@ -196,9 +202,9 @@ class Store:
 
     @contextmanager
     def writing(self, *, after_closing: bool = False) -> Iterator[Rows]:
-        """A transaction that commits when the block ends. Raises StorageFull where a tenant would
-        have stored more than it may, and Stopping where the gate is closed, unless this is what is
-        done `after_closing` it."""
+        """Opens a transaction that commits when the block ends. Raises StorageFull if a tenant
+        stored more than it may, and Stopping if the gate to commits is closed. With `after_closing`
+        it commits though the gate is closed."""
         with _available(), self._session() as session:
             session.connection(execution_options={"writes": True})
             yield Rows(session)
@@ -207,7 +213,7 @@ class Store:
                 session.commit()
 
     def give_space_back(self) -> int:
-        """Returns the bytes by which the file of the database became smaller."""
+        """Shrinks the database file by free pages. Returns the number of bytes that this frees."""
         with _available():
             return sqlite_space.give_back(self._engine)
 
@@ -217,7 +223,8 @@ class Store:
             return sqlite_space.can_shrink(self._engine)
 
     def compact(self) -> None:
-        """Make the file of the database as small as it can be. Nobody else may use it meanwhile."""
+        """Makes the database file as small as it can be. Nobody else may use the database
+        meanwhile."""
         with _available():
             sqlite_space.compact(self._engine)
 
@@ -231,7 +238,7 @@ class Store:
             return revision(connection)
 
     def state(self) -> str:
-        """Returns the text "ok", or what keeps the database from being used."""
+        """Returns "ok", or words on what keeps the database from being used."""
         try:
             with _available(), self._engine.connect() as connection:
                 if not at_head(connection):
@@ -245,7 +252,7 @@ class Store:
         return "ok"
 
     def _check_writes(self) -> None:
-        """Store something and remove it again. Raises Unavailable."""
+        """Stores a row and removes it again. Raises Unavailable if that fails."""
         with self.writing() as rows:
             id_ = rows.write_checks.add()
         with self.writing() as rows:

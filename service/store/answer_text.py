@@ -16,9 +16,8 @@ _ITEMS_AT_A_TIME = 500  # in one call the encoder would hold other threads up fo
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """Returns a document as JSON, in the form in which responses are. The items of its lists are
-    encoded some at a time, since an encoder holds Python's lock until it has done all that it was
-    given."""
+    """Returns a document as compact JSON in UTF-8. Long lists are encoded some items at a time,
+    because the encoder holds Python's lock during each call."""
     members = [
         f"{_dumps(name)}:{_encoded_list(value) if isinstance(value, list) else _dumps(value)}"
         for name, value in document.items()
@@ -27,6 +26,7 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def _encoded_list(items: list[Any]) -> str:
+    """Returns a list as JSON, put together from parts that are encoded one after another."""
     starts = range(0, len(items), _ITEMS_AT_A_TIME)
     parts = [_dumps(items[start : start + _ITEMS_AT_A_TIME])[1:-1] for start in starts]
     return f"[{','.join(parts)}]"
@@ -37,8 +37,8 @@ def _dumps(value: object) -> str:
 
 
 class AnswerText:
-    """An answer as bytes. Each of the two forms is made from the other when it is first asked
-    for."""
+    """An answer as JSON text, plain and compressed by gzip. Either form is made from the other when
+    it is first asked for."""
 
     def __init__(self, *, plain: bytes | None = None, compressed: bytes | None = None) -> None:
         self._plain = plain
@@ -57,25 +57,25 @@ class AnswerText:
 
     @cached_property
     def compressed(self) -> bytes:
-        """The text in the format of gzip."""
+        """Returns the text compressed by gzip."""
         if self._compressed is not None:
             return self._compressed
         return _compress(self.plain)
 
     @property
     def size(self) -> int:
-        """The bytes of both forms."""
+        """Returns the bytes of both forms together, which a cache counts."""
         return len(self.plain) + len(self.compressed)
 
     @property
     def document(self) -> dict[str, Any]:
-        """The answer as a value that the caller may change."""
+        """Returns the answer as a new value that the caller may change."""
         document: dict[str, Any] = json.loads(self.plain)
         return document
 
     def as_of(self, first: tuple[str, datetime], own: tuple[str, datetime]) -> AnswerText:
-        """Returns the text with the id and the time of its `own` row in place of those of the row
-        that was stored `first`, and that the text names in several places."""
+        """Returns the text for another row that has it. `first` has the id and time of the row that
+        the text was made for, and `own` those of the other row, which replace them."""
         if own == first:
             return self
         (first_id, first_at), (id_, at) = first, own
@@ -84,7 +84,7 @@ class AnswerText:
 
 
 def _created_at(at: datetime) -> bytes:
-    """Returns the member that says when an answer was made, as pydantic writes it."""
+    """Returns the JSON member "created_at" with this time, as pydantic writes it."""
     shown = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return f'"created_at":"{shown}"'.encode()
 

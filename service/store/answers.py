@@ -58,15 +58,17 @@ class Answer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The answer as a value that the caller may change."""
+        """Returns the answer as a new value that the caller may change."""
         return self.text.document
 
     @property
     def is_given_again(self) -> bool:
+        """Returns whether the answer is recent enough to be given again to a caller who asks
+        again."""
         return self.created_at > datetime.now(UTC) - GIVEN_AGAIN_FOR
 
     def renamed(self, id_: str, created_at: datetime) -> Answer:
-        """Returns this answer under another id, for a question that is asked again."""
+        """Returns this answer with another id and time, for a question that is asked again."""
         first = self.id, self.created_at
         text = self.text.as_of(first, (id_, created_at))
         return replace(self, id=id_, created_at=created_at, text=text)
@@ -74,8 +76,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFilter:
-    """A filter of a list of answers. `names` has the values to take of each of "model", "chip" and
-    "stack"; all are taken where it has none."""
+    """A filter of a list of answers. `names` has the accepted values of "model", "chip" and
+    "stack"; an empty list accepts all."""
 
     names: Mapping[str, Sequence[str]]
     since: datetime | None
@@ -89,8 +91,8 @@ class Answers:
         self._session = session
 
     def add(self, answer: Answer, key: str, brief: dict[str, Any]) -> None:
-        """Store an answer and, unless it is there already, its text under `key`. `brief` is what
-        lists show of it."""
+        """Stores an answer and, unless it is stored already, its text under `key`. `brief` has the
+        fields that lists show."""
         self._add_text(
             {
                 "key": key,
@@ -103,8 +105,8 @@ class Answers:
         self._add_row(answer, key, size_of(answer.text.compressed, brief))
 
     def add_reference(self, answer: Answer, key: str) -> None:
-        """Store an answer whose text is there already under `key`. Raises Conflict where it was
-        dropped a moment ago (service.store.retention)."""
+        """Stores an answer whose text is stored already under `key`. Raises Conflict if the text
+        has been deleted meanwhile (service.store.retention)."""
         text = select(AnswerTextRow.key).where(AnswerTextRow.key == key)
         held = text.with_for_update(read=True, key_share=True)
         if self._session.scalars(held).first() is None:
@@ -112,10 +114,12 @@ class Answers:
         self._add_row(answer, key, size_of())
 
     def _add_text(self, values: dict[str, Any]) -> None:
+        """Stores a text unless its key exists."""
         dialect = self._session.get_bind().dialect.name
         execute(self._session, _INSERT_TEXT[dialect], values)
 
     def _add_row(self, answer: Answer, key: str, size: int) -> None:
+        """Stores the row of an answer, and counts `size` bytes for the session's tenant."""
         tenant = self._session.info.get(TENANT)
         count_stored(self._session, tenant, size)
         values = {
@@ -137,7 +141,8 @@ class Answers:
         return _answer(kind, row)
 
     def at(self, location: str) -> Answer:
-        """Returns the answer that lies at this location, as `Answer.location` has it."""
+        """Returns the answer with this location, such as "/v1/predictions/01AB". Raises
+        NotFound."""
         *_, name, id_ = location.split("/")
         (kind,) = (kind for kind in ROWS if kind == name)
         return self.get(kind, id_)
@@ -152,12 +157,12 @@ class Answers:
         return self.get("checks", id_)
 
     def has_text(self, key: str) -> bool:
-        """Returns whether the text under `key` has been given as an answer to anybody."""
+        """Returns whether a text is stored under `key`: some caller has had this answer."""
         return first_row(self._session, _TEXT_OF, {"key": key}) is not None
 
     def mine(self, kind: AnswerKind, key: str) -> Answer | None:
-        """Returns the first answer with this text that the session's tenant has been given
-        lately."""
+        """Returns the first answer with this text that the session's tenant was given within
+        GIVEN_AGAIN_FOR; None where there is none."""
         asked = {
             "key": key,
             "tenant": self._session.info.get(TENANT),
@@ -167,7 +172,8 @@ class Answers:
         return None if row is None else _answer(kind, row)
 
     def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
-        """Returns the answer that was stored first with this text, whoever was given it."""
+        """Returns the answer for which this text was first stored, whichever tenant it was given
+        to; None where there is no such text."""
         row = self._session.get(AnswerTextRow, key)
         if row is None:
             return None
@@ -185,6 +191,8 @@ class Answers:
     def newest(
         self, kind: AnswerKind, limit: int, since: datetime | None, until: datetime | None
     ) -> Sequence[Answer]:
+        """Returns the newest answers from `since` (inclusive) until `until` (exclusive), newest
+        first."""
         row = ROWS[kind]
         query = _answers(kind).order_by(row.id.desc()).limit(limit)
         if since is not None:
@@ -217,8 +225,8 @@ class Answers:
 
 
 def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
-    """Returns the name of a model, chip or stack in a brief. Those of an earlier release have it in
-    the question only, as far as that names it."""
+    """Returns the SQL expression for the name of a model, chip or stack in a brief. Briefs of an
+    earlier release have no `names`, so that the name is taken from the request."""
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
     named = brief["request"]
     for part in path:
@@ -227,8 +235,8 @@ def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
 
 
 def _answers(kind: AnswerKind) -> Select[Any]:
-    """Returns the answers of a kind with their texts. A document that an earlier release stored in
-    the row itself is read only where there is no text."""
+    """Returns the query of answers of a kind with their texts. Answers of an earlier release have
+    no text but a document in their own row."""
     row = ROWS[kind]
     text = AnswerTextRow
     columns = row.id, row.created_at, row.profile_id, row.profile_version, row.document
@@ -237,6 +245,7 @@ def _answers(kind: AnswerKind) -> Select[Any]:
 
 
 def _answer(kind: AnswerKind, row: Row[Any]) -> Answer:
+    """Returns a row of `_answers` as an answer, whose text has the id and time of this row."""
     if row.gzip is None:
         document = json.dumps(row.document, ensure_ascii=False, separators=(",", ":"))
         text = AnswerText(plain=document.encode())

@@ -42,7 +42,7 @@ class ApiKeys:
         self._session.add(row)
 
     def presented(self, id_: str) -> PresentedKey | None:
-        """Returns the key that a request brings, if there is one of this id."""
+        """Returns the key with this id, which a request presents; None where there is none."""
         row = first_row(self._session, _PRESENTED, {"id": id_})
         return None if row is None else PresentedKey(**row._mapping)
 
@@ -65,6 +65,8 @@ class ApiKeys:
         return row
 
     def revoke(self, id_: str, now: datetime) -> None:
+        """Revokes a key from now on. A key that is revoked already keeps its time. Raises
+        NotFound."""
         row = self.get(id_)
         row.revoked_at = row.revoked_at or now
 

@@ -33,7 +33,8 @@ class Arrivals:
         self._session = session
 
     def stamped(self, rows: Iterable[RowValues]) -> list[RowValues]:
-        """Returns the rows with id, time, tenant and size, to be inserted in this transaction."""
+        """Returns the rows with id, time, tenant and size, to be inserted in this transaction.
+        Holds off `wait_for_writers` until the transaction ends."""
         self._lock("pg_advisory_xact_lock_shared")
         tenant = self._session.info.get(TENANT)
         stamped = [{**row, **_stamp(row), "tenant": tenant} for row in rows]
@@ -41,17 +42,20 @@ class Arrivals:
         return stamped
 
     def wait_for_writers(self) -> datetime:
-        """Wait until every row that has an id is visible, and return the time. A row that becomes
-        visible after this transaction has ended gets an id from after that time."""
+        """Waits until every row that has an id is visible, and returns the time. Rows that become
+        visible after this transaction have ids from after that time."""
         self._lock("pg_advisory_xact_lock")
         return datetime.now(UTC)
 
     def _lock(self, function: str) -> None:
+        """Takes the lock with a function of PostgreSQL, shared or exclusive. SQLite needs none."""
         if self._session.get_bind().dialect.name == "postgresql":
             self._session.execute(text(f"select {function}(:key)"), {"key": _LOCK_KEY})
 
 
 def _stamp(row: RowValues) -> RowValues:
+    """Returns the columns that a row gets on arrival: id, time, size, and its document with id and
+    time."""
     id_ = new_id()
     now = datetime.now(UTC)
     shown = now.isoformat().replace("+00:00", "Z")
@@ -63,6 +67,7 @@ def _stamp(row: RowValues) -> RowValues:
 def _with_members(
     document: dict[str, Any] | EncodedDocument, members: dict[str, Any]
 ) -> dict[str, Any] | EncodedDocument:
+    """Returns a document with more members, which is text if it was text before."""
     if isinstance(document, EncodedDocument):
         return document.with_members(members)
     return {**document, **members}

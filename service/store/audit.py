@@ -31,7 +31,8 @@ class Audit:
         self._session = session
 
     def add(self, action: Action, subject: str, **details: Any) -> None:
-        """An entry of this transaction, by the key for which the session works."""
+        """Adds an entry with the session's API key and tenant. It is stored only if this
+        transaction commits."""
         entry = AuditRow(
             id=new_id(),
             created_at=datetime.now(UTC),

@@ -18,7 +18,7 @@ class BenchmarkQueries:
         self._session = session
 
     def add(self, benchmark: RowValues) -> RowValues:
-        """Store a benchmark, and return its values with the id and time that it got."""
+        """Stores a benchmark, and returns its columns with the id and time that it got."""
         (stored,) = Arrivals(self._session).stamped([benchmark])
         self._session.execute(insert(BenchmarkRow), stored)
         return stored
@@ -31,15 +31,15 @@ class BenchmarkQueries:
         return row
 
     def get_for_update(self, id_: str) -> BenchmarkRow:
-        """Returns the benchmark, which nobody else changes until this transaction ends."""
+        """Returns the benchmark, locked: nobody else changes it before this transaction ends."""
         row = self._session.get(BenchmarkRow, id_, with_for_update=True)
         if row is None:
             raise NotFound("benchmark", id_)
         return row
 
     def any_withdrawn(self, ids: Sequence[str]) -> bool:
-        """Returns True where any of the benchmarks with these ids is withdrawn. The ids must fit
-        one query."""
+        """Returns whether a benchmark with one of these ids is withdrawn. The ids must fit one
+        query."""
         withdrawn = select(BenchmarkRow.id).where(
             BenchmarkRow.id.in_(ids), BenchmarkRow.withdrawn_at.is_not(None)
         )
@@ -54,7 +54,7 @@ class BenchmarkQueries:
         until: datetime | None = None,
         include_withdrawn: bool = False,
     ) -> Sequence[BenchmarkRow]:
-        """Returns the newest benchmarks with ids before `before`, newest first, of those made from
+        """Returns the newest benchmarks, newest first: those with ids before `before`, made from
         `since` (inclusive) until `until` (exclusive)."""
         query = _made_between(since, until, include_withdrawn=include_withdrawn)
         if before is not None:
@@ -71,8 +71,8 @@ class BenchmarkQueries:
     def created_between(
         self, since: datetime | None, until: datetime | None, after_id: str | None
     ) -> Sequence[BenchmarkRow]:
-        """Benchmarks made from `since` (inclusive) until `until` (exclusive), with ids after
-        `after_id`; oldest first."""
+        """Returns the benchmarks made from `since` (inclusive) until `until` (exclusive), with ids
+        after `after_id`; oldest first."""
         query = _made_between(since, until)
         if after_id is not None:
             query = query.where(BenchmarkRow.id > after_id)
@@ -82,6 +82,7 @@ class BenchmarkQueries:
 def _made_between(
     since: datetime | None, until: datetime | None, *, include_withdrawn: bool = False
 ) -> Select[BenchmarkRow]:
+    """Returns the query of benchmarks made from `since` (inclusive) until `until` (exclusive)."""
     query = select(BenchmarkRow)
     if not include_withdrawn:
         query = query.where(BenchmarkRow.withdrawn_at.is_(None))

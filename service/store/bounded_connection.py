@@ -18,6 +18,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Waits for an answer of the server for at most `answer_s` seconds. If none comes, closes
+        the connection and raises OperationalError."""
         try:
             return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
         except psycopg.OperationalError:

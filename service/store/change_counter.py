@@ -33,20 +33,20 @@ class ChangeCounter:
         self._lock = Lock()
 
     def count(self) -> int | None:
-        """Returns a number that is another one once something was committed; None where that is not
-        known."""
+        """Returns a number that changes with every commit; None where that is not known, as with
+        PostgreSQL."""
         row = self._first("PRAGMA data_version", ())
         return None if row is None else int(row[0])
 
     def row(self, query: str, *values: str) -> StoredRow | None:
-        """Returns the first row that a query of SQLite finds now; None where there is none, or
-        where that is not known."""
+        """Returns the first row that a query finds now. None where there is no row, or the database
+        is not SQLite or cannot be read now."""
         row = self._first(query, values)
         return None if row is None else StoredRow(query, values, row)
 
     def _first(self, query: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
-        """Returns the first row of a query on a connection of its own; None where the database is
-        no file, or cannot be read now."""
+        """Returns the first row of a query on a connection of its own. None where there is no row,
+        the database is not a SQLite file, or it cannot be read now."""
         if self._file is None:
             return None
         with self._lock:

@@ -10,8 +10,9 @@ from service.errors import Stopping
 
 
 class CommitGate:
-    """Open until it is closed for good. A request that is told that it was not done must not be
-    committed after that, though its thread may still compute."""
+    """A gate that commits pass until it is closed for good. Callers are then told that their
+    requests were not done, so that nothing of theirs may be committed later, though threads still
+    compute."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -20,7 +21,7 @@ class CommitGate:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Keeps the gate open while a commit runs in the block. Raises Stopping where the gate is
+        """Lets a commit run in the block; `close` waits for it. Raises Stopping if the gate is
         closed."""
         with self._condition:
             if self._closed:
@@ -34,7 +35,8 @@ class CommitGate:
                 self._condition.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Returns once no commit is under way, or after so many seconds."""
+        """Closes the gate for good. Returns once no commit is running, or after `within_s`
+        seconds."""
         with self._condition:
             self._closed = True
             self._condition.wait_for(lambda: not self._committing, within_s)

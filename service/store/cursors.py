@@ -18,21 +18,23 @@ _DIGEST_BYTES = 6  # enough to detect a cursor that was changed, cut or belongs 
 def cut_page(
     of: str, found: Sequence[T], limit: int, place: Callable[[T], str]
 ) -> tuple[Sequence[T], str | None]:
-    """Returns the items of a page of the list named `of`, and the cursor of the next page; None
-    where there is none. `found` has one item more than the page where the list goes on. `place`
-    tells where in the list an item stands, such as its id."""
+    """Returns the items of a page, and the cursor of the next page; None where this is the last
+    one. `of` names the list. `found` has one item more than `limit` where the list goes on. `place`
+    returns the position of an item in the list, such as its id."""
     page = found[:limit]
     has_next = len(found) > limit
     return page, _write_cursor(of, place(page[-1])) if has_next else None
 
 
 def _write_cursor(of: str, last: str) -> str:
+    """Returns the cursor for the place `last` in the list `of`: a digest and the place, in
+    base64."""
     return base64.urlsafe_b64encode(_digest(of, last) + last.encode()).decode().rstrip("=")
 
 
 def read_cursor(of: str, cursor: str | None) -> str | None:
     """Returns the place after which the page begins; None for the first page. Raises Invalid for a
-    cursor of another list."""
+    cursor that was changed or belongs to another list than `of`."""
     if cursor is None:
         return None
     try:

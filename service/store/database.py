@@ -56,6 +56,8 @@ def connect(url: str, wait_s: float = WAIT_S) -> Engine:
 
 
 def _sqlite_engine(url: str, wait_s: float) -> Engine:
+    """Returns an engine for SQLite, which waits `wait_s` seconds for a lock or a free
+    connection."""
     engine = sqlalchemy.create_engine(
         url,
         connect_args={"timeout": wait_s},
@@ -69,6 +71,8 @@ def _sqlite_engine(url: str, wait_s: float) -> Engine:
 
 
 def _postgresql_engine(url: str, wait_s: float) -> Engine:
+    """Returns an engine for PostgreSQL, whose statements may take `wait_s` seconds. Options and
+    timeouts in the URL go before those that are set here."""
     url_options = make_url(url).query
     arguments: dict[str, Any] = {
         name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in url_options
@@ -96,14 +100,16 @@ def _postgresql_engine(url: str, wait_s: float) -> Engine:
 
 
 def _connect_bounded(answer_s: float, _: Any, __: Any, cargs: Any, cparams: Any) -> Any:
+    """Opens a connection that waits `answer_s` seconds at most for an answer of the server. The
+    other arguments are those of SQLAlchemy's event."""
     connection = BoundedConnection.connect(*cargs, **cparams)
     connection.answer_s = answer_s
     return connection
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Bring the schema up to `revision`. Of several processes that start at once, one migrates
-    while the others wait."""
+    """Brings the schema up to `revision`. If several processes start at once, one migrates while
+    the others wait."""
     with engine.connect() as connection, migrating(connection):
         command.upgrade(alembic_config(connection), revision)
 
@@ -119,13 +125,14 @@ def at_head(connection: Connection) -> bool:
 
 @cache
 def _heads() -> set[str]:
-    """Returns the last migrations of this release, which are read from all of their files."""
+    """Returns the ids of the last migrations of this release, read once from the files of all
+    migrations."""
     return {*ScriptDirectory(str(MIGRATIONS)).get_heads()}
 
 
 def _applied(connection: Connection) -> set[str]:
-    """Returns the last migration that was applied, or nothing. Alembic's own reader would log two
-    lines each time, and probes of readiness ask every few seconds."""
+    """Returns the id of the last migration that was applied; empty where there was none. Alembic's
+    own reader would log two lines each time, and readiness is probed every few seconds."""
     if not inspect(connection).has_table("alembic_version"):
         return set()
     return {*connection.scalars(text("select version_num from alembic_version"))}
@@ -137,8 +144,8 @@ def revision(connection: Connection) -> str:
 
 
 def first_incomplete_table(connection: Connection) -> str | None:
-    """Returns the name of the first table that is missing or misses a column, or None. This happens
-    where a migration was replaced under the id that it had. No row is read."""
+    """Returns the name of the first table that is missing or lacks a column; None where all are
+    complete. A table lacks something if a migration was replaced under the id that it had."""
     for table in Table.metadata.sorted_tables:
         try:
             with connection.begin_nested():
@@ -158,7 +165,7 @@ def alembic_config(connection: Connection) -> Config:
 
 @contextmanager
 def migrating(connection: Connection) -> Iterator[None]:
-    """A transaction that no other migration runs beside, and that may take long."""
+    """Opens a transaction for a migration, which may take long. Other migrations wait for it."""
     migration = _migrating_sqlite if connection.dialect.name == "sqlite" else _migrating_postgresql
     with migration(connection):
         yield
@@ -166,8 +173,8 @@ def migrating(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _migrating_sqlite(connection: Connection) -> Iterator[None]:
-    """SQLite has one writer at a time. It alters many a table by copying it and dropping the
-    original, which other tables refer to: references are checked when all is done."""
+    """Opens a transaction for a migration of SQLite. SQLite alters many a table by copying it and
+    dropping the original, so references between tables are checked only at the end."""
     driver: Any = connection.connection.dbapi_connection
     waits_ms = driver.execute("PRAGMA busy_timeout").fetchone()[0]
     driver.execute(f"PRAGMA busy_timeout = {round(1000 * _MIGRATION_S)}")
@@ -184,6 +191,8 @@ def _migrating_sqlite(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _migrating_postgresql(connection: Connection) -> Iterator[None]:
+    """Opens a transaction for a migration of PostgreSQL, with a long timeout and a lock of its
+    own."""
     driver: Any = connection.connection.dbapi_connection
     answers_s = driver.answer_s
     driver.answer_s = _MIGRATION_S
@@ -200,12 +209,14 @@ def _migrating_postgresql(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def writing(connection: Connection) -> Iterator[None]:
+    """Opens a transaction that writes, which on SQLite takes the lock of writers at once."""
     connection.execution_options(writes=True)
     with connection.begin():
         yield
 
 
 def _open_sqlite(wait_s: float, connection: Any, _: Any) -> None:
+    """Sets up a new connection to SQLite. `_` is an argument of SQLAlchemy's event."""
     # transactions begin where _begin_sqlite says, not where the driver guesses
     connection.isolation_level = None
     keep_track_of_free_pages(connection)  # before anything is written
@@ -216,8 +227,8 @@ def _open_sqlite(wait_s: float, connection: Any, _: Any) -> None:
 
 
 def _enable_wal(connection: Any, wait_s: float) -> None:
-    """Switch to a write-ahead log. The switch needs the file for itself, but does not wait for it
-    as other statements do, so it is tried again."""
+    """Switches to a write-ahead log. This needs the file for itself and fails at once if another
+    process uses it, so it is tried again for `wait_s` seconds."""
     until = time.monotonic() + wait_s
     while True:
         try:
@@ -231,8 +242,8 @@ def _enable_wal(connection: Any, wait_s: float) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction. A writer takes its lock at once, because SQLite lets no reader become a
-    writer after another has written."""
+    """Begins a transaction. One that writes takes its lock at once, because SQLite lets no reader
+    become a writer after another has written."""
     if connection.get_execution_options().get("writes"):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:

@@ -21,7 +21,7 @@ class EvidenceQueries:
         return self._session.scalars(select(EvidenceRow.release).limit(1)).first()
 
     def replace(self, release: str, documents: Iterable[dict[str, Any]]) -> None:
-        """Replace all runs by those of a release."""
+        """Replaces all runs by those of a release."""
         self._session.execute(delete(EvidenceRow))
         rows = [
             {"id": document["id"], "release": release, "document": document}

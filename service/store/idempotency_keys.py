@@ -28,31 +28,33 @@ class IdempotencyKeys:
         self._session = session
 
     def find(self, key: str) -> IdempotencyRow | None:
-        """Returns the key as it is now, whatever this transaction has read of it before."""
+        """Returns the key as it is now, even if this transaction has read it before; None where
+        there is none."""
         return self._session.get(IdempotencyRow, key, populate_existing=True)
 
     def purge(self, before: datetime, now: datetime) -> None:
-        """Delete keys that were claimed before `before`. Those that are held stay."""
+        """Deletes keys that were claimed before `before`, but for those whose request still
+        runs."""
         is_held = IdempotencyRow.status.is_(None) & (IdempotencyRow.leased_until > now)
         old = (IdempotencyRow.claimed_at < before) & ~func.coalesce(is_held, false())
         self._session.execute(delete(IdempotencyRow).where(old))
 
     def claim(self, row: IdempotencyRow) -> bool:
-        """Insert a claim, unless the key has one; returns whether it did. Of requests that claim at
-        the same moment, the primary key lets one win."""
+        """Inserts a claim unless the key has one. Returns whether it did. The primary key lets one
+        of several simultaneous requests win."""
         values = {column.key: getattr(row, column.key) for column in _KEYS.columns}
         insert = _CLAIM[self._session.get_bind().dialect.name]
         return first_row(self._session, insert, values) is not None
 
     def renew(self, tokens: Sequence[str], until: datetime) -> None:
-        """Extend the leases of these claims."""
+        """Extends the leases of these claims until `until`, unless they are answered."""
         held = IdempotencyRow.token.in_(tokens) & IdempotencyRow.status.is_(None)
         self._session.execute(update(IdempotencyRow).where(held).values(leased_until=until))
 
     def take_over(self, row: IdempotencyRow, token: str, now: datetime, until: datetime) -> bool:
-        """Claim a key whose claim is over, or whose answer is gone; returns whether it did. It does
-        not where the key is no longer as it was read in `row`: PostgreSQL lets a statement wait for
-        a transaction that changes the row, and then asks the row anew."""
+        """Claims a key whose earlier claim has expired, or whose answer is gone. Returns whether it
+        did. It does not if the key has changed since it was read in `row`: PostgreSQL evaluates the
+        condition again after it waited for another transaction."""
         as_read = [
             getattr(IdempotencyRow, name).is_not_distinct_from(getattr(row, name)) for name in _READ
         ]
@@ -64,14 +66,15 @@ class IdempotencyKeys:
     def finish(
         self, key: str, token: str, status: int, location: str, document: dict[str, Any] | None
     ) -> None:
-        """Store the answer with the key. Raises StillRunning where another has taken it over."""
+        """Stores the answer with the key. Raises StillRunning if another request has taken the key
+        over."""
         mine = IdempotencyRow.key == key, IdempotencyRow.token == token
         answer = {"status": status, "location": location, "document": document}
         if not self._change(update(IdempotencyRow).where(*mine).values(**answer)):
             raise StillRunning
 
     def release(self, tokens: Sequence[str]) -> None:
-        """Delete claims, unless they are answered: a request that lost the database while it
+        """Deletes claims, unless they are answered: a request that lost the database while it
         committed does not know that it did commit."""
         unanswered = IdempotencyRow.token.in_(tokens) & IdempotencyRow.status.is_(None)
         self._session.execute(delete(IdempotencyRow).where(unanswered))

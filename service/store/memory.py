@@ -24,6 +24,8 @@ _BYTES = 2**15
 
 @dataclass(frozen=True, slots=True)
 class _AtHand:
+    """A value that may be returned without asking the database, for a limited time."""
+
     value: Any
     since: int | None
     """The count of changes when it was read; None for what never changes."""
@@ -33,11 +35,11 @@ class _AtHand:
 
 
 class Memory:
-    """Values by keys. What was used least recently goes first.
+    """Keeps values by keys, up to _MAX_BYTES; the least recently used are dropped first.
 
-    Some never change under their key: versions, and answers by their ids. The others are `at hand`
-    until somebody commits something to the database, or, where they are made of one row alone,
-    until that is another; and for half a minute at most.
+    Some values never change under their key, such as answers by their ids. The others are "at hand"
+    until something is committed to the database; a value that is made of a single row stays until
+    that row changes. Either is at hand for _AT_HAND_S seconds at most.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -48,19 +50,20 @@ class Memory:
         self._lock = Lock()
 
     def get(self, key: Hashable) -> Any:
-        """Returns the value under a key, or None."""
+        """Returns the value under a key; None where there is none."""
         with self._lock:
             entry = self._values.get(key)
         return None if entry is None else entry[0]
 
     def keep(self, key: Hashable, value: object, size: int = _BYTES) -> None:
-        """Keeps a value of so many bytes, unless it is too large."""
+        """Keeps a value, counted with `size` bytes. A value larger than the whole memory is not
+        kept."""
         if size <= _MAX_BYTES:
             with self._lock:
                 self._values[key] = value, size
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Returns the value under a key, which `read` makes when it is asked for first."""
+        """Returns the value under a key; calls `read` for it the first time."""
         known = self.get(key)
         if known is not None:
             remembered: T = known[0]
@@ -70,9 +73,9 @@ class Memory:
         return value
 
     def at_hand(self, key: Hashable) -> Any:
-        """Returns the value that was put at hand under a key, or None if something was committed
-        since that may have changed it, or too much time has passed. This asks the database nothing
-        that could take time."""
+        """Returns the value that was put at hand under a key. Returns None if a commit may have
+        changed it since, or its time is over. Takes microseconds, because no query is sent to the
+        database."""
         answer: _AtHand | None = self.get(key)
         if answer is None or time.monotonic() > answer.until:
             return None
@@ -95,8 +98,9 @@ class Memory:
         size: int = _BYTES,
         row: StoredRow | None = None,
     ) -> None:
-        """Puts a value at hand that was read after `changes.count()` was `since`, and after the row
-        was read that it is made of, if it is made of one alone."""
+        """Puts a value at hand. `since` is `changes.count()` from before the value was read. `row`
+        is the single row that the value is made of, if it is. Nothing is kept where `since` is
+        None, because changes would go unnoticed."""
         if since is not None:
             self.keep(key, _AtHand(value, since, time.monotonic() + _AT_HAND_S, row), size)
 

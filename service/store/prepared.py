@@ -17,9 +17,9 @@ def execute(
     statement: Executable,
     values: Mapping[str, Any] | Sequence[Mapping[str, Any]] = _NOTHING,
 ) -> CursorResult[*tuple[Any, ...]]:
-    """Execute a statement on the connection of a session, with the values of one row or of many.
+    """Executes a statement on the session's connection, with the values of one row or of many.
 
-    A query is not narrowed to the session's tenant there (service.store), so it must name the
+    Such a query is not narrowed to the session's tenant (service.store). So it must name the
     tenant, or read only what all tenants share.
     """
     session.flush()  # as before the session's own queries
@@ -29,5 +29,5 @@ def execute(
 def first_row(
     session: Session, query: Executable, values: Mapping[str, Any] = _NOTHING
 ) -> Row[*tuple[Any, ...]] | None:
-    """Returns the first row that such a query finds, or None."""
+    """Returns the first row that the query finds through `execute`; None where there is none."""
     return execute(session, query, values).first()

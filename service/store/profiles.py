@@ -22,9 +22,9 @@ class ProfileQueries:
         self._session.flush()
 
     def add_version(self, row: ProfileVersionRow) -> None:
-        """Store a version. The profile's revision grows, because the profile lists its versions.
-        One of a tenant's own counts for what the tenant stores, and one that all share for
-        nobody."""
+        """Stores a version, and raises the profile's revision, because the profile lists its
+        versions. A version of a tenant's own counts toward the tenant's quota; a shared one toward
+        nobody's."""
         if row.tenant is not None:
             row.stored_bytes = size_of(row.content, row.calibration, row.learnt, row.posterior)
             count_stored(self._session, row.tenant, row.stored_bytes)
@@ -54,14 +54,14 @@ class ProfileQueries:
         return row
 
     def versions(self, id_: str) -> Sequence[RowMapping]:
-        """Returns the version, created_at, origin and made_by of each version, without its content,
-        which is long."""
+        """Returns version, created_at, origin and made_by of each version, oldest first. The
+        content is long and not read."""
         query = _summaries(id_).order_by(ProfileVersionRow.version)
         return self._session.execute(query).mappings().all()
 
     def newest(self, id_: str, most: int, before: int | None = None) -> Sequence[RowMapping]:
-        """Returns the version, created_at, origin, made_by and calibration of so many versions, the
-        newest first, without their content; of those before a version where one is named."""
+        """Returns version, created_at, origin, made_by and calibration of at most `most` versions,
+        newest first; only of versions before `before`, if that is given."""
         row = ProfileVersionRow
         query = _summaries(id_).add_columns(row.calibration)
         if before is not None:
@@ -76,7 +76,8 @@ class ProfileQueries:
         return row
 
     def content_hash(self, id_: str, version: int) -> str:
-        """Returns the hash of what a version holds, without reading that, which is long."""
+        """Returns the hash of a version's content, without reading the content, which is long.
+        Raises NotFound."""
         is_version = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
         digest = self._session.scalars(
             select(ProfileVersionRow.content_hash).where(*is_version)
@@ -86,49 +87,54 @@ class ProfileQueries:
         return digest
 
     def active(self, id_: str) -> ProfileVersionRow:
-        """Returns the active version of a profile that all share, which always has one."""
+        """Returns the active version of a shared profile, which always has one."""
         version = self.get(id_).active_version
         if version is None:
             raise NotFound("active version of profile", id_)
         return self.version(id_, version)
 
     def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
-        """Returns the latest version of a profile that all share, which always has one."""
+        """Returns the latest version of a shared profile, or the latest of one origin. It always
+        has one."""
         return self._session.scalars(_newest_first(id_, origin).limit(1)).one()
 
     def find_latest(self, id_: str) -> ProfileVersionRow | None:
-        """Returns the latest version of any profile; None where there is none, as of a tenant's own
-        whose policy was set first."""
+        """Returns the latest version of any profile. None where it has no version, as a tenant's
+        own profile whose policy was set first."""
         return self._session.scalars(_newest_first(id_).limit(1)).first()
 
     def revision(self, id_: str) -> int:
-        """Returns the profile's revision as this transaction has left it."""
+        """Returns the profile's revision, with the changes of this transaction."""
         return self._session.scalars(select(ProfileRow.revision).where(ProfileRow.id == id_)).one()
 
     def posterior(self, id_: str, version: int) -> dict[str, Any] | None:
+        """Returns the posterior of a version (models.calibration.posterior) as JSON; None where it
+        has none."""
         is_version = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
         return self._session.scalars(select(ProfileVersionRow.posterior).where(*is_version)).one()
 
     def activate(
         self, id_: str, version: int | None, revision: int, policy: dict[str, Any] | None = None
     ) -> bool:
-        """Make a version the active one, or none, which a tenant's own profile may have; and set a
-        policy, if one is given. Nothing is changed, and False returned, where the profile is no
-        longer at `revision`."""
+        """Makes a version the active one, or none for None, which only a tenant's own profile may
+        have; sets the policy too, if one is given. Changes nothing and returns False if the profile
+        is no longer at `revision`."""
         new_policy = {"policy": policy} if policy else {}
         return self._change(id_, revision, active_version=version, **new_policy)
 
     def count_own_in_use(self) -> int:
-        """Returns the number of tenants that have a version of their own in use."""
+        """Returns the number of tenants for which a version of their own is active."""
         own = ProfileRow.tenant.is_not(None), ProfileRow.active_version.is_not(None)
         return self._session.scalars(select(func.count(ProfileRow.id)).where(*own)).one()
 
     def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
-        """Set the policy. Nothing is changed, and False returned, where the profile is no longer at
+        """Sets the policy. Changes nothing and returns False if the profile is no longer at
         `revision`."""
         return self._change(id_, revision, policy=policy)
 
     def _change(self, id_: str, revision: int, **values: Any) -> bool:
+        """Sets columns of a profile and raises its revision. Changes nothing and returns False if
+        the profile is no longer at `revision`."""
         result = self._session.execute(
             update(ProfileRow)
             .where(ProfileRow.id == id_, ProfileRow.revision == revision)
@@ -139,6 +145,7 @@ class ProfileQueries:
 
 
 def _summaries(id_: str) -> Select[Any]:
+    """Returns the query of version, created_at, origin and made_by of a profile's versions."""
     row = ProfileVersionRow
     made_by = row.content["made_by"].as_string().label("made_by")
     query = select(row.version, row.created_at, row.origin, made_by)
@@ -146,7 +153,7 @@ def _summaries(id_: str) -> Select[Any]:
 
 
 def _newest_first(id_: str, origin: str | None = None) -> Select[ProfileVersionRow]:
-    """Returns the versions of a profile, or those of one origin."""
+    """Returns the query of a profile's versions, or of those of one origin, newest first."""
     versions = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
     if origin is not None:
         versions = versions.where(ProfileVersionRow.origin == origin)

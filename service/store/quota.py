@@ -36,7 +36,7 @@ _TABLE = Table.metadata.tables[TenantStorageRow.__tablename__]
 
 
 def size_of(*parts: Part | None) -> int:
-    """Bytes of a row with these texts and documents."""
+    """Returns the bytes that a row with these texts and documents counts for."""
     return ROW_BYTES + sum(map(_bytes_of, parts))
 
 
@@ -52,14 +52,15 @@ def _bytes_of(part: Part | None) -> int:
 
 
 def count_stored(session: Session, tenant: str | None, change: int) -> None:
-    """Count what this transaction stores for a tenant, or removes where the change is negative."""
+    """Counts what this transaction stores for a tenant. A negative `change` is what it removes. The
+    count is stored when the transaction settles."""
     changes: Counter[str] = session.info.setdefault(STORED, Counter())
     changes[tenant or _NOBODY] += change
 
 
 def settle(session: Session) -> None:
-    """Change the counts of the tenants for which this transaction has stored or removed something.
-    Raises StorageFull where one would have more than it may."""
+    """Stores the counts of the tenants for which this transaction has stored or removed something.
+    Raises StorageFull if a tenant would have more than it may."""
     changes: Counter[str] = session.info.pop(STORED, Counter())
     limit = session.info.get(MAX_STORED)
     for tenant, change in sorted(changes.items()):  # in one order, so that no two wait in a circle
@@ -76,7 +77,7 @@ def stored_bytes(session: Session, tenant: str | None) -> int:
 
 
 def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
-    """Counts so many more bytes for a tenant. Raises StorageFull where they exceed its limit."""
+    """Adds bytes to a tenant's count. Raises StorageFull if it would then be over `limit`."""
     most = _NO_LIMIT if limit is None else limit
     if added <= most:
         dialect = session.get_bind().dialect.name
@@ -87,8 +88,8 @@ def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
 
 
 def _adding(insert: Any) -> Any:
-    """Adds to the count of a tenant, which it begins where there is none. Returns no row, and
-    changes nothing, where there was more than `most` before."""
+    """Returns the SQL statement that adds to a tenant's count, and begins the count if there is
+    none. It returns no row and changes nothing if the count is above `most` already."""
     return insert.on_conflict_do_update(
         index_elements=[_TABLE.c.tenant],
         set_={"bytes": _TABLE.c.bytes + insert.excluded.bytes},

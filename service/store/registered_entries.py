@@ -19,8 +19,8 @@ class RegisteredEntries:
         self._session = session
 
     def add(self, row: RegisteredEntryRow) -> None:
-        """Store a version of an entry. It counts for the tenant that registered it, and for good:
-        entries are never removed."""
+        """Stores a version of an entry. It counts toward the quota of the tenant that registered it
+        for good, because entries are never removed."""
         count_stored(self._session, self._session.info.get(TENANT), size_of(row.entry))
         self._session.add(row)
 
@@ -34,8 +34,8 @@ class RegisteredEntries:
         return self._session.scalar(query.order_by(RegisteredEntryRow.version.desc()).limit(1))
 
     def named(self, kind: str, name: str) -> RegisteredEntryRow | None:
-        """Returns the entry of a name as requests write it: `name`, or `name@3` for its third
-        version."""
+        """Returns the entry with a name as requests write it: `name` for the last version, or
+        `name@3` for the third; None where there is none."""
         match = _VERSIONED.fullmatch(name)
         if match is None:
             return None
@@ -48,7 +48,7 @@ class RegisteredEntries:
         ).all()
 
     def latest(self, kind: str, names: Sequence[str]) -> Sequence[RegisteredEntryRow]:
-        """Returns the last version of each of these names."""
+        """Returns the last version of each of these names. Unknown names are left out."""
         last = (
             select(RegisteredEntryRow.name, func.max(RegisteredEntryRow.version).label("version"))
             .where(RegisteredEntryRow.kind == kind, RegisteredEntryRow.name.in_(names))

@@ -117,7 +117,8 @@ class ReportFilter:
     include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
-        """Returns the query with a condition for each field of the filter that is set."""
+        """Returns the query with a condition for each field of the filter that is set, except
+        `drifted`, which only `flagged` uses."""
         for name in _EXACT:
             if (accepted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == accepted)
@@ -132,7 +133,7 @@ class ReportFilter:
             is_flagged = _FLAG.is_not(None) | ReportRow.id.in_([*self.drifted])
             query = query.where(is_flagged if self.flagged else ~is_flagged)
         if self.profile_id is not None:
-            # What a tenant's own version predicted, the shared profile would have predicted else.
+            # A tenant's own version predicts in place of the shared profile, so its runs count too.
             is_own_version = ReportRow.profile_id.startswith(OWN_PREFIX)
             query = query.where(or_(ReportRow.profile_id == self.profile_id, is_own_version))
         if self.since is not None:
@@ -201,7 +202,8 @@ class ReportQueries:
         self._session = session
 
     def add(self, reports: Iterable[RowValues]) -> list[RowValues]:
-        """Store reports, and return their values with the ids and times that they got."""
+        """Stores reports with their labels and counts them in the metrics. Returns their columns
+        with the ids and times that they got."""
         stored = Arrivals(self._session).stamped(reports)
         labels = [label for report in stored for label in _label_rows(report)]
         for report in stored:
@@ -226,7 +228,8 @@ class ReportQueries:
         return self._get(id_, with_for_update=True)
 
     def withdraw(self, report: ReportRow, at: datetime) -> None:
-        """Mark a report as withdrawn, and drop its submission where that is long."""
+        """Marks a report as withdrawn. A long submission is dropped, and its bytes are given back
+        to the tenant."""
         report.withdrawn_at = at
         size = len(report.submission.encode())
         if size > _LONG_SUBMISSION:
@@ -236,30 +239,32 @@ class ReportQueries:
             count_stored(self._session, report.tenant, -freed)
 
     def first_of_log(self, log_hash: str) -> ReportRow | None:
-        """Returns the first report of a training log that this tenant sent and has not
-        withdrawn."""
+        """Returns the tenant's first report of a training log that is not withdrawn; None where
+        there is none."""
         query = select(ReportRow).where(ReportRow.log_hash == log_hash, *self._my_valid())
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
     def first_in_same_words(self, report: RowValues) -> str | None:
-        """Returns the id of the first report of the same run that this tenant sent in the same
-        words and has not withdrawn."""
+        """Returns the id of the tenant's first report of an equal run with an equal submission that
+        is not withdrawn; None where there is none."""
         asked = {"words_hash": _words_hash(report), "tenant": self._session.info.get(TENANT)}
         row = first_row(self._session, _IN_SAME_WORDS, asked)
         return None if row is None else row.id
 
     def _my_valid(self) -> list[ColumnElement[bool]]:
+        """Returns the conditions for reports of the session's tenant that are not withdrawn."""
         mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
         return [ReportRow.withdrawn_at.is_(None), mine]
 
     def _get(self, id_: str, **options: Any) -> ReportRow:
+        """Returns the report, read with these options of SQLAlchemy. Raises NotFound."""
         row = self._session.get(ReportRow, id_, **options)
         if row is None:
             raise NotFound("report", id_)
         return row
 
     def existing_ids(self, ids: Sequence[str]) -> set[str]:
-        """Returns the ids among these that belong to reports."""
+        """Returns those of these ids that reports have, among the reports that the session sees."""
         existing: set[str] = set()
         for start in range(0, len(ids), _IDS_PER_QUERY):
             some = ids[start : start + _IDS_PER_QUERY]
@@ -272,7 +277,7 @@ class ReportQueries:
         self, filter_: ReportFilter, limit: int, before: str | None = None
     ) -> Sequence[ReportRow]:
         """Returns the newest reports, newest first, starting after the id `before`. Ids sort by the
-        time at which reports came."""
+        time of arrival."""
         query = filter_.narrow(select(ReportRow))
         if before is not None:
             query = query.where(ReportRow.id < before)
@@ -299,7 +304,8 @@ class ReportQueries:
         return self._session.scalars(select(func.max(ReportRow.id))).one() or ""
 
     def last_of_each_run(self, filter_: ReportFilter, limit: int) -> list[LastReport]:
-        """Returns the last measured report of each run, the latest first."""
+        """Returns, for each run, the report that was measured last; the latest of these first.
+        Reports of equal question and layout are of one run."""
         run = ReportRow.run_hash
         latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
@@ -316,15 +322,15 @@ class ReportQueries:
         return first_row(self._session, _FAILED_ALIKE, asked) is not None
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
-        """Returns the reports with these ids, which must fit one query (_IDS_PER_QUERY). An id of
-        no report is ignored."""
+        """Returns the reports with these ids, at most _IDS_PER_QUERY, in any order. Unknown ids are
+        ignored."""
         if not ids:
             return []
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
 
     def briefs(self, filter_: ReportFilter) -> Iterator[ReportBrief]:
-        """Yields all wanted reports in short. They are fetched as the iterator advances, so that
-        very many take little memory."""
+        """Yields all reports that the filter selects, without their documents. They are fetched as
+        the iterator advances, so that very many take little memory."""
         columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
         query = filter_.narrow(select(*columns))
         for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
@@ -333,8 +339,8 @@ class ReportQueries:
     def last_of_each_source(
         self, filter_: ReportFilter, per_source: int, sources: int
     ) -> Sequence[ReportRow]:
-        """Returns the newest `per_source` reports of every source, for the `sources` that reported
-        last. All reports of a tenant are of one source."""
+        """Returns the newest `per_source` reports of each source, for the `sources` sources that
+        reported last. All reports of a tenant are one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
         latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
@@ -349,42 +355,43 @@ class ReportQueries:
         ]
 
     def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
-        """Returns all names that this column has."""
+        """Returns the distinct names in this column."""
         return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
     def informative(self, filter_: ReportFilter) -> Sequence[ReportRow]:
-        """Returns the reports that say something of time or memory, oldest first. A crash before
-        the first step says nothing of either."""
+        """Returns the reports that tell of time or memory, oldest first: with a step time, or out
+        of memory. A crash before the first step tells of neither."""
         query = filter_.narrow(select(ReportRow).where(_INFORMATIVE))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
 
     def last_informative_ids(self, filter_: ReportFilter, limit: int) -> list[str]:
-        """Returns the ids of the newest of these, newest first."""
+        """Returns the ids of the newest reports that tell of time or memory, newest first."""
         query = filter_.narrow(select(ReportRow.id).where(_INFORMATIVE))
         return [*self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit))]
 
     def any_withdrawn(self, ids: Sequence[str]) -> bool:
-        """Returns whether a report with one of these ids, which must fit one query, is
-        withdrawn."""
+        """Returns whether a report with one of these ids is withdrawn. The ids must fit one
+        query."""
         withdrawn = select(ReportRow.id).where(
             ReportRow.id.in_(ids), ReportRow.withdrawn_at.is_not(None)
         )
         return self._session.scalars(withdrawn.limit(1)).first() is not None
 
     def count_informative(self, filter_: ReportFilter) -> int:
+        """Returns the number of reports that tell of time or memory (`informative`)."""
         return self._session.scalars(
             filter_.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
         ).one()
 
 
 def _labelled(name: str, value: str) -> Select[Any]:
-    """Returns the ids of the reports that have a label."""
+    """Returns the query of the ids of reports that have a label with this value."""
     label = ReportLabelRow
     return select(label.report_id).where(label.name == name, label.value == value)
 
 
 def _label_rows(report: RowValues) -> list[RowValues]:
-    """Returns the rows of a report's labels, which are no column of its own."""
+    """Removes the labels from a report's columns, and returns them as rows of their own table."""
     labels = report.pop("labels", {})
     return [
         {"report_id": report["id"], "name": name, "value": value} for name, value in labels.items()

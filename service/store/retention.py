@@ -27,8 +27,8 @@ class Retention:
     def drop_answers(
         self, kind: AnswerKind, before: datetime, limit: int, tenant: str | None = None
     ) -> int:
-        """Delete at most so many answers from before this moment that no report refers to, of one
-        tenant or of all, and those of their texts that no answer has any more; returns how many
+        """Deletes answers from before `before` that no report refers to, at most `limit`, of one
+        tenant or of all. Deletes texts too that no answer has any more. Returns the number of
         answers."""
         row: Any = ROWS[kind]
         is_reported = exists().where(_REFERENCES[kind] == row.id)
@@ -44,16 +44,16 @@ class Retention:
         return len(answers)
 
     def ended_sweeps(self, before: datetime, tenant: str | None = None) -> Sequence[str]:
-        """Returns the ids of the sweeps, of one tenant or of all, that ended before this moment,
-        finished or cancelled."""
+        """Returns the ids of sweeps that were finished or cancelled before this moment, of one
+        tenant or of all."""
         ended = select(SweepRow.id).where(SweepRow.finished_at < before)
         if tenant is not None:
             ended = ended.where(SweepRow.tenant == tenant)
         return self._session.scalars(ended).all()
 
     def drop_sweep(self, id_: str, before: datetime) -> bool:
-        """Delete a sweep with its items, unless it is gone or somebody has tried it again
-        meanwhile; returns whether it did."""
+        """Deletes a sweep with its items. Returns False and deletes nothing if it is gone, or has
+        been started again meanwhile."""
         columns = SweepRow.tenant, SweepRow.stored_bytes
         ended = select(*columns).where(SweepRow.id == id_, SweepRow.finished_at < before)
         sweep = self._session.execute(ended.with_for_update()).first()
@@ -65,6 +65,7 @@ class Retention:
         return True
 
     def _drop_texts(self, keys: list[str]) -> None:
+        """Deletes those of these texts that no answer has any more."""
         if self._session.get_bind().dialect.name == "postgresql":
             # Until the end of this transaction nobody stores an answer with one of these texts.
             self._session.execute(text("lock table answer_texts in share row exclusive mode"))

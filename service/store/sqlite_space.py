@@ -13,14 +13,15 @@ _PAGES_AT_ONCE = 1000  # a page has 4 KiB: others wait for a few milliseconds
 
 
 def keep_track_of_free_pages(connection: Any) -> None:
-    """Lets a new file shrink a few pages at a time. A file that has tables already must be
-    compacted once for that, and to set it all the same would be a write."""
+    """Lets a new database file shrink a few pages at a time. A file that has tables already needs
+    `compact` for that, and setting it would be a write."""
     if connection.execute("PRAGMA page_count").fetchone() == (0,):
         connection.execute(_TRACK_FREE_PAGES)
 
 
 def can_shrink(engine: Engine) -> bool:
-    """Returns whether the file keeps track of its free pages. Files of earlier releases do not."""
+    """Returns whether the database can give space back. A SQLite file of an earlier release does
+    not keep track of its free pages."""
     if engine.dialect.name != "sqlite":
         return True
     connection = engine.raw_connection()
@@ -31,7 +32,7 @@ def can_shrink(engine: Engine) -> bool:
 
 
 def give_back(engine: Engine) -> int:
-    """Shrink the file by its free pages, some at a time; returns by how many bytes."""
+    """Shrinks the file by its free pages, some at a time. Returns the number of bytes."""
     if engine.dialect.name != "sqlite":
         return 0
     connection = engine.raw_connection()
@@ -50,8 +51,8 @@ def give_back(engine: Engine) -> int:
 
 
 def compact(engine: Engine) -> None:
-    """Write the file anew without its free pages, and keep track of them from now on. Nobody else
-    may use the database meanwhile."""
+    """Writes the file anew without its free pages, and keeps track of free pages from now on.
+    Nobody else may use the database meanwhile."""
     if engine.dialect.name == "sqlite":
         connection = engine.raw_connection()
         try:

@@ -34,7 +34,7 @@ _WAITS = SweepItemRow.outcome.is_(None)
 
 @dataclass(frozen=True, slots=True)
 class LeasedItem:
-    """An item that whoever holds the lease computes."""
+    """An item of a sweep that a worker computes while it holds a lease on it."""
 
     sweep_id: str
     position: int
@@ -47,7 +47,8 @@ class SweepQueries:
         self._session = session
 
     def add(self, sweep: SweepRow) -> None:
-        """Store a sweep, all of whose items wait."""
+        """Stores a sweep with all of its items, which then wait to be computed. The quota counts
+        them at once."""
         items_bytes = sweep.total * SWEEP_ITEM_BYTES
         sweep.stored_bytes = items_bytes + size_of(sweep.request, sweep.names)
         count_stored(self._session, self._session.info.get(TENANT), sweep.stored_bytes)
@@ -74,7 +75,7 @@ class SweepQueries:
 
     def outcomes(self, ids: Sequence[str]) -> dict[str, dict[str | None, int]]:
         """Returns the number of items by sweep and outcome. The outcome None stands for items that
-        wait."""
+        wait or are being computed."""
         columns = SweepItemRow.sweep_id, SweepItemRow.outcome, func.count()
         query = select(*columns).where(SweepItemRow.sweep_id.in_(ids)).group_by(*columns[:2])
         counts: dict[str, dict[str | None, int]] = {id_: {} for id_ in ids}
@@ -85,8 +86,8 @@ class SweepQueries:
     def items(
         self, id_: str, outcome: str | None, limit: int, after: int
     ) -> Sequence[SweepItemRow]:
-        """Returns items in the order of their positions, from the one that follows `after`. The
-        outcome "waiting" is that of items without one."""
+        """Returns items of a sweep in the order of their positions, beginning after position
+        `after`. The outcome "waiting" selects items without one."""
         query = select(SweepItemRow).where(
             SweepItemRow.sweep_id == id_, SweepItemRow.position > after
         )
@@ -95,26 +96,27 @@ class SweepQueries:
         return self._session.scalars(query.order_by(SweepItemRow.position).limit(limit)).all()
 
     def progress(self, ids: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Returns the number of events and of waiting items of each of these sweeps. Sweeps that do
-        not exist are left out."""
+        """Returns (number of events, number of waiting items) by the id of the sweep. Sweeps that
+        do not exist are left out."""
         query = select(SweepRow.id, SweepRow.events, SweepRow.waiting).where(SweepRow.id.in_(ids))
         return {id_: (events, waiting) for id_, events, waiting in self._session.execute(query)}
 
     def told_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
-        """Returns the items whose results the events after this one tell, in the order of the
+        """Returns the items that were finished after event number `event`, in the order of
         events."""
         query = select(SweepItemRow).where(SweepItemRow.sweep_id == id_, SweepItemRow.event > event)
         return self._session.scalars(query.order_by(SweepItemRow.event).limit(limit)).all()
 
     def remove(self, id_: str) -> None:
-        """Remove a sweep and its items. Results that come later find nothing to be stored in."""
+        """Removes a sweep and its items. Results that come later find nothing to be stored in."""
         sweep = self._lock(id_)
         count_stored(self._session, sweep.tenant, -sweep.stored_bytes)
         self._session.execute(delete(SweepItemRow).where(SweepItemRow.sweep_id == id_))
         self._session.delete(sweep)
 
     def cancel(self, id_: str, now: datetime) -> SweepRow:
-        """Cancel what waits and what is computed. It changes nothing where nothing is."""
+        """Cancels the items that wait or are being computed. Changes nothing if all items are
+        done."""
         sweep = self._lock(id_)
         if sweep.waiting:
             self._change(id_, _WAITS, outcome="cancelled", lease=None, leased_until=None)
@@ -123,7 +125,7 @@ class SweepQueries:
         return sweep
 
     def retry(self, id_: str) -> SweepRow:
-        """Let the items wait again that failed or were cancelled."""
+        """Makes items that failed or were cancelled wait again."""
         sweep = self._lock(id_)
         again = SweepItemRow.outcome.in_(("failed", "cancelled"))
         reset = {"outcome": None, "result": None, "event": None, "attempts": 0}
@@ -133,16 +135,17 @@ class SweepQueries:
         return sweep
 
     def waiting(self) -> int:
-        """Returns the number of items, of all sweeps, that wait or are computed."""
+        """Returns the number of items, over all sweeps, that wait or are being computed."""
         return self._session.scalars(select(func.coalesce(func.sum(SweepRow.waiting), 0))).one()
 
     def any_free(self, now: datetime) -> bool:
-        """Returns whether an item waits that nobody computes."""
+        """Returns whether an item waits that nobody holds a lease on."""
         return self._session.execute(_free(now).limit(1)).first() is not None
 
     def lease(self, lease: str, now: datetime, until: datetime, limit: int) -> list[LeasedItem]:
-        """Lease items that nobody computes. Those with the lowest positions come first, so that a
-        small sweep does not wait behind a large one."""
+        """Leases at most `limit` items that nobody holds. Low positions come first, so that a small
+        sweep does not wait behind a large one. Items that other transactions lease now are
+        skipped."""
         free = _free(now).limit(limit).with_for_update(skip_locked=True)
         leased: list[LeasedItem] = []
         for item in self._session.scalars(free).all():
@@ -153,19 +156,20 @@ class SweepQueries:
         return leased
 
     def renew(self, lease: str, items: Sequence[LeasedItem], until: datetime) -> None:
+        """Extends the leases of those items that are still leased."""
         for row in self._held_rows(lease, items):
             row.leased_until = until
 
     def release(self, lease: str, items: Sequence[LeasedItem], *, counts: bool) -> None:
-        """Give items back that are not finished: others may lease them at once. `counts` is whether
-        it counts as an attempt."""
+        """Gives up the leases of items that are not finished. With `counts` false, the attempt is
+        taken back too."""
         for row in self._held_rows(lease, items):
             row.lease = row.leased_until = None
             row.attempts -= not counts
 
     def _held_rows(self, lease: str, items: Sequence[LeasedItem]) -> Sequence[SweepItemRow]:
-        """Returns the rows of those items that are still leased. A row that another transaction
-        changes is left out rather than waited for."""
+        """Returns the rows of those items that `lease` still holds. A row that another transaction
+        changes is skipped rather than waited for."""
         keys = tuple_(SweepItemRow.sweep_id, SweepItemRow.position)
         is_held = keys.in_([(item.sweep_id, item.position) for item in items])
         query = select(SweepItemRow).where(is_held, SweepItemRow.lease == lease, _WAITS)
@@ -174,8 +178,8 @@ class SweepQueries:
     def finish(
         self, lease: str, item: LeasedItem, outcome: str, result: dict[str, Any], now: datetime
     ) -> bool:
-        """Store the result of an item, unless the lease is lost: then somebody else stores or has
-        stored it, or nobody wants it any more. Returns whether it was stored."""
+        """Stores the result of an item, unless the lease is lost: then another worker has the item,
+        or it was cancelled. Returns whether the result was stored."""
         sweep = self._session.get(SweepRow, item.sweep_id, with_for_update=True)
         if sweep is None:
             return False
@@ -200,6 +204,7 @@ class SweepQueries:
         return True
 
     def _get(self, id_: str, **options: Any) -> SweepRow:
+        """Returns the sweep, read with these options of SQLAlchemy. Raises NotFound."""
         sweep = self._session.get(SweepRow, id_, **options)
         if sweep is None:
             raise NotFound("sweep", id_)
@@ -209,13 +214,15 @@ class SweepQueries:
         return self._get(id_, with_for_update=True)
 
     def _change(self, id_: str, which: ColumnElement[bool], **values: Any) -> int:
-        """Change items of a sweep; returns how many."""
+        """Changes the items of a sweep that meet the condition `which`. Returns their number."""
         statement = update(SweepItemRow).where(SweepItemRow.sweep_id == id_, which).values(**values)
         result = self._session.execute(statement, execution_options={"synchronize_session": False})
         return result.rowcount if isinstance(result, CursorResult) else 0
 
 
 def _free(now: datetime) -> Any:
+    """Returns the query of items that wait and that nobody holds a lease on, lowest positions
+    first."""
     return (
         select(SweepItemRow)
         .where(_WAITS, or_(SweepItemRow.leased_until.is_(None), SweepItemRow.leased_until < now))

@@ -31,9 +31,11 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Returns the instant in UTC, as it is stored."""
         return value and value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Returns the stored instant with the zone UTC, which SQLite has dropped."""
         return value and (
             value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         )
@@ -87,6 +89,7 @@ class OwnedOrShared:
 
 
 def _made_under() -> ForeignKeyConstraint:
+    """Returns the foreign key to the version of the profile that an answer was made with."""
     return ForeignKeyConstraint(
         ["profile_id", "profile_version"],
         ["profile_versions.profile_id", "profile_versions.version"],

@@ -30,8 +30,8 @@ first."""
 
 
 def reason_of(error: SQLAlchemyError) -> str | None:
-    """Returns the words that follow "the database" in a sentence that says why it cannot be used.
-    Returns None where the error is a defect, which trying again does not cure."""
+    """Returns why the database cannot be used, in words that follow "database", such as "has no
+    room left". None where the error is a defect, which trying again does not cure."""
     if isinstance(error, TimeoutError):
         return "has no connection free"
     if not isinstance(error, DBAPIError):
@@ -44,6 +44,8 @@ def reason_of(error: SQLAlchemyError) -> str | None:
 
 
 def _reason_of_code(error: BaseException | None) -> str | None:
+    """Returns the reason for an error code of SQLite or PostgreSQL; None where the code means
+    something else. Codes are matched by their beginning."""
     if isinstance(error, sqlite3.Error):
         code, reasons = getattr(error, "sqlite_errorname", ""), _OF_SQLITE
     else:

@@ -1,4 +1,5 @@
-"""The versions in force for a tenant. A question has one answer for as long as they stay."""
+"""The versions of profile, published runs and catalogue that are in force for a tenant. While none
+of them changes, a question keeps its answer."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ DEFAULT_PROFILE = "default"
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions that one moment sees."""
+    """The versions at one moment, as one transaction reads them."""
 
     profile_id: str
     """The profile that predicts: the tenant's own where it is in use, else the default one."""
@@ -54,6 +55,9 @@ _CURRENT = (
 
 
 def current_versions(session: Session, tenant: str | None) -> Versions:
+    """Returns the versions that predict for a tenant: of its own profile if that has an active
+    version, else of the shared one. For None, which is no tenant, the shared one counts. Raises
+    NotFound before the service has stored its profile."""
     own = None if tenant is None else own_profile_id(tenant)
     row = first_row(session, _CURRENT, {"own": own})
     if row is None:

@@ -22,15 +22,14 @@ class WriteChecks:
         self._session = session
 
     def add(self) -> str:
-        """Returns the id of a new row. Random bytes take their room, however the database
-        compresses."""
+        """Stores a row of random bytes, which no database can compress, and returns its id."""
         row = WriteCheckRow(id=new_id(), filler=os.urandom(_FILLER_BYTES))
         self._session.add(row)
         self._session.flush()
         return row.id
 
     def remove(self, id_: str) -> None:
-        """Delete this row, and those that were left behind."""
+        """Deletes this row, and rows that a crashed process has left behind."""
         left_behind = earliest_id(datetime.now(UTC) - _LEFT_BEHIND)
         old = (WriteCheckRow.id == id_) | (WriteCheckRow.id < left_behind)
         self._session.execute(delete(WriteCheckRow).where(old))
