@@ -44,6 +44,9 @@ def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _setting(name: str, value: str) -> tuple[str, str]:
+    """Returns the name and the value that a flag of `accelerate launch` has in its document:
+    ("distributed_type", "FSDP") of --use_fsdp, ("fsdp_config.fsdp_version", "2") of
+    --fsdp_version 2."""
     if name in _KINDS:
         return "distributed_type", _KINDS[name]
     for prefix, config in _CONFIGS.items():
@@ -55,8 +58,8 @@ def _setting(name: str, value: str) -> tuple[str, str]:
 
 
 def with_prefixes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with `fsdp_` in front of every key of fsdp_config, where it may be left out
-    (commands/launch.py, _validate_launch_command)."""
+    """Returns settings whose keys in fsdp_config and dynamo_config all have the prefix fsdp_ or
+    dynamo_, which a document may leave out (commands/launch.py, _validate_launch_command)."""
     prefixed: dict[str, Any] = {}
     for name, value in settings.items():
         config, dot, key = name.partition(".")

@@ -52,13 +52,13 @@ def model_file(name: str) -> Mapping[str, Any]:
 
 
 def default_file(program: str | None) -> PackageFile:
-    """Returns the file that a program starts from where its command names none."""
+    """Returns the configuration that a program reads where its command names none."""
     name = facts(TABLE)["programs"].get(module_name(program), _BASE)
     return PackageFile(name, facts(TABLE)["files"].get(name, {}))
 
 
 def module_name(program: str | None) -> str:
-    """Returns the last name of a program: train_rl of MaxText/train_rl.py and of
+    """Returns the last part of a program's name: train_rl of MaxText/train_rl.py and of
     MaxText.train_rl."""
     return (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
 
