@@ -26,8 +26,8 @@ class Machines:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machines:
-        """Returns the machines of a cluster, all with equally many devices. Tori and scale-up
-        domains larger than a machine are divided by trays."""
+        """Returns the machines of a cluster, all with equally many devices. Tori, and racks with
+        more chips than MOST_IN_MACHINE, count as trays."""
         domain = cluster.scale_up_domain_chips
         machine_chips = cluster.fabric.levels[0].size if cluster.fabric.levels else None
         machine_chips = machine_chips or domain

@@ -50,8 +50,9 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
 
 
 def layout_string(layers: Sequence[int], mtp_layers: int) -> str:
-    """Returns a split in the language of --pipeline-model-parallel-layout: "Ettt|(tt|)*6tmL". E
-    is the embedding, t a layer, m a module of multi-token prediction and L the loss."""
+    """Returns a split in the language of --pipeline-model-parallel-layout: "Et*3|(tt|)*6t*3L". E
+    is the embedding, t a layer, m a module of multi-token prediction and L the loss; | ends a
+    chunk."""
     chunks = [_repeated("t", count) for count in layers]
     chunks[0] = "E" + chunks[0]
     chunks[-1] += _repeated("m", mtp_layers) + "L"

@@ -22,8 +22,8 @@ def table() -> FieldTable:
 
 
 def precisions() -> Mapping[str, Mapping[str, str]]:
-    """Returns the fields that each named mixed precision sets: {"bf16_mixed": {"bf16": "True",
-    …}, …}."""
+    """Returns the arguments that each named mixed precision sets: {"bf16_mixed": {"bf16":
+    "True"}, …}."""
     by_name: Mapping[str, Mapping[str, str]] = table().facts["precisions"]
     return by_name
 
