@@ -123,8 +123,8 @@ def _device(match: re.Match[str]) -> PrintedDevice:
 
 
 def _family(printed: str) -> str:
-    """Returns a family of chips as the catalogue spells it: "h100" of "H100", a known chip for a
-    bin of it."""
+    """Returns a family of chips in lower case, by the catalogue's name for it: "910b" for the
+    bin "910B3"."""
     family = re.sub(r"[ -]", "", printed.lower())
     family = family.removeprefix("geforce").removeprefix("quadro")
     for pattern, known in _BINS:

@@ -158,8 +158,8 @@ def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
 
 
 def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
-    """Returns an attempt with the steps marked as start whose printed mean is over fewer than
-    `window` steps."""
+    """Returns an attempt with the steps marked as start whose printed mean, over the last
+    `window` steps, includes the first step."""
     filling = window if window > 1 else 0
     return [
         replace(step, is_start=step.is_start or index < filling)
