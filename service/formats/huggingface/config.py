@@ -51,9 +51,12 @@ class Config:
         return next((name for name in names if name in values), None)
 
     def where(self, key: str) -> str:
+        """Returns the place of the key for messages: "text_config.hidden_size"."""
         return f"{self.path}{self.key(key)}"
 
     def get(self, key: str) -> object:
+        """Returns the value of the key, or its default where it is not written; None where it
+        has neither."""
         name = self._name_in(self.values, key)
         return self._default(key) if name is None else self.values[name]
 
@@ -69,6 +72,8 @@ class Config:
         return replace(self, name=name)
 
     def respell(self, keys: Mapping[str, str]) -> Config:
+        """Returns the config in which these keys are read under other names: {"hidden_size":
+        "n_embd"}."""
         return replace(self, respelled=keys)
 
     def assuming(self, **absent: object) -> Config:
@@ -81,9 +86,11 @@ class Config:
         return replace(self, values={**self.values, self.key(key): value})
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """Returns a whole number from 1 to `most`. Raises Invalid for anything else."""
         return self._whole(key, default, 1, most)
 
     def count(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """Returns a whole number from 0 to `most`. Raises Invalid for anything else."""
         return self._whole(key, default, 0, most)
 
     def null(self, key: str) -> bool:
@@ -95,7 +102,7 @@ class Config:
         return None if self.null(key) else self.size(key)
 
     def count_or_zero(self, key: str, most: int = MAX_SIZE) -> int:
-        """Returns a count, which null makes zero."""
+        """Returns a whole number; 0 where the key is null."""
         return 0 if self.null(key) else self.count(key, most=most)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -120,7 +127,8 @@ class Config:
         return [_whole(where, value, 0, 1) == 1 for where, value in self._items(key, length)]
 
     def indices(self, key: str, length: int) -> set[int]:
-        """Positions in a list of `length`; empty where the key is absent."""
+        """Returns the indices that a list holds, each below `length`; empty where the key is
+        absent."""
         return {_whole(where, value, 0, length - 1) for where, value in self._items(key)}
 
     def inner(self, key: str) -> Config:

@@ -51,6 +51,8 @@ def lfm2_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
+    """Raises Invalid: the kinds of layers must be in layer_types, since the family has no rule
+    for them."""
     raise cfg.missing("layer_types")
 
 

@@ -18,6 +18,7 @@ _BIASED_PARALLEL = Norms(num=1, bias=True, parallel=True)
 
 
 def assuming(**absent: object) -> Callable[[Config], Config]:
+    """Returns a function that gives a config these values for keys that it does not write."""
     return lambda cfg: cfg.assuming(**absent)
 
 
@@ -33,6 +34,8 @@ def gpt_neo_windows(cfg: Config) -> Callable[[int], str]:
 
 
 def full_every_fourth_from_last(cfg: Config) -> Callable[[int], str]:
+    """Returns a function from the index of a layer to its kind. Counted from the last, every
+    fourth sees the whole sequence, the others a window."""
     last = num_layers(cfg) - 1
     return lambda index: SLIDING if (last - index) % 4 else FULL
 
@@ -50,7 +53,7 @@ def hyperclovax_norms(cfg: Config) -> Norms:
 
 
 def gpt_bigcode(cfg: Config) -> Config:
-    """GPT-2 with one key-value head, unless `multi_query` is false."""
+    """Returns the config with one key-value head, unless `multi_query` is false."""
     return cfg.with_value("num_key_value_heads", 1) if cfg.flag("multi_query") else cfg
 
 

@@ -76,6 +76,7 @@ def _part(entry: Any) -> Any:
 
 
 def _family(model_type: str) -> Family:
+    """Returns the family of the row with this model_type."""
     fields = {field: _value(field, entry) for field, entry in _row(model_type).items()}
     return Hybrid(**fields) if "mixers" in fields else Family(**fields)
 

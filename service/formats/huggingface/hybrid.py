@@ -33,12 +33,14 @@ _SPARSELY_POOLED, _HEAVILY_POOLED = "compressed_sparse_attention", "heavily_comp
 
 
 def _untied(cfg: Config) -> Config:
-    """The model code of some families has a head of its own, whatever the config says."""
+    """Returns the config with a head of its own, which some families' code makes whatever the
+    config says."""
     return cfg.with_value("tie_word_embeddings", False)
 
 
 def olmo_kinds(cfg: Config) -> Callable[[int], str]:
-    """Every fourth layer has attention, or the last of fewer."""
+    """Returns a function from the index of a layer to its kind. Every fourth has attention; of
+    fewer than four, the last."""
     return attention_every(min(4, num_layers(cfg)))(cfg)
 
 
@@ -53,6 +55,8 @@ def minimax_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def bamba_kinds(cfg: Config) -> Callable[[int], str]:
+    """Returns a function from the index of a layer to its kind: attention in
+    `attn_layer_indices`, else a recurrence."""
     attention = cfg.indices("attn_layer_indices", num_layers(cfg))
     return lambda index: FULL if index in attention else LINEAR
 
@@ -83,6 +87,7 @@ def falcon_h1_width(cfg: Config) -> int:
 
 
 def granite_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts: all have them, or none."""
     has_experts = cfg.count("num_local_experts") > 0
     return lambda index: has_experts
 
@@ -92,7 +97,8 @@ def has_rotary_positions(cfg: Config) -> bool:
 
 
 def leaves_them_to_recurrences(cfg: Config) -> bool:
-    """Attention of these families has no positions."""
+    """Returns False: attention of these families has no positions, and recurrences order the
+    tokens."""
     return False
 
 
@@ -316,6 +322,8 @@ def minimax_m3(cfg: Config) -> Config:
 
 
 def minimax_m3_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts, by the list `moe_layer_freq`, or
+    else all."""
     switches = cfg.switches("moe_layer_freq", num_layers(cfg))
     return switches.__getitem__ if switches else all_sparse(cfg)
 
@@ -324,5 +332,6 @@ _LARA_MINI_KINDS = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
 
 
 def lara_mini_kinds(cfg: Config) -> Callable[[int], str]:
-    """Five kinds that repeat, as in the released model."""
+    """Returns a function from the index of a layer to its kind, by a cycle of five as in the
+    released model."""
     return lambda index: _LARA_MINI_KINDS[index % len(_LARA_MINI_KINDS)]

@@ -27,6 +27,7 @@ RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
 
 
 def attends(part: AttentionPart, *, norms_behind: bool = False) -> LayerPart:
+    """Returns a reader of layers whose attention sees the whole sequence."""
     return lambda cfg: Layer(attention=part(cfg, FULL), post_norms=norms_behind)
 
 
@@ -42,15 +43,17 @@ def attends_within(part: AttentionPart) -> LayerPart:
 
 
 def recurs(part: RecurrencePart) -> LayerPart:
+    """Returns a reader of layers with a recurrence."""
     return lambda cfg: Layer(recurrence=part(cfg))
 
 
 def feeds_forward(part: MlpPart | MoePart) -> LayerPart:
-    """Nothing but a network."""
+    """Returns a reader of layers that are a feed-forward network alone."""
     return lambda cfg: Layer(feed_forward=part(cfg))
 
 
 def side_by_side(attention: AttentionPart, recurrence: RecurrencePart) -> LayerPart:
+    """Returns a reader of layers with attention and a recurrence that read the same input."""
     return lambda cfg: Layer(attention=attention(cfg, FULL), recurrence=recurrence(cfg))
 
 
@@ -139,7 +142,7 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
 
 
 def expanded(cfg: Config) -> int:
-    """Returns the elements of all heads of Mamba-2 where the hidden size says how many."""
+    """Returns the elements of all heads of Mamba-2, a multiple of the hidden size."""
     return cfg.size("mamba_expand", most=64) * cfg.size("hidden_size")
 
 

@@ -114,7 +114,8 @@ def flint_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def flint_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Layers but the first two, unless `mlp_only_layers` says which."""
+    """Returns a test whether the layer of an index has experts: all but those in
+    `mlp_only_layers`, which are the first two by default."""
     return qwen_sparse(cfg.assuming(mlp_only_layers=[0, 1]))
 
 
@@ -141,6 +142,8 @@ def longcat_flash(cfg: Config) -> Config:
 
 
 def longcat_flash_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts. Each original layer is read as
+    two, and the first of these has its experts."""
     return lambda index: index % 2 == 0
 
 

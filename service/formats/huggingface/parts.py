@@ -99,10 +99,12 @@ def latent(cfg: Config, kind: str) -> Attention:
 
 
 def is_on(cfg: Config, switch: Switch) -> bool:
+    """Returns the switch, or the truth value of the key that it names."""
     return cfg.flag(switch) if isinstance(switch, str) else switch
 
 
 def gated(*, bias: Switch = False, width: str = "intermediate_size") -> MlpPart:
+    """Returns a reader of gated MLPs, whose width is under the key `width`."""
     return lambda cfg: Mlp(intermediate_size=cfg.size(width), bias=is_on(cfg, bias))
 
 

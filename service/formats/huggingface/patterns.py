@@ -55,7 +55,8 @@ def full_every(period: int, key: str | None = None) -> Kinds:
 
 
 def full_every_from_first(period: int) -> Kinds:
-    """The first layer and every `period`-th after it see the whole sequence, others a window."""
+    """Returns a reader of the kinds of layers: the first and every `period`-th after it see the
+    whole sequence, the others a window."""
     return lambda cfg: lambda index: SLIDING if index % period else FULL
 
 
@@ -74,7 +75,8 @@ def letters_or_period(cfg: Config) -> Callable[[int], str]:
 
 
 def windows_in_all_layers(cfg: Config) -> Callable[[int], str]:
-    """All layers have a sliding window, if the config has one at all."""
+    """Returns a function from the index of a layer to its kind: a sliding window in all layers,
+    where the config has one."""
     return lambda _: FULL if cfg.get("sliding_window") is None else SLIDING
 
 

@@ -59,6 +59,8 @@ def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
 
 
 def mimo_v2_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts: by the list `moe_layer_freq`, or
+    else all but the first."""
     switches = cfg.switches("moe_layer_freq", num_layers(cfg))
     return (lambda index: switches[index]) if switches else sparse_after_first(cfg)
 
@@ -84,11 +86,13 @@ def gemma4(cfg: Config) -> Config:
 
 
 def gemma4_unified(cfg: Config) -> Config:
-    """Its layers have no embeddings of their own."""
+    """Returns the config without embeddings in each layer, which these models do not have."""
     return gemma4(cfg.assuming(hidden_size_per_layer_input=0))
 
 
 def gemma4_kinds(cfg: Config) -> Callable[[int], str]:
+    """Returns a function from the index of a layer to its kind. Every sixth and the last see the
+    whole sequence, the others a window."""
     last = num_layers(cfg) - 1
     return lambda index: FULL if index == last or (index + 1) % 6 == 0 else SLIDING
 

@@ -52,7 +52,7 @@ def side_of(cfg: Config, key: str) -> int:
 
 
 def patches_of(vision: Config) -> int:
-    """Patches of an image of the size that the position embeddings are for."""
+    """Returns the number of patches in an image of the size for which the positions are made."""
     return (side_of(vision, "image_size") // side_of(vision, "patch_size")) ** 2
 
 

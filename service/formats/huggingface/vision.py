@@ -63,6 +63,7 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
 
 
 def _qwen_patch(vision: Config) -> int:
+    """Returns the number of input values of a patch, which spans several frames of a video."""
     side = side_of(vision, "patch_size")
     return vision.size("in_channels") * vision.size("temporal_patch_size") * side * side
 

@@ -23,10 +23,12 @@ class JobText:
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Returns a value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def as_list(value: Any) -> list[Any]:
+    """Returns a value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 

@@ -175,4 +175,5 @@ def _command(container: Mapping[str, Any]) -> str:
 
 
 def _words(value: Any) -> list[str]:
+    """Returns the words of a command that is a list or a single text."""
     return [str(word) for word in as_list(value)] or ([value] if isinstance(value, str) else [])

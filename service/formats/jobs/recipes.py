@@ -49,5 +49,6 @@ def _words(block: Any) -> Iterable[str]:
 
 
 def _quoted(word: str) -> str:
-    """Returns a word as an argument list has it, where variables stay variables."""
+    """Returns a word quoted for an argument list, in which variables such as ${TP} stay
+    variables."""
     return word if re.fullmatch(r"[\w./:=,+@%^~$\{\}-]+", word, re.ASCII) else shlex.quote(word)

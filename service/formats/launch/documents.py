@@ -202,7 +202,8 @@ def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
 
 
 def _taken_out(pairs: list[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Takes pairs out of a list until it is empty."""
+    """Yields pairs off the end of a list until it is empty. Pairs that are added meanwhile are
+    yielded too."""
     while pairs:
         yield pairs.pop()
 

@@ -28,8 +28,9 @@ the experts of transformers drop none."""
 
 
 def with_fine_tuning(name: str, write: Write) -> Write:
-    """Returns the writer of a format, which raises Inexpressible for fine-tuning that its program
-    cannot do, and otherwise adds notes on what a script of the caller's own has to do."""
+    """Returns the writer of the format `name` with support for fine-tuning. It raises
+    Inexpressible for fine-tuning that the format's program cannot do, and otherwise adds notes
+    on what the caller's own script must do."""
 
     def write_with_notes(job: Job) -> LaunchConfiguration:
         workload = job.problem.workload

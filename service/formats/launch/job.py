@@ -175,6 +175,7 @@ class OwnName:
     """The values that it calls otherwise, by those of the framework in JSON."""
 
     def value(self, value: Any) -> Any:
+        """Returns a value as the tool writes it."""
         return self.values.get(json.dumps(value, default=str), value)
 
 

@@ -147,6 +147,7 @@ def as_shell(configuration: LaunchConfiguration) -> str:
 
 
 def _sbatch_lines(slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
+    """Yields the options as lines of a batch script: "#SBATCH --nodes=4"."""
     for name, value in slurm.items():
         yield f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={value}"
 
@@ -199,6 +200,8 @@ def _requirements(
 
 
 def _requirement(variable: str, unset: str, what: str) -> str:
+    """Returns a line of the shell that stops the script where the variable is not set, and
+    prints `what` to put there. `unset` is "?", or ":?" where an empty variable counts as unset."""
     plain = re.sub(r"[\\\"$`{}!]", "", what.replace("'", "’"))
     return f': "${{{variable}{unset}{plain}}}"'
 
@@ -229,7 +232,8 @@ def _document(
 
 
 def _tokens(variables: Mapping[str, str]) -> dict[str, str]:
-    """By setting, what stands for the value of its variable until words are quoted."""
+    """Returns, for each setting, the token that stands for its shell variable while words are
+    quoted."""
     return {name: _TOKEN_OF.format(variable) for name, variable in variables.items()}
 
 

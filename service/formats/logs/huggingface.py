@@ -95,6 +95,8 @@ def _bars(log: Log) -> list[Step]:
 
 
 def _longest_s(drawn: Sequence[tuple[Bar, Line]]) -> tuple[float, int]:
+    """Returns the longest time that drawings of a bar show, in seconds, and the number of
+    drawings."""
     return max(bar.elapsed_s for bar, _ in drawn), len(drawn)
 
 

@@ -65,6 +65,7 @@ class Unread:
 
     @classmethod
     def of(cls, line: Line, reason: str) -> Unread:
+        """Returns the note on a line that could not be read, shortened and without secrets."""
         return cls(line.number, printable(mask_secrets(line.text[:_REACH])[:200]), reason)
 
 
@@ -143,7 +144,7 @@ class Log:
         return log
 
     def _numbered_lines(self) -> Iterator[tuple[int, str]]:
-        """Yields the lines, each with the number of its first piece in the log as it came."""
+        """Yields the lines with their numbers. A joined line has the number of its first piece."""
         return zip(self._first_pieces or count(1), self._lines, strict=False)
 
     def lines(self, *marks: str) -> Iterator[Line]:
@@ -238,9 +239,11 @@ def positive_number(match: re.Match[str] | None) -> float | None:
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Returns True where a number is not cut off: it has decimals, or something follows it."""
+    """Returns True where a printed number cannot be cut off: it has decimals, or text follows
+    it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 
 def printable(text: str) -> str:
+    """Returns a text with control characters replaced."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)

@@ -153,6 +153,7 @@ def _clock_s(printed: str) -> float | None:
 
 
 def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
+    """Returns an attempt in which steps have their own times in place of means over a window."""
     times = _own_times([step.time for step in attempt], window)
     return [replace(step, value=time, time=time) for step, time in zip(attempt, times, strict=True)]
 
@@ -175,10 +176,13 @@ def _window(attempt: Sequence[Step]) -> int:
     consecutive = all(later.number == step.number + 1 for step, later in pairwise(attempt))
     if not consecutive or not all(step.is_believable for step in attempt):
         return 1
+    # While a window fills, count * mean is the time of all steps so far, which only grows. It falls
+    # once the window drops steps.
     sums = [count * mean for count, mean in enumerate(means, 1)]
     falls = (count for count, (total, later) in enumerate(pairwise(sums), 1) if later <= total)
     window = next(falls, len(means))
     error = _error(_own_times(means, window), clocks)
+    # Noise alone may make some window fit a little better.
     return window if error < _error(means, clocks) / 2 else 1
 
 

@@ -49,6 +49,7 @@ class Step:
 
     @property
     def is_believable(self) -> bool:
+        """Returns True where loss and time are finite, and the time is one that a step can take."""
         return self.finite and math.isfinite(self.time) and self.time < _MAX_STEP_S
 
 
@@ -113,10 +114,13 @@ class Findings:
     """The largest share of its memory that a device had in use, where that alone is printed."""
 
     def add_unread(self, line: Line, reason: str) -> None:
+        """Notes a line that looks like a step and could not be read; only the first few are
+        kept."""
         if len(self.unread) < _MAX_UNREAD:
             self.unread.append(Unread.of(line, reason))
 
     def update_peak(self, kind: MemoryKind, gib: float) -> None:
+        """Raises the peak of this kind of memory to `gib`. Impossible values are ignored."""
         if 0 < gib < _MAX_GIB:
             self.peaks[kind] = max(gib, self.peaks.get(kind, 0.0))
 
@@ -136,5 +140,6 @@ class Findings:
                 self.update_peak(kind, float(match[1]) / per_gib)
 
     def update_used_share(self, share: float) -> None:
+        """Raises the used share of the device's memory. Impossible values are ignored."""
         if 0 < share <= 1:
             self.used_share = max(share, self.used_share or 0.0)

@@ -253,6 +253,7 @@ def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
     stage = _zero_stage(args)
     replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
+    # Without a ZeRO stage all data-parallel ranks are replicas.
     if replicas is None:
         return {"dp_shard": 1, **axes}
     if dp is None:

@@ -40,4 +40,5 @@ def layer_switches(text: str, max_layers: int) -> list[bool]:
 
 
 def _repeat(switches: str, times: int, max_layers: int) -> str:
+    """Returns a bracketed list repeated; "", which is no list, where it would be too long."""
     return f"[{switches * times}]" if len(switches) * times <= max_layers else ""

@@ -50,7 +50,8 @@ def chunks_of(pattern: str) -> list[str]:
 
 
 def prediction_modules(pattern: str) -> int:
-    """Returns how many modules of multi-token prediction stand behind the layers."""
+    """Returns the number of multi-token prediction modules, each of which stands behind a / of
+    the pattern."""
     return pattern.count("/")
 
 

@@ -218,6 +218,7 @@ def _windowed(args: Arguments, layers: int) -> list[bool]:
 
 
 def _moe(args: Arguments, layers: int) -> dict[str, int | bool]:
+    """Returns the experts of a model whose layers are alike, and which of its layers have them."""
     first, period = _sparse_layers(args, layers)
     return {**_experts(args), "first_k_dense": first, "moe_layer_freq": period}
 
@@ -275,15 +276,18 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
 
 
 def require_layer_pattern(args: Arguments, name: str, layers: int) -> bool:
-    """Raises Stopped where an argument that is given has no switch for each layer."""
+    """Returns True where an argument is absent or has a switch for each layer. Raises Stopped
+    otherwise."""
     return args.text(name) is None or bool(_layer_pattern(args, name, layers, _first_of_period))
 
 
 def _first_of_period(period: int, index: int) -> bool:
+    """Returns True for the first layer of each period."""
     return index % period == 0
 
 
 def _all_but_last_of_period(period: int, index: int) -> bool:
+    """Returns True for every layer of a period but the last."""
     return (index + 1) % period > 0
 
 

@@ -183,7 +183,8 @@ def has_empty_chunks(args: Arguments) -> bool:
 
 
 def _counted_layers(args: Arguments) -> int:
-    """Returns the number of layers, with the embedding and the loss where each counts as one."""
+    """Returns the number of layers that are split over stages. The embedding and the loss count
+    as one each where an argument says so."""
     return args.required("num_layers") + args.boolean(EMBEDDING) + args.boolean(LOSS)
 
 

@@ -52,7 +52,7 @@ class Arguments(Settings):
         return value
 
     def replaced(self, **texts: str) -> Arguments:
-        """Returns the arguments with other texts of some."""
+        """Returns the arguments with other texts for some of them."""
         return Arguments({**self.given, **texts}, self.flags)
 
     def require_any(self, *names: str, part: str) -> None:
@@ -67,7 +67,8 @@ class Arguments(Settings):
             raise Invalid(f"{DUMP_PATH}.{names[0]}", None, rule)
 
     def called(self, name: str) -> str:
-        """Returns the name of an argument where it is given: its flag, or its name in a dump."""
+        """Returns an argument by the name that the user sees: its flag, or its own name in a
+        dump."""
         return name if self.flags is None else self.flags.get(name, name)
 
     def invalid(self, name: str, rule: str) -> Invalid:
@@ -84,6 +85,7 @@ class Arguments(Settings):
         return Stopped(self.called(name), self.shortened(name), rule, cure)
 
     def below(self, name: str, least: int) -> Invalid:
+        """Returns the error for a number below `least`."""
         rule = f"must be a whole number of at least {least}"
         return self.stopped(name, rule, f"{self.called(name)} {least}")
 
@@ -92,6 +94,7 @@ class Arguments(Settings):
         return None if value is None else shortened(value)
 
     def _path(self, name: str) -> str:
+        """Returns the field of the request that an error about this argument names."""
         return f"{DUMP_PATH}.{name}" if self.flags is None else PATH
 
     def _as_given(self, name: str) -> str | None:

@@ -30,7 +30,7 @@ _WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)
 
 
 def is_of_gpt_neox(arguments: Mapping[str, str]) -> bool:
-    """Returns True where GPT-NeoX made the dump: its arguments have meanings of their own."""
+    """Returns True for a dump of GPT-NeoX, in which arguments have other meanings."""
     return _NEOX_ARGUMENT in arguments
 
 
@@ -70,6 +70,7 @@ def _is_unset(arguments: Mapping[str, str], name: str) -> bool:
 
 
 def _whole(arguments: Mapping[str, str], name: str) -> int | None:
+    """Returns the whole number that an argument holds; None where it holds none."""
     match = _WHOLE.fullmatch(arguments.get(name, "").strip())
     return int(match.group(1)) if match else None
 

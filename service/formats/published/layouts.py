@@ -298,7 +298,7 @@ def _stated_layers(text: str, chunk_layers: int) -> int | None:
 
 
 def _eighths(layers: int) -> list[int]:
-    """Returns one to seven eighths of the layers, rounded down to whole ones."""
+    """Returns one to seven eighths of the layers, rounded down, without 0."""
     return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
 
 

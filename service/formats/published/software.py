@@ -162,7 +162,8 @@ def _decimal_year(date: str) -> float:
 
 
 def is_older_than(row: Row, year: float | None) -> bool:
-    """Returns True where a run is older than an ability that came to its stack in that year."""
+    """Returns True where the run's date is before `year`, in which its stack got an ability.
+    False without either."""
     return bool(year and row.get("date") and _decimal_year(row["date"]) < year)
 
 

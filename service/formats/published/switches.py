@@ -37,7 +37,7 @@ _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
 
 
 def _flag(field: str) -> Callable[[Any], Changes]:
-    """A switch that is on or off is a field of the stack."""
+    """Returns a reader of a switch that sets this field of Stack to true or false."""
     return lambda value: {field: bool(value)}
 
 
@@ -49,7 +49,8 @@ def _graphs(value: Any) -> Changes:
 
 
 def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
-    """A switch whose words stand for values of a field; others change nothing."""
+    """Returns a reader of a switch that sets this field of Stack by the value's word; other
+    words set nothing."""
     return lambda value: {field: words[value]} if value in words else {}
 
 

@@ -72,11 +72,12 @@ class FieldTable:
         return None if pattern is None else self.patterns[pattern]
 
     def is_of_no_account(self, name: str) -> bool:
+        """Returns True for a known setting that changes neither time nor memory."""
         field = self.field(name)
         return field is not None and field.use == "no_account"
 
     def unknown_as(self, name: str) -> Unknown:
-        """Returns what becomes of a name that is in no table."""
+        """Returns what the framework does with a name that it does not have."""
         return "open" if self._first_open(name) else self.unknown
 
     @cached_property
@@ -158,6 +159,7 @@ def _field(
 
 
 def longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns the patterns sorted by length, so that the most specific one matches first."""
     return dict(sorted(by_pattern.items(), key=lambda item: -len(item[0])))
 
 

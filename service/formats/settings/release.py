@@ -26,5 +26,6 @@ def known_release(stack_id: str, version: str | None) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    """Returns the numbers of a version, (0, 19, 2); none for a text that is no version."""
     match = _RELEASE.match(version)
     return tuple(map(int, match.group(1).split("."))) if match else ()

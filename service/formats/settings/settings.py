@@ -74,7 +74,7 @@ class Settings:
         }
 
     def is_auto(self, name: str) -> bool:
-        """Tells whether another program fills a setting in."""
+        """Tells whether a setting is "auto", to be filled in by another program."""
         return self.given.get(name) == _AUTO
 
     def value(self, name: str) -> Any:
@@ -119,7 +119,7 @@ class Settings:
         return "no" if value is False else str(value).lower()
 
     def put(self, name: str, value: Any) -> None:
-        """Fills in a value, such as one of "auto"."""
+        """Sets a value, such as one for "auto"."""
         self.given[name] = value
 
     def change(self, changes: Mapping[str, Any]) -> None:

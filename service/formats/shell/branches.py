@@ -153,6 +153,8 @@ class Branches:
         return None
 
     def _matches(self, text: str, node: Node) -> Truth:
+        """Returns whether a text matches a pattern of a `case`; None where the pattern is not
+        known."""
         pattern = self.reader.expansion().text(node)
         return None if undefined_variables(pattern) else matches(text, pattern)
 

@@ -115,7 +115,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
 
 
 def files_of(text: str, files: LaunchFiles = NO_FILES) -> LaunchFiles:
-    """Returns the files that were sent, and those that a script writes."""
+    """Returns the files that were sent, together with those that the script writes."""
     return files.with_written(read_script(text, {}, files).written)
 
 
@@ -241,11 +241,13 @@ def _most_likely(statements: list[Statement]) -> Statement:
 
 
 def _with_variables(word: str, environment: Mapping[str, str]) -> str:
-    """Returns a word with the variables of the request that it names as Kubernetes does, $(TP)."""
+    """Returns a word with references as Kubernetes writes them, $(TP), replaced by the request's
+    variables."""
     return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), word)
 
 
 def _assignments_in(doubts: Iterable[Doubt]) -> tuple[str, ...]:
+    """Returns the assignments of these doubts as they are written, each once."""
     return tuple(dict.fromkeys(doubt.written for doubt in doubts))
 
 

@@ -105,7 +105,7 @@ class Expansion:
         return [word for word in words if word or is_quoted]
 
     def text(self, node: Node) -> str:
-        """Returns the one word that a value is."""
+        """Returns a word of the text with variables replaced, without splitting it at spaces."""
         return "".join(piece.text for piece in self._pieces(node))
 
     def value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
@@ -321,7 +321,8 @@ class Expansion:
         return _CASES[operator](text) if operator in _CASES else written
 
     def _argument(self, nodes: list[Node], start: int, end: int) -> str:
-        """Returns a stretch of the text behind an operator, with its variables put in."""
+        """Returns the text between two byte offsets, behind an operator, with variables
+        replaced."""
         return "".join(piece.text for piece in self._between(nodes, start, end))
 
     def _default(self, name: str, default: str, *, assigns: bool) -> str:
@@ -441,7 +442,8 @@ def _element(value: Value, index: str | None) -> str | None:
 
 
 def _is_set(text: str | None, operator: str) -> bool:
-    """Returns True where a variable has a value, which for :- and :+ must not be empty."""
+    """Returns True where a variable has a value. Operators with a colon, such as :-, count an
+    empty one as unset."""
     return bool(text) if operator[0] == ":" else text is not None
 
 

@@ -171,6 +171,7 @@ class Interpreter:
         return self.run(node.children)
 
     def _arithmetic(self, node: Node) -> Truth:
+        """Follows (( )): an assignment in it, and whether it is true, which means not 0."""
         self.set_by_sum(self.tree.text(node)[2:-2], line_of(node))
         return condition(self.expansion(), node, self.has_file)
 
@@ -225,6 +226,7 @@ class Interpreter:
     # -- what commands ask for
 
     def expansion(self) -> Expansion:
+        """Returns the expansion of words with the present variables."""
         return Expansion(self.tree, self.variables, self.budget, self.takes_defaults, self._printed)
 
     def set_arguments(self, arguments: Sequence[str]) -> None:

@@ -201,6 +201,7 @@ def likelihood(words: Sequence[str]) -> int:
         return -8
     program = words[at]
     if at and program in _TRAINERS.get(base_name(words[at - 1]), ()):
+        # A training tool's own subcommand is surer than any name.
         return 6
     name = re.sub(r"\.(?:py|sh)$", "", program).lower()
     trains = bool({*re.split(r"[^a-z]+", name)} & _TRAINS)

@@ -350,6 +350,8 @@ def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
 
 
 def _chip(launcher: _Launcher) -> str | None:
+    """Returns the name of the chip that a launcher asks for, such as "h100"; None where it names
+    none."""
     return next((match["chip"] for _, match in _requests(launcher) if match["chip"]), None)
 
 

@@ -53,7 +53,7 @@ class Variables:
         return Variables(dict(self.values), set(self.exported), self.fixed)
 
     def environment(self) -> dict[str, str]:
-        """Returns what a command is started with."""
+        """Returns the exported variables, with which a command is started."""
         return {name: self.values[name].text for name in self.exported if name in self.values}
 
     def merge(self, branches: Sequence[Variables], *, one_ran: bool, is_inside: bool) -> None:

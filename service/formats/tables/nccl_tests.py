@@ -51,7 +51,7 @@ class Table:
 
 
 def read(text: str, operation: Operation | None = None) -> Table:
-    """Returns the table of an output, given as text."""
+    """Returns the table of one collective in the text of an output."""
     return table_of(read_output(text), operation)
 
 

@@ -76,7 +76,8 @@ class Output:
 
 
 def programs_in(text: str) -> list[str]:
-    """Returns the names before _perf, such as alltoall of ./build/alltoall_perf_mpi."""
+    """Returns the collectives whose programs a text names: ["alltoall"] of
+    ./build/alltoall_perf_mpi."""
     return [match[1].lower() for match in _PROGRAM.finditer(text)]
 
 
@@ -123,6 +124,7 @@ def _error_limit(column: str, dtype: str) -> float:
 
 
 def cpu_time_refused() -> Invalid:
+    """Returns the error for a table with times of the CPU in place of the collective's."""
     return Invalid(
         "nccl_tests",
         None,

@@ -37,9 +37,10 @@ _CONFIGS = {
 
 
 def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of the words between `accelerate launch` and the script: {"fsdp_config.
-    fsdp_version": "2"} of --fsdp_version 2."""
+    """Returns the settings that the words between `accelerate launch` and the script give:
+    {"fsdp_config.fsdp_version": "2"} of --fsdp_version 2."""
     flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
+    # -m says only that the script is a module.
     return dict(_setting(name, value) for name, value in flags.items() if name not in ("m", ""))
 
 

@@ -41,6 +41,7 @@ def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str,
     if settings.integer("fsdp_config.fsdp_version") == 1:
         return layout | _fsdp1_sharding(settings, num_devices, stops)
     reshard = settings.text("fsdp_config.fsdp_reshard_after_forward")
+    # The value is true or false, or a strategy of FSDP1, of which two keep parameters gathered.
     return {
         **layout,
         "zero_stage": 3,
@@ -50,8 +51,9 @@ def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str,
 
 
 def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
-    """Returns the sharding of FSDP1, which takes fsdp_sharding_strategy whatever other settings
-    say: its variable FSDP_SHARDING_STRATEGY is always set (utils/launch.py)."""
+    """Returns the sharding of FSDP1 as fields of the layout. It takes fsdp_sharding_strategy,
+    whatever other settings say, because its variable FSDP_SHARDING_STRATEGY is always set
+    (utils/launch.py)."""
     name = "fsdp_config.fsdp_reshard_after_forward"
     strategy = _strategy(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = settings.given.get(name)
@@ -110,6 +112,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     if not names.keys() <= mesh.keys():
         return mesh
     devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
+    # Ranks that Ulysses leaves over share the work as data parallelism, without a setting for it.
     if sequence > 1 and num_devices is not None and f"{_MESH}dp_shard_size" not in settings:
         return {**mesh, "dp_shard": max(num_devices // devices, 1)}
     if num_devices is not None and devices != num_devices:

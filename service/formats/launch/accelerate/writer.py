@@ -47,7 +47,7 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the configuration that runs a layout. Raises Inexpressible where none does."""
+    """Returns the document of accelerate that runs a job. Raises Inexpressible where none does."""
     layout = job.layout
     _require_expressible(job)
     machines = job.machines
@@ -147,6 +147,8 @@ def _require_expressible_sharding(job: Job) -> None:
 
 
 def _distributed_type(job: Job) -> str:
+    """Returns the value of distributed_type: FSDP, NO for a single device, or the kind of data
+    parallelism for the vendor."""
     if job.layout.zero_stage:
         return "FSDP"
     if job.layout.num_devices == 1:
@@ -188,6 +190,7 @@ def _fsdp_sharding(layout: Layout) -> dict[str, Any]:
 
 
 def _parallelism(layout: Layout) -> dict[str, int]:
+    """Returns the degrees as settings: {"parallelism_config.parallelism_config_tp_size": 2, …}."""
     axes = ("dp_replicate", "dp_shard", "tp", "cp")
     prefix = "parallelism_config.parallelism_config"
     return {f"{prefix}_{axis}_size": getattr(layout, axis) for axis in axes}

@@ -42,12 +42,11 @@ class DocumentParts:
 
 
 def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: bool) -> DocumentParts:
-    """Returns the layout and the workload of a document, such as {"train_batch_size": 64, "bf16":
-    {"enabled": true}, "zero_optimization": {"stage": 2}}.
+    """Returns the layout and the workload that a document sets, such as {"train_batch_size": 64,
+    "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}.
 
     `has_trainer` says that the Trainer of transformers runs the model. It decides itself whether
-    activations are checkpointed; otherwise a block for checkpointing says that they are.
-    """
+    to checkpoint activations. Without it, a block for checkpointing means that they are."""
     default_origins: dict[str, str] = {}
     if not any(name in settings for name in _FORMAT_SWITCHES):
         default_origins["workload.precision"] = "what DeepSpeed trains in without bf16 and fp16"

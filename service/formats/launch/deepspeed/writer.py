@@ -43,7 +43,7 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the document that runs a layout. Raises Inexpressible where none does."""
+    """Returns the DeepSpeed document that runs a job. Raises Inexpressible where none does."""
     layout = job.layout
     _require_expressible(job)
     settings = {

@@ -26,9 +26,9 @@ class PackageFile:
 
 
 def package_file(path: str) -> PackageFile | None:
-    """Returns the file of the package at a path such as src/MaxText/configs/base.yml; None for a
-    path elsewhere, and for a file that trains nothing. A file that this release has in another
-    folder is found by its name."""
+    """Returns the file of MaxText's package at a path such as src/MaxText/configs/base.yml. A
+    file that this release has in another folder is found by its name. None for other paths, and
+    for a file that trains nothing."""
     steps = [step for step in path.split("/") if step]
     if steps == [_BASE] or steps[-2:] == [_FOLDER, _BASE]:
         return PackageFile(_BASE, {})

@@ -332,6 +332,7 @@ class _Reader:
         evenly."""
         name = "per_device_batch_size"
         devices_of_rank = layout["pp"] * layout["cp"] * layout["tp"]
+        # A decimal such as 0.333333 stands for the fraction nearby.
         per_device = Fraction(values[name]).limit_denominator(10**6)
         steps = values["gradient_accumulation_steps"]
         at_once = self._micro_batches_of_pipeline(values, layout["pp"])
@@ -497,8 +498,9 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
-    """Yields the settings that MaxText refuses when it starts, beyond the rules of layouts
-    (configs/types.py). `fsdp` is the degree of that axis, 0 where it is not known."""
+    """Yields a stop for each setting that MaxText refuses when it starts (configs/types.py).
+    Rules of layouts are checked elsewhere. `fsdp` is the degree of that axis, 0 where it is not
+    known."""
     if values["shard_optimizer_over_data"] and fsdp != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)
@@ -516,6 +518,7 @@ def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
 
 
 def _stop_at(setting: str, value: object, rule: str, cure: str = "") -> None:
+    """Raises Stopped, as a function for `attempt`."""
     raise Stopped(setting, value, rule, cure)
 
 

@@ -61,6 +61,7 @@ def modules_of(architecture: Architecture | None, names: Collection[str]) -> tup
 
 
 def _has_module(architecture: Architecture, name: str) -> bool:
+    """Returns True where recompute of this module would recompute anything in the model."""
     policy = policy_code("selective", [name])
     return any(recomputed(policy, kind).pieces for kind in architecture.kinds)
 

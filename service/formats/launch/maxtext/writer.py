@@ -54,7 +54,7 @@ DROPLESS = ("llama4", "gpt-oss")
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the settings that run a layout. Raises Inexpressible where none do."""
+    """Returns the settings that run a job. Raises Inexpressible where none do."""
     _require_expressible(job)
     problem = job.problem
     mesh = mesh_of(NAME, job.layout, problem.cluster)
@@ -98,7 +98,8 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the settings as an argument list, behind the base.yml of MaxText."""
+    """Returns the settings as the words of a command line, ["ici_tensor_parallelism=8"], which
+    follow base.yml."""
     return [f"{name}={_written(value)}" for name, value in settings.items()]
 
 
@@ -262,6 +263,7 @@ def says(problem: Problem) -> Collection[str]:
 
 
 def _context(job: Job) -> dict[str, str]:
+    """Returns the setting for ring attention; none for the default exchange of keys and values."""
     is_ring = job.layout.cp > 1 and "context" in says(job.problem)
     return {"context_parallel_strategy": "ring"} if is_ring else {}
 

@@ -148,7 +148,7 @@ def switches(job: Job) -> dict[str, Any]:
 
 
 def says(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that arguments of a layout say, and no switch."""
+    """Returns the fields of the stack that arguments other than its switches express."""
     return ("context",)  # cp_comm_type
 
 

@@ -91,6 +91,7 @@ def read_source(text: str, files: LaunchFiles) -> Source:
 
 
 def _of_no_flag(values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the arguments that no flag sets, such as those that Megatron derives."""
     return {name: text for name, text in values.items() if name not in flag_of_argument()}
 
 

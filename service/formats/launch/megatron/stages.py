@@ -34,6 +34,7 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
     """Returns arguments that change the number of layers in the first and the last stage alone,
     or that count the embedding and the loss as a layer each. None where these cannot give such a
     split."""
+    # Chunk i is on stage i % pp.
     counts_of_stages = [set(layers[stage::pp]) for stage in range(pp)]
     middle_counts = set().union(*counts_of_stages[1:-1])
     is_even_within_stages = all(len(counts) == 1 for counts in counts_of_stages)
@@ -41,6 +42,7 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
         middle = middle_counts.pop() * virtual_stages if middle_counts else None
         sizes = {FIRST: layers[0] * virtual_stages, LAST: layers[-1] * virtual_stages}
         return {name: size for name, size in sizes.items() if size != middle}
+    # Where the embedding and the loss count as layers, the ends have at most one layer less.
     most = max(layers)
     is_even_between_ends = set(layers[1:-1]) <= {most}
     if is_even_between_ends and layers[0] >= most - 1 and layers[-1] >= most - 1:
@@ -64,4 +66,5 @@ def layout_string(layers: Sequence[int], mtp_layers: int) -> str:
 
 
 def _repeated(letter: str, times: int) -> str:
+    """Returns a letter repeated, "t*4"; written out where that is as short, "ttt"."""
     return f"{letter}*{times}" if times > 3 else letter * times

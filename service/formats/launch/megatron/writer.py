@@ -37,7 +37,7 @@ _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings"
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the arguments that run a layout. Raises Inexpressible where none do."""
+    """Returns the arguments that run a job. Raises Inexpressible where none do."""
     model = job.problem.architecture
     job_arguments.require_expressible(NAME, job)
     arguments = {

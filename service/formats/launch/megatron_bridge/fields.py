@@ -42,5 +42,7 @@ def argument_of_field() -> Mapping[str, str]:
 
 
 def field_of_argument(argument: str) -> str:
+    """Returns the field of Megatron-Bridge for an argument of Megatron-LM:
+    "model.tensor_model_parallel_size"."""
     field: str = table().facts["renamed"].get(argument, f"{_MODEL}{argument}")
     return field

@@ -161,6 +161,7 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
 
 
 def _is_of_no_account(option: str) -> bool:
+    """Returns True for an option that changes neither time nor memory, such as one for logging."""
     is_flag = megatron_flags.table().is_of_no_account(f"--{option.replace('_', '-')}")
     return is_flag or option in table().facts["options_of_no_account"]
 
@@ -190,7 +191,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def _is_word(name: str) -> bool:
-    """Returns True where a field may be the word none, which differs from having no value."""
+    """Returns True for a field in which "none" is a word of its own, and does not mean None."""
     return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
 
 

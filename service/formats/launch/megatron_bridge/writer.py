@@ -55,7 +55,7 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the overrides that run a layout. Raises Inexpressible where none do."""
+    """Returns the overrides of a recipe that run a job. Raises Inexpressible where none do."""
     job_arguments.require_expressible(NAME, job)
     if has_pattern(job.problem.architecture) and job.layout.virtual_stages > 1:
         cure = "HybridModelProvider has no virtual stages; ask with schedule 1f1b, or for megatron"

@@ -223,6 +223,7 @@ def _parts(words: Sequence[str]) -> Iterator[_Flag | str]:
 
 
 def _begins_part(word: str) -> bool:
+    """Returns True where a word begins a flag or the subcommand of activation checkpointing."""
     return word.startswith("--") or _SUBCOMMAND.fullmatch(word) is not None
 
 

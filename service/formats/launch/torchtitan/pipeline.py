@@ -44,6 +44,8 @@ def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict
             continue
         settings: dict[str, Any] = {FIRST: first, LAST: last}
         if has_chunks:
+            # With several chunks a rank, torchtitan derives their number from the layers of a
+            # chunk.
             effective = num_layers + first + last
             per_stage = math.ceil(effective / chunks)
             if math.ceil(effective / per_stage) != chunks:

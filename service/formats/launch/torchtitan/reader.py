@@ -85,7 +85,7 @@ class _Reader:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Known settings of the text."""
+        """Returns the settings that the text gives."""
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
@@ -421,6 +421,7 @@ def _require_devices(num_devices: int | None, degrees: int, others: int) -> None
 
 
 def _refuse_degree(name: str, value: int) -> None:
+    """Raises Stopped for a degree below 1."""
     rest = ", or -1 for what the others leave" if name == _SHARDS else ""
     raise Stopped(f"--{name}", value, f"must be at least 1{rest}", f"--{name} {-1 if rest else 1}")
 

@@ -54,7 +54,7 @@ IMPLEMENTATIONS: Mapping[str, str] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the flags that run a layout. Raises Inexpressible where none do."""
+    """Returns the flags that run a job. Raises Inexpressible where none do."""
     _require_expressible(job)
     recipe = _recipe(job)
     settings = {

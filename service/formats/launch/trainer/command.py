@@ -49,6 +49,8 @@ def _starts_program(command: Command) -> bool:
 
 
 def _starter_at(command: Command) -> int | None:
+    """Returns the index of the launcher, such as torchrun, among the words in front of the
+    program; None without one."""
     places = (at for at, word in enumerate(command.before) if base_name(word) in _STARTERS)
     return next(places, None)
 

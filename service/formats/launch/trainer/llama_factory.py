@@ -126,6 +126,7 @@ def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _mcore(settings: Settings) -> dict[str, str]:
+    """Returns the settings of mcore_adapter, which trains with Megatron-Core."""
     names: dict[str, str] = settings.table.facts["mcore"]
     return names
 

@@ -115,4 +115,5 @@ def in_sequences(
 
 
 def _pairs(objective: Objective) -> str:
+    """Returns the sentence that says how many sequences a sample has."""
     return f"a chosen and a rejected answer are {objective.sequences} sequences"

@@ -115,5 +115,6 @@ def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
 
 
 def of_last_layers(count: int) -> list[int]:
-    """Returns the last `count` layers, [-2, -1], or the first where the count is negative."""
+    """Returns the indices of the last `count` layers, [-2, -1] for 2; of the first, [0, 1], for
+    -2."""
     return [*range(-count, 0)] if count > 0 else [*range(-count)]

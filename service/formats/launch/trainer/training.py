@@ -68,7 +68,8 @@ def micro_batch(settings: Settings) -> int | None:
 
 
 def accumulation_steps(settings: Settings) -> int | None:
-    """Returns the micro-batches of a rank in a step; None where no argument sets them."""
+    """Returns the number of micro-batches that a rank accumulates in a step; None where no
+    argument sets it."""
     names = (
         "gradient_accumulation_steps",
         "deepspeed_config.gradient_accumulation_steps",
