@@ -143,7 +143,8 @@ def experts(
 
     The shared expert has the width under the key `shared_width`, or is `shared` times as wide as
     a routed one, which is a number or the key that has it. `bias` is that of the router and of
-    every expert."""
+    every expert.
+    """
 
     def read(cfg: Config) -> Moe:
         num_experts = cfg.size(count)

@@ -134,7 +134,8 @@ def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Att
     """Returns the attention of every layer: `part` reads it, and `layer_types` or else `kinds` say
     which layers see a window.
 
-    `use_sliding_window: false` switches all windows off."""
+    `use_sliding_window: false` switches all windows off.
+    """
     count = num_layers(cfg)
     layer_types = cfg.words("layer_types", count)
     if not layer_types:

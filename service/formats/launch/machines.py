@@ -53,7 +53,8 @@ def slurm_options(machines: Machines) -> dict[str, bool | int | str]:
     process for each device.
 
     `exclusive` leaves the task all cores of a node: without it sites give one task one core.
-    `segment` keeps together as many nodes as share scale-up links (Slurm topology/block)."""
+    `segment` keeps together as many nodes as share scale-up links (Slurm topology/block).
+    """
     options: dict[str, bool | int | str] = {
         "nodes": machines.nodes,
         "ntasks-per-node": 1,

@@ -126,7 +126,8 @@ def as_shell(configuration: LaunchConfiguration) -> str:
     """Returns a script for sbatch, or for bash on one node, that starts the job.
 
     Settings that the caller must fill in are shell variables. Without one the script stops, and
-    prints what to put there."""
+    prints what to put there.
+    """
     format_ = FORMATS[configuration.format]
     variables = _variables([*configuration.placeholders])
     parts = [

@@ -116,7 +116,8 @@ class Log:
 
         The longest line of a log copied from a terminal is as long as the terminal is wide. A
         line of that length is joined to the next one, unless the next begins like a new record.
-        With `every_full_line` it is joined even then."""
+        With `every_full_line` it is joined even then.
+        """
         width = max(len(line.rstrip("\r")) for line in self._lines)
         if width not in _TERMINAL_COLUMNS:
             return None

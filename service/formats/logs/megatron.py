@@ -87,7 +87,8 @@ def arguments(log: Log) -> Mapping[str, str]:
     {"micro_batch_size": "2"} of "micro_batch_size ........ 2". A later dump overrides an earlier
     one.
 
-    The padded size of the vocabulary is printed only after the dump, and is added."""
+    The padded size of the vocabulary is printed only after the dump, and is added.
+    """
     values: dict[str, str] = {}
     for line in log.section(_DUMP_START, _DUMP_END):
         match = _ARGUMENT.search(line.text[:5000])

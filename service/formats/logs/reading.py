@@ -130,7 +130,8 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
 
     Only steps with `global_batch` sequences are used; without it, those with the batch that the
     log's arguments state, or else the most frequent one. Raises UnknownName for a framework that
-    is not supported, and Invalid where the log has no answer."""
+    is not supported, and Invalid where the log has no answer.
+    """
     if framework is not None and framework not in FRAMEWORKS:
         raise unknown_name("framework", framework[:60], FRAMEWORKS)
     log, findings = _find_steps(Log(text), framework)

@@ -66,7 +66,8 @@ def layer_list(
     parts.
 
     `switches` is for models without a pattern: it has lists that say for each layer whether it
-    is `sparse`, has a `window`, and has a `recurrence`."""
+    is `sparse`, has a `window`, and has a `recurrence`.
+    """
     pattern = pattern_of(args)
     if pattern is not None:
         letters = "".join(chunks_of(pattern))

@@ -254,7 +254,8 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
     Raises Unsupported where sparse layers stand irregularly.
 
     Of each period Megatron makes the first layer sparse, and a request the last. The numbers of
-    dense and sparse layers are the same, in another order."""
+    dense and sparse layers are the same, in another order.
+    """
     sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
     if not any(sparse):
         raise args.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")

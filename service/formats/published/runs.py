@@ -71,7 +71,8 @@ def read(row: Row, software_year: float) -> Run:
     measured. Raises Invalid, naming the field, where it cannot be expressed.
 
     `software_year` is the year of the newest software that the profile describes; the age of the
-    run's software counts from there."""
+    run's software counts from there.
+    """
     try:
         return _read(row, software_year)
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:

@@ -19,7 +19,8 @@ def output_of(
     """Returns what a command prints; None where only running it would tell.
 
     `look_up` returns the value of a variable, and `put_in` a text with variables replaced.
-    Commands that count the hosts or GPUs of a job print what its scheduler was asked for."""
+    Commands that count the hosts or GPUs of a job print what its scheduler was asked for.
+    """
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
         return look_up(command)
     count = _count_of_job(command, look_up)

@@ -89,7 +89,8 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
     `header`, the options of its job.
 
     Raises Invalid where two options contradict each other on nodes or GPUs, or where there are
-    more ranks than GPUs."""
+    more ranks than GPUs.
+    """
     of_sets = _ranks_of_sets(before)
     if of_sets is not None:
         return of_sets

@@ -39,7 +39,8 @@ def read_script(
     the scheduler sets; values that the request sends override those of the text. Raises Invalid
     where a quote or bracket is not closed.
 
-    Without `takes_defaults`, ${X:-1} is unknown rather than 1 where nothing sets X."""
+    Without `takes_defaults`, ${X:-1} is unknown rather than 1 where nothing sets X.
+    """
     words = _as_command(text) if _ARGUMENT_LIST.match(text) else text
     tree = parse(words)
     known = of_environment(files.environment)

@@ -53,7 +53,8 @@ def parse(text: str) -> Tree:
     closed, or the text is too long.
 
     Other errors stay in the tree as error nodes, since the grammar does not cover all of a
-    shell."""
+    shell.
+    """
     if len(text) > MAX_CHARACTERS:
         rule = f"has {len(text)} characters with its variables put in; {MAX_CHARACTERS} at most"
         raise Invalid(PATH, None, rule)
@@ -140,7 +141,8 @@ def _unclosed(tree: Tree, error: Node) -> str | None:
     """Returns the quote or bracket that an error node leaves open; None for any other error.
 
     For a bracket the grammar inserts a missing node. For a quote it makes the quote and all
-    behind it an error node."""
+    behind it an error node.
+    """
     if error.is_missing:
         return _OPENING_OF.get(error.type)
     text = tree.text(error).lstrip()

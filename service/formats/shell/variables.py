@@ -62,7 +62,8 @@ class Variables:
 
         A value on which all agree is known. A value from before that some branch leaves alone
         stays, in doubt. `is_inside` says that the branches are themselves inside of an undecided
-        branch."""
+        branch.
+        """
         changed = {
             name
             for branch in branches

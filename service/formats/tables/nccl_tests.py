@@ -59,7 +59,8 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
     """Returns the size and time of each row of one collective. `operation` chooses the collective
     where the output names none or several.
 
-    Raises Invalid, about `nccl_tests` or `operation`, where there is no such table."""
+    Raises Invalid, about `nccl_tests` or `operation`, where there is no such table.
+    """
     _require_success(output)
     collective = _operation(output.programs, operation)
     rows = output.rows
@@ -155,7 +156,8 @@ def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -
     """Returns the number n of ranks that two printed bandwidths imply: bus bandwidth is (n-1)/n of
     the algorithm's, or twice that for an all-reduce (nccl-tests doc/PERFORMANCE.md).
 
-    None where the printed digits allow several n."""
+    None where the printed digits allow several n.
+    """
     passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
     if operation not in passes:
         return None

@@ -46,7 +46,8 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
     "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}.
 
     `has_trainer` says that the Trainer of transformers runs the model. It decides itself whether
-    to checkpoint activations. Without it, a block for checkpointing means that they are."""
+    to checkpoint activations. Without it, a block for checkpointing means that they are.
+    """
     default_origins: dict[str, str] = {}
     if not any(name in settings for name in _FORMAT_SWITCHES):
         default_origins["workload.precision"] = "what DeepSpeed trains in without bf16 and fp16"
@@ -247,7 +248,8 @@ def _batch(
 
     The three obey train_batch_size = train_micro_batch_size_per_gpu *
     gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), where the ranks
-    are those of data parallelism times those of AutoTP."""
+    are those of data parallelism times those of AutoTP.
+    """
     batch = settings.integer("train_batch_size")
     micro_batch = settings.integer("train_micro_batch_size_per_gpu")
     stated_ranks = settings.integer("data_parallel_size")

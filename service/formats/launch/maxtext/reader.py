@@ -80,7 +80,8 @@ def read(
 
     MaxText finds out its devices and slices when it starts; `num_devices` and `num_slices` say
     how many there are, where the caller knows. Where nobody does, a degree of -1 is left out of
-    the layout, and so is the global batch, which MaxText counts in sequences per device."""
+    the layout, and so is the global batch, which MaxText counts in sequences per device.
+    """
     return _Reader(version, num_devices, num_slices).read(text, changes, files)
 
 

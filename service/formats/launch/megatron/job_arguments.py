@@ -330,7 +330,8 @@ def environment(job: Job) -> dict[str, str]:
     (megatron/training/arguments.py, validate_args).
 
     On chips before Blackwell, kernels of tensor and context parallelism start in the right order
-    with one hardware queue only; those of Megatron-FSDP need more than one."""
+    with one hardware queue only; those of Megatron-FSDP need more than one.
+    """
     layout = job.layout
     chip = job.problem.cluster.chip
     variables: dict[str, str] = {}

@@ -48,7 +48,8 @@ def read(
     refuses.
 
     A flag that is required and missing may have been misspelt. The text is then read again with
-    the spelling corrected, and a stop at the misspelling."""
+    the spelling corrected, and a stop at the misspelling.
+    """
     release = known_release(NAME, version)
     source = read_source(text, files)
     source.change(changes)

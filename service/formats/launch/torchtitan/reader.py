@@ -68,7 +68,8 @@ def read(
     `num_devices` is the number of devices of the job, where the caller knows it and the text
     does not say. If neither does and data_parallel_shard_degree is -1, dp_shard is left out,
     since it takes the devices that the other degrees leave. The split of a pipeline is left out
-    where the model's number of layers is not known."""
+    where the model's number of layers is not known.
+    """
     return _Reader(version, num_devices).read(text, changes, files)
 
 
