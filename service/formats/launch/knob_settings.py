@@ -41,6 +41,7 @@ def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> 
     setting = KNOB_SETTINGS[format_].get(knob)
     if setting is None:
         return None
+    # These formats derive the schedule from the number of chunks, which this setting gives.
     if knob == "schedule" and format_ in _SCHEDULE_OF_CHUNKS:
         return f"without {setting}" if "1f1b" in values else None
     if knob in _COUNTS and knob not in _COUNTED_OTHERWISE.get(format_, ()):

@@ -103,6 +103,7 @@ def other_format(format_: str, text: str) -> str | None:
     likely = max(matches, key=lambda name: matches[name])
     if format_ in _OF_TRAINER and likely in _OF_TRAINER:
         return None  # one reader takes both
+    # Formats share names of settings, so only a clear majority tells.
     is_other = matches[likely] > 2 * matches[format_] and matches[likely] >= min(
         _FEWEST, len(names)
     )

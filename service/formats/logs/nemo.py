@@ -196,6 +196,7 @@ def _own_times(means: Sequence[float], window: int) -> list[float]:
         previous_total = total
         total = mean * min(index + 1, window)
         dropped = own[index - window] if index >= window else 0.0
+        # The sum over the window grows by the new step, and falls by the one that left the window.
         own.append(total - previous_total + dropped)
     return own
 

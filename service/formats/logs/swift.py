@@ -48,6 +48,7 @@ class _Printed:
         printed mean covers only the steps of the elapsed time."""
         if not self.elapsed_s or not self.mean_s:
             return 0
+        # A run that was resumed has done fewer steps in its time than its step number says.
         steps = self.elapsed_s / self.mean_s
         return round(self.number - steps) if steps < self.number * (1 - _OTHER_START) else 0
 
@@ -93,6 +94,7 @@ def _own_step(earlier: _Printed, later: _Printed) -> Step:
     if steps <= 0:
         return _step(later, later.mean_s, is_start=True)
     first = later.first
+    # A printed mean, times the steps since `first`, is the time since then.
     grown = (later.number - first) * later.mean_s - (earlier.number - first) * earlier.mean_s
     return _step(later, grown / steps)
 

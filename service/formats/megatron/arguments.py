@@ -332,6 +332,7 @@ def _zero_stage(args: Arguments) -> int:
         return _deepspeed_stage(args)
     args.require_any("use_distributed_optimizer", part="layout")
     strategy = args.text("data_parallel_sharding_strategy") or "optim_grads_params"
+    # The distributed optimizer, which Muon may bring along, shards states alone.
     if not (args.boolean("use_megatron_fsdp") or args.boolean("use_custom_fsdp")):
         return int(
             args.boolean("use_distributed_optimizer") or args.text("optimizer") == "dist_muon"

@@ -262,6 +262,7 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
     first = sparse.index(True)
     if all(sparse[first:]):
         return first, 1
+    # Otherwise try sparse layers at one distance, the last of each period as a request has them.
     distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
     num_dense_first = first if first >= distance else 0
     last_of_each_period = [
@@ -269,6 +270,7 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
     ]
     if sparse == last_of_each_period:
         return num_dense_first, distance
+    # Otherwise one sparse layer anywhere in each period costs as much.
     period = layers // sum(sparse)
     counts = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
     if any(count != 1 for count in counts) or layers % period:

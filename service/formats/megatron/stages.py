@@ -199,6 +199,7 @@ def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
     remaining = args.required("num_layers") - sum(args.required(name) for name in own)
     others = pp - len(own)
     is_even = remaining % others == 0 if others else remaining == 0
+    # Other stages need layers, and layers need other stages.
     if not is_even or remaining < 0 or bool(remaining) != bool(others):
         rule = f"leaves {remaining} layers for {others} other stages, which must have as many each"
         cure = _even_ends(args, own, pp, virtual)

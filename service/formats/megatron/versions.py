@@ -99,6 +99,7 @@ def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
     came_later = "micro_batch_size" in arguments
     if not hidden or not _is_unset(arguments, "ffn_hidden_size"):
         return {}
+    # Versions with micro_batch_size print this argument: here it was cut off.
     if came_later and "ffn_hidden_size" not in arguments:
         return {}
     return {"ffn_hidden_size": str(4 * hidden)}

@@ -235,6 +235,7 @@ def _recompute_policies(
         return _habitual_policies(problem, chunk_layers)
     policy, _, details = text.partition(":")
     stack = problem.stack
+    # Such stacks recompute whole layers, and "selective" means some of them.
     selects_layers = stack.recompute_layers and "selective" not in stack.recompute
     if policy.startswith("selective") and selects_layers:
         layers = _stated_layers(text, chunk_layers)

@@ -210,6 +210,7 @@ def _training(script: Script) -> Statement:
     starting = [statement for statement in statements if program_at(statement.words) is not None]
     if starting:
         return _most_likely(starting)
+    # Arguments may stand on several lines, which were read as commands.
     flags = [statement for statement in statements if statement.words[0].startswith("-")]
     joined = Statement(())
     for statement in flags or statements:

@@ -62,14 +62,14 @@ class _Streams:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Follows the simple commands of a text."""
+    """Interprets the simple commands of a text."""
 
     reader: Interpreter
 
     # -- redirections
 
     def redirected(self, node: Node) -> Truth:
-        """Follows a command with redirections, such as `cat > run.sh <<EOF`. Returns whether it
+        """Interprets a command with redirections, such as `cat > run.sh <<EOF`. Returns whether it
         succeeds; None where that is not known."""
         body = node.child_by_field_name("body")
         text: str | None = None
@@ -94,7 +94,7 @@ class Commands:
         return truth
 
     def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
-        """Follows a command with this input and these output files; of a pipeline or list, its
+        """Interprets a command with this input and these output files; of a pipeline or list, its
         last command gets them. `arguments` are words that follow its own."""
         if body is None:
             return None
@@ -109,7 +109,7 @@ class Commands:
         return self.reader.follow(body)
 
     def _follow_behind(self, nodes: Sequence[Node], text: str | None) -> None:
-        """Follows the commands that stand on a heredoc's first line behind its mark, as in `cat
+        """Interprets the commands that stand on a heredoc's first line behind its mark, as in `cat
         <<EOF | bash`. `text` is the heredoc, which the next command of a pipeline reads."""
         for node in nodes:
             inner = node.children if node.type == "pipeline" else [node]
@@ -167,7 +167,7 @@ class Commands:
     # -- commands
 
     def run(self, node: Node, streams: _Streams | None = None, more: Sequence[str] = ()) -> Truth:
-        """Follows one simple command, with the words `more` behind its own. Returns whether it
+        """Interprets one simple command, with the words `more` behind its own. Returns whether it
         succeeds; None where that is not known."""
         reader = self.reader
         streams = streams or _Streams()
@@ -197,7 +197,7 @@ class Commands:
         return self._dispatch(statement, streams, line_of(node))
 
     def _dispatch(self, command: Statement, streams: _Streams, line: int) -> Truth:
-        """Follows a shell builtin, a function, or the script that a command runs. Any other
+        """Interprets a shell builtin, a function, or the script that a command runs. Any other
         command is added to those that the text starts."""
         reader = self.reader
         words = [*command.words]
@@ -226,7 +226,7 @@ class Commands:
     def _runs_text(
         self, words: list[str], environment: Mapping[str, str], streams: _Streams
     ) -> bool:
-        """Follows the shell script that a command runs, from one of its words (`sh -c`), a file
+        """Interprets the shell script that a command runs, from one of its words (`sh -c`), a file
         or its input. Returns False where it runs none."""
         inner = wrapped(words)
         if inner is None:
@@ -295,13 +295,13 @@ class Commands:
         return None
 
     def _set(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `set -- words`, which replaces the arguments of the script."""
+        """Interprets `set -- words`, which replaces the arguments of the script."""
         if words[1:2] == ["--"]:
             self.reader.set_arguments(words[2:])
         return True
 
     def _shift(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `shift N`, which drops the script's first arguments; not in a branch that may
+        """Interprets `shift N`, which drops the script's first arguments; not in a branch that may
         not run."""
         arguments = self.reader.variables.values.get("@")
         count = int(words[1]) if len(words) > 1 and re.fullmatch(r"\d{1,4}", words[1]) else 1
@@ -310,19 +310,19 @@ class Commands:
         return True
 
     def _getopts(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `getopts`. Returns False, which ends a loop, where the script has no
+        """Interprets `getopts`. Returns False, which ends a loop, where the script has no
         arguments."""
         arguments = self.reader.variables.values.get("@")
         return False if arguments is not None and not arguments.words else None
 
     def _let(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `let N=2*M`, one assignment for each word."""
+        """Interprets `let N=2*M`, one assignment for each word."""
         for word in words[1:]:
             self.reader.set_by_sum(word, line)
         return None
 
     def _read(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `read A B`: sets variables to the words of the input, or to unknown values
+        """Interprets `read A B`: sets variables to the words of the input, or to unknown values
         where the input is not known."""
         names = [word for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII)]
         text = streams.input or ""
@@ -340,7 +340,7 @@ class Commands:
         return self.reader.inner(" ".join(words[1:]), is_own_shell=False)
 
     def _source(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows the text of the file that `source` reads, in this shell. A file that was not
+        """Interprets the text of the file that `source` reads, in this shell. A file that was not
         sent is noted."""
         text = self._text_of(words[1]) if len(words) > 1 else None
         if text is None:
@@ -350,7 +350,7 @@ class Commands:
         return self.reader.inner(text, arguments=words[2:] or None, is_own_shell=False)
 
     def _echo(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `echo` and `printf`: writes their words. The output of a printf with a format
+        """Interprets `echo` and `printf`: writes their words. The output of a printf with a format
         counts as unknown."""
         printed = [word for word in words[1:] if word not in ("-n", "-e")]
         if words[0] == "printf" and printed and "%" in printed[0]:
@@ -360,7 +360,7 @@ class Commands:
         return True
 
     def _cat(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `cat`: writes the files that it names, or its input."""
+        """Interprets `cat`: writes the files that it names, or its input."""
         names = [word for word in words[1:] if word != "-"]
         texts = [self._text_of(name) for name in names] or [streams.input]
         known = [text for text in texts if text is not None]
@@ -373,7 +373,7 @@ class Commands:
         return True
 
     def _tee(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Follows `tee`: writes its input into the files that it names, and to its output."""
+        """Interprets `tee`: writes its input into the files that it names, and to its output."""
         if streams.input is not None:
             adds = "-a" in words
             names = [(word, adds) for word in words[1:] if not word.startswith("-")]

@@ -91,7 +91,7 @@ def _steps(name: str) -> list[str]:
 
 
 def _common_end(first: list[str], second: list[str]) -> int:
-    """Returns how many steps two paths share at their ends: 2 of a/b/c and x/b/c."""
+    """Returns how many components two paths share at their ends: 2 of a/b/c and x/b/c."""
     count = 0
     for one, other in zip(reversed(first), reversed(second), strict=False):
         if one != other:

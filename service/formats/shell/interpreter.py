@@ -56,7 +56,7 @@ class Interpreter:
     # -- statements
 
     def run(self, nodes: Sequence[Node]) -> Truth:
-        """Follows statements in order. Returns whether the last one succeeds; None where that is
+        """Interprets statements in order. Returns whether the last one succeeds; None where that is
         not known."""
         truth: Truth = None
         for node in nodes:
@@ -65,7 +65,7 @@ class Interpreter:
         return truth
 
     def follow(self, node: Node) -> Truth:
-        """Follows one statement. Returns whether it succeeds; None where that is not known.
+        """Interprets one statement. Returns whether it succeeds; None where that is not known.
         Raises Invalid after too many statements, so that loops end."""
         self.budget.steps += 1
         if self.budget.steps > _MOST_STEPS:
@@ -81,14 +81,14 @@ class Interpreter:
         return True
 
     def _assignments(self, node: Node) -> Truth:
-        """Follows several assignments on one line: `A=1 B=2`."""
+        """Interprets several assignments on one line: `A=1 B=2`."""
         for child in node.children:
             if child.type == "variable_assignment":
                 self.assign(child)
         return True
 
     def _declaration(self, node: Node) -> Truth:
-        """Follows `export X=1`, `local X=1` or `declare X=1`. Exported variables are passed on
+        """Interprets `export X=1`, `local X=1` or `declare X=1`. Exported variables are passed on
         to commands."""
         is_export = node.children[0].type == "export"
         for child in node.children[1:]:
@@ -102,7 +102,7 @@ class Interpreter:
         return True
 
     def _unset(self, node: Node) -> Truth:
-        """Follows `unset X`. It removes no value that the request sends, and none in a branch
+        """Interprets `unset X`. It removes no value that the request sends, and none in a branch
         that may not run."""
         for child in node.children[1:]:
             name = self.tree.text(child)
@@ -111,7 +111,7 @@ class Interpreter:
         return True
 
     def assign(self, node: Node) -> None:
-        """Follows an assignment. A value that the request sends for the variable is kept, unless
+        """Interprets an assignment. A value that the request sends for the variable is kept, unless
         the assignment builds on it, as ARGS="$ARGS --bf16" does."""
         target = node.children[0]
         text = " ".join(self.tree.text(node).split())
@@ -165,18 +165,18 @@ class Interpreter:
     # -- groups
 
     def _group(self, node: Node) -> Truth:
-        """Follows commands in { }, or an expression in (( ))."""
+        """Interprets commands in { }, or an expression in (( ))."""
         if node.children and node.children[0].type == "((":
             return self._arithmetic(node)
         return self.run(node.children)
 
     def _arithmetic(self, node: Node) -> Truth:
-        """Follows (( )): an assignment in it, and whether it is true, which means not 0."""
+        """Interprets (( )): an assignment in it, and whether it is true, which means not 0."""
         self.set_by_sum(self.tree.text(node)[2:-2], line_of(node))
         return condition(self.expansion(), node, self.has_file)
 
     def set_by_sum(self, text: str, line: int) -> None:
-        """Follows an assignment in an arithmetic expression: N=2*M, N+=1 or N++. Other texts are
+        """Interprets an assignment in an arithmetic expression: N=2*M, N+=1 or N++. Other texts are
         passed over."""
         match = re.fullmatch(r"\s*(\w+)\s*(?:([-+*/%]?)=(?!=)(.*)|(\+\+|--))\s*", text, re.DOTALL)
         if match is None or match[1] in self.variables.fixed:
@@ -190,7 +190,7 @@ class Interpreter:
         self.set(name, Value(words), doubt, keeps=bool(operator))
 
     def _subshell(self, node: Node) -> Truth:
-        """Follows commands in ( ), whose variables do not outlive it."""
+        """Interprets commands in ( ), whose variables do not outlive it."""
         outside = self.variables
         self.variables = outside.copied()
         try:
@@ -201,7 +201,7 @@ class Interpreter:
             self.variables = outside
 
     def _pipeline(self, node: Node) -> Truth:
-        """Follows the commands of a pipeline in order. Whether it succeeds is not known."""
+        """Interprets the commands of a pipeline in order. Whether it succeeds is not known."""
         children = [child for child in node.children if child.is_named]
         self.run(children)
         return None
@@ -284,7 +284,7 @@ class Interpreter:
             self.printed, self.undecided = outside, undecided
 
     def print_out(self, text: str | None) -> None:
-        """Adds a text to the output of the command in $( ) that is being followed; None is
+        """Adds a text to the output of the command in $( ) that is being interpreted; None is
         unknown text."""
         if self.printed is not None:
             self.budget.count(len(text or ""))
@@ -299,7 +299,7 @@ class Interpreter:
         environment: Mapping[str, str] | None = None,
         is_own_shell: bool,
     ) -> Truth:
-        """Follows a text in place of a command: that of `sh -c`, or of a file. `before` are the
+        """Interprets a text in place of a command: that of `sh -c`, or of a file. `before` are the
         words in front of the shell, and `arguments` its $1, $2 and so on. With `is_own_shell`
         its variables do not outlive it."""
         tree = parse(text)
@@ -324,7 +324,7 @@ class Interpreter:
         *,
         is_own_shell: bool,
     ) -> Truth:
-        """Follows the statements of another text or of a function, one level deeper, and
+        """Interprets the statements of another text or of a function, one level deeper, and
         restores this text's state afterwards. Raises Invalid beyond a depth that only recursion
         reaches."""
         if self.depth >= _MOST_DEPTH:

@@ -155,12 +155,14 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     at = program_at(words)
     starts_python = at is not None and base_name(words[at]).endswith((".py", ".pyc"))
     for place, word in enumerate(words[: len(words) if at is None else at + 1]):
+        # Where a Python program is started, only a script that wraps it runs; others are arguments.
         if starts_python and not _wraps(words, place):
             continue
         is_script = re.search(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf)$", word) is not None
         if is_script and not word.startswith("-"):
             return place
         before = base_name(words[place - 1]) if place else ""
+        # Behind a shell or a scheduler a word is a script even without such an ending.
         if before in (*SHELLS, "sbatch", "qsub") and not word.startswith("-") and "$" not in word:
             return place
     return None

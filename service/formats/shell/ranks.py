@@ -221,6 +221,7 @@ def scheduler_variables(header: Header) -> dict[str, str]:
     if nodes and tasks:
         counts["SLURM_NTASKS"] = nodes.count * tasks.count
     is_slurm = header.name != "#PBS"
+    # Each scheduler sets its own variables alone.
     others = "PBS_" if is_slurm else "SLURM_"
     return {name: str(count) for name, count in counts.items() if not name.startswith(others)}
 
@@ -330,6 +331,7 @@ def _gpus(
         on_node = ranks.count // nodes.count
     for name, match in _requests(launcher):
         count = int(match["count"] or 1)
+        # Options count GPUs by task, by job or by node.
         if name == "gpus_per_task":
             count *= on_node or 0
         elif name in ("gpus", "G"):

@@ -64,7 +64,7 @@ def read_script(
 
 
 def _run_functions(reader: Interpreter) -> None:
-    """Follows the functions of a text that nothing calls, because it may be a part of a script."""
+    """Interprets functions that nothing calls, since the text may be a part of a script."""
     for tree, body in [*reader.functions.values()]:
         reader.at_depth(tree, [body], (), None, is_own_shell=True)
 

@@ -104,6 +104,7 @@ def _merged(
     doubts = _distinct([*doubts, *pending_doubts])
     if before is not None and any(value is before for value in values):
         return replace(before, doubts=doubts, pending=pending_doubts)
+    # Flags that a branch may add are left out, as without that branch.
     if not one_ran and all(value.text.lstrip().startswith("-") for value in changed):
         return Value((), is_array=True, doubts=doubts, pending=pending_doubts)  # flags, or none
     lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending_doubts})[:5])

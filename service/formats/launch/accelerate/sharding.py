@@ -65,6 +65,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     if num_devices is None:
         return layout
     machines = settings.integer("num_machines") or 1
+    # Hybrid strategies shard within a machine, and replicate over machines.
     replicas = machines if strategy.startswith("hybrid") else 1
     rule = f"must be a multiple of num_machines({machines})"
     shards = stops.attempt(lambda: quotient(num_devices, replicas, rule), num_devices)

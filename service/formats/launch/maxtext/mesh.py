@@ -91,6 +91,7 @@ def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degree
     stride = 1
     for axis in layout.placement:
         degree = getattr(layout, axis)
+        # An axis takes what is left of the slice, and continues across slices.
         inside = math.gcd(stride * degree, size) // stride if stride < size else 1
         is_nested = size % stride == 0 or stride % size == 0
         if not is_nested or inside == 0 or degree % inside:

@@ -135,6 +135,7 @@ class _CommandReader:
                 " activation-checkpoint: put it in front"
             )
             raise Invalid(PATH, f"--{flag.name}", rule)
+        # --section.no_option switches an option off.
         positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
         switched_off = self.table.fields.get(positive)
         strays = flag.strays

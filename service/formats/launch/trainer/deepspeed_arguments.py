@@ -45,6 +45,7 @@ def document_of(
     document = arguments.pop("deepspeed", None)
     of_launcher = arguments.pop("deepspeed_config", None)
     of_accelerate = arguments.pop("deepspeed_config.deepspeed_config_file", None)
+    # These switch DeepSpeed on or off, and name no document.
     if str(document).lower() in ("true", "none", "false", ""):
         document = None
     document = document or of_launcher or of_accelerate

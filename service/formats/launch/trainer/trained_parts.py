@@ -94,6 +94,7 @@ def _add(parts: TrainedParts, pattern: str) -> None:
         parts.embedding = True
     elif names & _HEADS:
         parts.head = True
+    # Norms are too small to count, and encoders are not of the language model.
     elif not names & _NORMS and not any(name.startswith(_ENCODERS) for name in names):
         parts.unknown.append(pattern)
 
