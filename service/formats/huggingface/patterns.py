@@ -91,8 +91,8 @@ def windows_from_layer(cfg: Config) -> Callable[[int], str]:
 
 def stated_windows(cfg: Config) -> Callable[[int], str]:
     """Returns a function from the index of a layer to its kind, which is full attention. Raises
-    Invalid where the config has windows without layer_types, because transformers changed its
-    rule for these families."""
+    Invalid unless windows are switched off: layer_types must then say where they are, because
+    transformers changed its rule for these families."""
     if _has_windows(cfg):
         raise cfg.missing("layer_types")
     return all_full(cfg)

@@ -220,6 +220,7 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
         layers=equal_layers(vision),
         patches_per_token=merged,
         patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        # The class token, positions, and two norms with biases.
         other_parameters=hidden + positions + 4 * hidden,
         projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text))),
         tokens_per_image=patches_of(vision) // merged,
@@ -344,6 +345,7 @@ def _clip(vision: Config, projector: Projector) -> Tower:
         layers=equal_layers(vision),
         patches_per_token=1,
         patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        # The class token, positions, and two norms with biases.
         other_parameters=hidden + positions + 4 * hidden,
         projector=projector,
         tokens_per_image=patches_of(vision),

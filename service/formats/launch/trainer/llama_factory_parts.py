@@ -32,7 +32,8 @@ def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
     """Selects `count` layers at equal distances, which LLaMA Pro trains. Returns False, and
-    records a reservation, where the model's number of layers is not known."""
+    records a reservation, where the model's number of layers is not known or no multiple of
+    `count`."""
     model = named_model("model_name_or_path", str(settings.given.get("model_name_or_path")))
     layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
     if layers and count > 0 and layers % count == 0:
