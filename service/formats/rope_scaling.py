@@ -18,7 +18,7 @@ class RopeScaling:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> Self | None:
-        """Returns the scaling in a document; None where positions are not stretched."""
+        """Returns the scaling that a document describes; None where positions are not scaled."""
         kind = document.get("rope_type", document.get("type"))
         if not isinstance(kind, str) or kind == "default":
             return None
@@ -34,10 +34,10 @@ class RopeScaling:
 
     @property
     def shown(self) -> str:
-        """Returns the scaling in words, such as `yarn, factor 40`."""
+        """Returns the scaling in words: "yarn, factor 40"."""
         return f"{self.kind}, factor {self.number('factor', 1.0):g}"
 
     def has(self, **numbers: float) -> bool:
-        """Returns True where the scaling has these numbers. A number that it leaves out counts as
-        equal: the given ones are then the defaults of a framework."""
+        """Returns True where the scaling has these numbers, which are a framework's defaults. A
+        number that the scaling leaves out counts as equal."""
         return all(self.number(name, value) == value for name, value in numbers.items())

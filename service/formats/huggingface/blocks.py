@@ -20,13 +20,15 @@ _attention = heads(bias="attention_bias")
 
 
 def listed_layers(cfg: Config) -> list[tuple[Attention | None, Mlp | None]]:
-    """Returns the attention and the MLP of each layer in `block_configs`, such as {"attention":
-    {"n_heads_in_group": 8}, "ffn": {"no_op": true}}."""
+    """Returns the attention and the MLP of each layer in `block_configs`, None where a layer has
+    none: {"attention": {"n_heads_in_group": 8}, "ffn": {"no_op": true}}."""
     blocks = cfg.inners("block_configs", num_layers(cfg))
     return [(_attention_of(cfg, block), _mlp_of(cfg, block)) for block in blocks]
 
 
 def _attention_of(cfg: Config, block: Config) -> Attention | None:
+    """Returns the attention of one block; None where it has none. Raises Unsupported for
+    windows."""
     part = _described(block.inner("attention"))
     if part.flag("no_op", False):
         return None
@@ -41,8 +43,9 @@ def _attention_of(cfg: Config, block: Config) -> Attention | None:
 
 
 def _mlp_of(cfg: Config, block: Config) -> Mlp | None:
-    """The width is two thirds of `ffn_mult` times the hidden size, rounded down to a whole number
-    and then up to a multiple of 256 (`modeling_decilm.py` beside the weights)."""
+    """Returns the MLP of one block; None where it has none. Its width is two thirds of
+    `ffn_mult` times the hidden size, rounded down to a whole number and then up to a multiple of
+    256 (`modeling_decilm.py` beside the weights)."""
     part = _described(block.inner("ffn"))
     if part.flag("no_op", False):
         return None
@@ -55,6 +58,8 @@ def _mlp_of(cfg: Config, block: Config) -> Mlp | None:
 
 
 def _described(part: Config) -> Config:
+    """Returns a part of a block. Raises Unsupported where it has a key that the cost model does
+    not cover."""
     for key, missing in _UNDESCRIBED.items():
         if part.get(key):
             raise Unsupported(part.where(key), shown(part.get(key)), missing)

@@ -16,7 +16,8 @@ UNTIED = ("qwen2_5_omni_text", "qwen3_vl_moe_text")
 
 
 def class_defaults(model_type: str) -> Mapping[str, object]:
-    """Returns what transformers takes for keys that a config does not have."""
+    """Returns the values that transformers assumes for keys which a config leaves out. Keys
+    whose default is ambiguous have none."""
     remote = data("remote_classes")
     if model_type in remote["defaults"]:
         own: Mapping[str, object] = remote["defaults"][model_type]
@@ -28,8 +29,9 @@ def class_defaults(model_type: str) -> Mapping[str, object]:
 
 
 def defaults_without_sizes(model_type: str) -> Mapping[str, object]:
-    """Returns the defaults of switches, and the nulls: a size that its author forgot is not that of
-    the model for which the class was written."""
+    """Returns the defaults that are no integers: switches, nulls, words. A size that is missing
+    from a config is an error, since the default belongs to the model for which the class was
+    written."""
     return {
         key: value
         for key, value in class_defaults(model_type).items()
@@ -38,7 +40,7 @@ def defaults_without_sizes(model_type: str) -> Mapping[str, object]:
 
 
 def text_towers() -> Mapping[str, str]:
-    """Returns the model_type of the text tower of each multimodal family, where the tower itself
-    does not say."""
+    """Returns the model_type of the text tower of each multimodal family whose configs do not
+    give it."""
     towers: Mapping[str, str] = data("classes")["text_towers"]
     return towers

@@ -44,20 +44,24 @@ class Config:
         return self._name_in(self.values, key) or self.respelled.get(key, key)
 
     def _name_in(self, values: Mapping[str, object], key: str) -> str | None:
-        """Returns the name by which these values have the key."""
+        """Returns the name under which `values` has the key, which families and releases spell
+        differently; None where it has none."""
         native = self.respelled.get(key, key)
         names = (native, key, *_OTHER_NAMES.get(native, ()))
         return next((name for name in names if name in values), None)
 
     def where(self, key: str) -> str:
+        """Returns the place of the key for messages: "text_config.hidden_size"."""
         return f"{self.path}{self.key(key)}"
 
     def get(self, key: str) -> object:
+        """Returns the value of the key, or its default where it is not written; None where it
+        has neither."""
         name = self._name_in(self.values, key)
         return self._default(key) if name is None else self.values[name]
 
     def _default(self, key: str) -> object:
-        """Returns the value of the key where it is not written."""
+        """Returns the value of the key where the config does not write it; None without one."""
         name = self._name_in(self.absent, key)
         return None if name is None else self.absent[name]
 
@@ -68,11 +72,13 @@ class Config:
         return replace(self, name=name)
 
     def respell(self, keys: Mapping[str, str]) -> Config:
+        """Returns the config in which these keys are read under other names: {"hidden_size":
+        "n_embd"}."""
         return replace(self, respelled=keys)
 
     def assuming(self, **absent: object) -> Config:
-        """Returns the config with these values for keys that are not written at all. A null
-        stays."""
+        """Returns the config with these values for keys that are not written at all. A key that
+        is written as null stays null."""
         return replace(self, absent={**self.absent, **absent})
 
     def with_value(self, key: str, value: object) -> Config:
@@ -80,14 +86,15 @@ class Config:
         return replace(self, values={**self.values, self.key(key): value})
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """Returns a whole number from 1 to `most`. Raises Invalid for anything else."""
         return self._whole(key, default, 1, most)
 
     def count(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """Returns a whole number from 0 to `most`. Raises Invalid for anything else."""
         return self._whole(key, default, 0, most)
 
     def null(self, key: str) -> bool:
-        """Returns True where the config has null for the key, or lacks it and null is its
-        default."""
+        """Returns True where the key is null, in the config or by default."""
         is_known = self.is_written(key) or self._name_in(self.absent, key) is not None
         return is_known and self.get(key) is None
 
@@ -95,11 +102,12 @@ class Config:
         return None if self.null(key) else self.size(key)
 
     def count_or_zero(self, key: str, most: int = MAX_SIZE) -> int:
-        """Returns a count, which null makes zero."""
+        """Returns a whole number; 0 where the key is null."""
         return 0 if self.null(key) else self.count(key, most=most)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """Returns a truth value. Null means what the key's absence does."""
+        """Returns the key's value, which must be true or false. A null counts as missing, for
+        which the default is taken. Raises Invalid without one."""
         of_class = self._default(key)
         value = self._value(key, default if of_class is None else of_class)
         if not isinstance(value, bool):
@@ -114,22 +122,26 @@ class Config:
         return [_word(where, value) for where, value in self._items(key, length)]
 
     def switches(self, key: str, length: int) -> list[bool]:
-        """Returns a list of `length` zeros and ones as truth values; empty where the key is
-        absent."""
+        """Returns a list of `length` zeros and ones as booleans; empty where the key is absent.
+        Raises Invalid for another length."""
         return [_whole(where, value, 0, 1) == 1 for where, value in self._items(key, length)]
 
     def indices(self, key: str, length: int) -> set[int]:
-        """Positions in a list of `length`; empty where the key is absent."""
+        """Returns the indices that a list holds, each below `length`; empty where the key is
+        absent."""
         return {_whole(where, value, 0, length - 1) for where, value in self._items(key)}
 
     def inner(self, key: str) -> Config:
+        """Returns the object under the key as a config of its own. Raises Invalid where it is
+        none."""
         value = self._value(key)
         if not isinstance(value, Mapping):
             raise self.invalid(key, "must be an object")
         return replace(self, values=value, path=f"{self.where(key)}.", absent={}, respelled={})
 
     def inners(self, key: str, length: int) -> list[Config]:
-        """Returns a list of `length` objects."""
+        """Returns the `length` objects in a list under the key, as configs. Raises Invalid where
+        there are none, or fewer or more."""
         inner_configs = []
         for where, value in self._items(key, length):
             if not isinstance(value, Mapping):
@@ -142,7 +154,7 @@ class Config:
         return inner_configs
 
     def number(self, key: str, most: float = MAX_SIZE) -> float:
-        """Returns a positive number."""
+        """Returns a positive number of at most `most`. Raises Invalid for anything else."""
         value = self._value(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.invalid(key, "must be a number")
@@ -151,8 +163,8 @@ class Config:
         return value
 
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
-        """Raises Unsupported where the key has this value, with which the model needs what the cost
-        model does not describe; `missing` says what."""
+        """Raises Unsupported where the key has this value, because the cost model does not cover
+        what it adds to the model; `missing` names that."""
         if self.flag(key, not value) is value:
             raise Unsupported(self.where(key), value, missing)
 
@@ -163,6 +175,8 @@ class Config:
         return Invalid(self.where(key), shown(self.get(key)), rule)
 
     def _value(self, key: str, default: object = None) -> object:
+        """Returns the value of the key, or `default` where it is absent or null. Raises Invalid
+        where that is None."""
         value = self.get(key)
         if value is not None:
             return value
@@ -174,6 +188,9 @@ class Config:
         return _whole(self.where(key), self._value(key, default), least, most)
 
     def _items(self, key: str, length: int | None = None) -> list[tuple[str, object]]:
+        """Returns the items of a list, each with its place such as "layer_types[3]" for
+        messages; none where the key is absent. Raises Invalid where it is no list, or has
+        another length."""
         value = self.get(key)
         if value is None or value == []:
             return []
@@ -185,8 +202,8 @@ class Config:
 
 
 def shown(value: object) -> object:
-    """Returns the value if it is short and plain, else a description of it, so that an error prints
-    whatever it is about."""
+    """Returns a value as an error message shows it: itself if it is short and plain, else a
+    description such as "a list of 40"."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_SHOWN_CHARACTERS else value[:_MAX_SHOWN_CHARACTERS] + "…"
     if isinstance(value, Mapping):
@@ -201,6 +218,8 @@ def shown(value: object) -> object:
 
 
 def _whole(where: str, value: object, least: int, most: int) -> int:
+    """Returns a whole number between the bounds. Raises Invalid, at the place `where`, for
+    anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
         quoted = isinstance(value, str) and value.strip().isdecimal()
         cure = ", without quotation marks" if quoted else ""
@@ -211,6 +230,7 @@ def _whole(where: str, value: object, least: int, most: int) -> int:
 
 
 def _word(where: str, value: object) -> str:
+    """Returns a non-empty string. Raises Invalid, at the place `where`, for anything else."""
     if not isinstance(value, str) or not value:
         raise Invalid(where, shown(value), "must be a non-empty string")
     return value

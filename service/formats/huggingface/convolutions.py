@@ -21,14 +21,15 @@ CONVOLUTION = "conv"
 
 
 def lfm2_moe(cfg: Config) -> Config:
-    """Older files spell the embedding's key otherwise."""
+    """Returns the config with tie_word_embeddings, which older files call tie_embedding."""
     if cfg.get("tie_embedding") is None:
         return cfg
     return cfg.with_value("tie_word_embeddings", cfg.flag("tie_embedding"))
 
 
 def lfm2(cfg: Config) -> Config:
-    """Files may have the width of the MLP before it is cut to two thirds and rounded up."""
+    """Returns the config with the real width of its MLP. Files may give the width before it is
+    cut to two thirds and rounded up."""
     cfg = lfm2_moe(cfg).assuming(block_ffn_dim_multiplier=1.0)
     width = cfg.size("block_ff_dim" if cfg.is_written("block_ff_dim") else "intermediate_size")
     if cfg.flag("block_auto_adjust_ff_dim"):
@@ -41,7 +42,8 @@ def lfm2(cfg: Config) -> Config:
 
 
 def lfm2_kinds(cfg: Config) -> Callable[[int], str]:
-    """Attention is in the layers that `full_attn_idxs` lists, or in all without it."""
+    """Returns a function from the index of a layer to its kind. Layers in `full_attn_idxs` have
+    attention and others a convolution; without that key all have attention."""
     if cfg.get("full_attn_idxs") is None:
         return lambda index: FULL
     full = cfg.indices("full_attn_idxs", num_layers(cfg))
@@ -49,17 +51,21 @@ def lfm2_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
+    """Raises Invalid: the kinds of layers must be in layer_types, since the family has no rule
+    for them."""
     raise cfg.missing("layer_types")
 
 
 def lfm3_kinds(cfg: Config) -> Callable[[int], str]:
-    """Every second layer has attention, to the whole sequence and to a window in turn."""
+    """Returns a function from the index of a layer to its kind. Every second layer has
+    attention, in turn over the whole sequence and over a window."""
     turn = (SLIDING, CONVOLUTION, FULL, CONVOLUTION)
     return lambda index: turn[index % 4] if index else CONVOLUTION
 
 
 def _lfm3_layer(part: LayerPart) -> LayerPart:
-    """With norms behind mixer and network too."""
+    """Returns a reader of layers like `part`, which adds norms behind the mixer and the network
+    where the config asks for them."""
 
     def read(cfg: Config) -> Layer:
         return replace(part(cfg), num_norms=4 if cfg.flag("use_sandwich_norm") else 2)
@@ -68,6 +74,8 @@ def _lfm3_layer(part: LayerPart) -> LayerPart:
 
 
 def lfm3_mixers() -> Mapping[str, LayerPart]:
+    """Returns the reader of each kind of layer: full attention, windowed attention and
+    convolution."""
     part = heads(qk_norm=True, output_gate="use_attention_gate", gate_per_head=True)
     mixers = {
         FULL: attends(part),

@@ -18,10 +18,13 @@ _BIASED_PARALLEL = Norms(num=1, bias=True, parallel=True)
 
 
 def assuming(**absent: object) -> Callable[[Config], Config]:
+    """Returns a function that gives a config these values for keys that it does not write."""
     return lambda cfg: cfg.assuming(**absent)
 
 
 def gpt_neo_windows(cfg: Config) -> Callable[[int], str]:
+    """Returns a function from the index of a layer to its kind, by the words global and local in
+    attention_layers."""
     kinds = cfg.words("attention_layers", num_layers(cfg))
     if not kinds:
         raise cfg.missing("attention_layers")
@@ -31,6 +34,8 @@ def gpt_neo_windows(cfg: Config) -> Callable[[int], str]:
 
 
 def full_every_fourth_from_last(cfg: Config) -> Callable[[int], str]:
+    """Returns a function from the index of a layer to its kind. Counted from the last, every
+    fourth sees the whole sequence, the others a window."""
     last = num_layers(cfg) - 1
     return lambda index: SLIDING if (last - index) % 4 else FULL
 
@@ -48,12 +53,13 @@ def hyperclovax_norms(cfg: Config) -> Norms:
 
 
 def gpt_bigcode(cfg: Config) -> Config:
-    """GPT-2 with one key-value head, unless `multi_query` is false."""
+    """Returns the config with one key-value head, unless `multi_query` is false."""
     return cfg.with_value("num_key_value_heads", 1) if cfg.flag("multi_query") else cfg
 
 
 def internlm3(cfg: Config) -> Config:
-    """Files from before transformers 5 write qkv_bias and bias."""
+    """Returns the config with its biases under their present names. Files from before
+    transformers 5 write qkv_bias and bias."""
     return cfg.respell(
         {
             common: other
@@ -64,6 +70,7 @@ def internlm3(cfg: Config) -> Config:
 
 
 def opt(cfg: Config) -> Config:
+    """Returns the config. Raises Unsupported where embeddings are narrower than the hidden size."""
     hidden = cfg.size("hidden_size")
     if cfg.size("word_embed_proj_dim", hidden) != hidden:
         raise Unsupported(
@@ -75,14 +82,15 @@ def opt(cfg: Config) -> Config:
 
 
 def falcon(cfg: Config) -> Config:
-    """Falcon 7B has one key-value head."""
+    """Returns the config with one key-value head where it has multi-query attention, as Falcon
+    7B does."""
     one_head = cfg.flag("multi_query") and not cfg.flag("new_decoder_architecture")
     return cfg.with_value("num_kv_heads", 1) if one_head else cfg
 
 
 def falcon_norms(cfg: Config) -> Norms:
-    """Falcon 7B has one norm a layer, the new decoder of 40B and 180B two, and the RW variants two
-    in sequence."""
+    """Returns the norms of Falcon's layers: one in 7B, two in the new decoder of 40B and 180B,
+    and two with attention and MLP in sequence in the RW variants."""
     parallel = cfg.flag("parallel_attn")
     num = 2
     if parallel:
@@ -92,6 +100,8 @@ def falcon_norms(cfg: Config) -> Norms:
 
 
 def mpt(cfg: Config) -> Config:
+    """Returns the config with the key-value heads and the MLP width that it gives in other
+    words. Raises Unsupported for learned positions and for norms of queries and keys."""
     inner = cfg.inner("attn_config")
     inner.refuse("alibi", "the learned positions of MPT without ALiBi", value=False)
     inner.refuse("qk_ln", "norms over all queries and keys")

@@ -25,13 +25,14 @@ def rope_theta(config: Mapping[str, object]) -> float | None:
 
 
 def rotary_share(config: Mapping[str, object]) -> float | None:
-    """Returns the share of a head that has rotary positions, where a config has one for all
-    layers."""
+    """Returns the share of a head's elements that have rotary positions; None where the config
+    has no single share for all layers."""
     return _rotary_number(config, "partial_rotary_factor")
 
 
 def rope_scaling(config: Mapping[str, object]) -> RopeScaling | None:
-    """Returns the stretching of rotary positions, where a config says it for all layers."""
+    """Returns the scaling of rotary positions to a longer context; None where the config has
+    none for all layers."""
     values = text_tower(config).values
     for key in ("rope_parameters", "rope_scaling"):
         scaling = values.get(key)
@@ -46,13 +47,15 @@ def norm_epsilon(config: Mapping[str, object]) -> float | None:
 
 
 def context_length(config: Mapping[str, object]) -> int | None:
-    """Returns the longest sequence that a model is made for, where a config says it."""
+    """Returns the longest sequence, in tokens, for which the model is made; None where the
+    config does not say."""
     length = _first_number(config, _CONTEXT_LENGTHS)
     return None if length is None or not length.is_integer() else int(length)
 
 
 def _first_number(config: Mapping[str, object], keys: Sequence[str]) -> float | None:
-    """Returns the value of the first of some keys that a config has as a number."""
+    """Returns the value of the first of these keys that has a number in the config; None where
+    none has."""
     values = text_tower(config).values
     numbers = (values.get(key) for key in keys)
     is_number = (number for number in numbers if isinstance(number, (int, float)))
@@ -61,8 +64,8 @@ def _first_number(config: Mapping[str, object], keys: Sequence[str]) -> float | 
 
 
 def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
-    """Returns a number that since transformers 5 is in `rope_parameters`, and was beside it
-    before."""
+    """Returns a number of the rotary positions, which is in `rope_parameters` since transformers
+    5, and was beside it before; None where it is in neither."""
     values = text_tower(config).values
     parameters = values.get("rope_parameters")
     inner = parameters if isinstance(parameters, Mapping) else {}
@@ -72,7 +75,8 @@ def _rotary_number(config: Mapping[str, object], key: str) -> float | None:
 
 
 def activation(config: Mapping[str, object]) -> str | None:
-    """Returns the activation function of networks, by the name that transformers has for it."""
+    """Returns the activation function of the networks, by transformers' name for it, such as
+    "silu"; None where the config does not say."""
     values = text_tower(config).values
     keys = ("mlp_hidden_act", "hidden_activation", "hidden_act", "activation_function")
     name = next((values[key] for key in keys if values.get(key) is not None), None)

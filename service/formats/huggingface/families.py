@@ -39,14 +39,15 @@ _ROWS: Mapping[str, Mapping[str, Any]] = data("families")["families"]
 
 
 def _row(model_type: str) -> dict[str, Any]:
-    """Returns a row with the fields that it takes from the row of another family."""
+    """Returns the row of a family, completed from the family that its field `like` names."""
     row = dict(_ROWS[model_type])
     like = row.pop("like", None)
     return row if like is None else {**_row(like), **row}
 
 
 def _value(field: str, entry: Any) -> Any:
-    """Returns the value of a field of a family, by its entry in the row."""
+    """Returns the value that a field of `Family` gets for an entry of a row: a function, norms,
+    or refused switches."""
     if field in _PARTS:
         return _part(entry)
     if field == "mixers" and isinstance(entry, dict):
@@ -61,8 +62,8 @@ def _value(field: str, entry: Any) -> Any:
 
 
 def _part(entry: Any) -> Any:
-    """Returns the function of a name, or what it returns for arguments: `heads(qk_norm=True)` of
-    ["heads", {"qk_norm": true}]. Other entries stand for themselves."""
+    """Returns the function of this name, or the result of calling it with arguments:
+    heads(qk_norm=True) of ["heads", {"qk_norm": true}]. Other entries are returned as they are."""
     if isinstance(entry, str):
         return _FUNCTIONS.get(entry, entry)
     if not isinstance(entry, list):
@@ -75,6 +76,7 @@ def _part(entry: Any) -> Any:
 
 
 def _family(model_type: str) -> Family:
+    """Returns the family of the row with this model_type."""
     fields = {field: _value(field, entry) for field, entry in _row(model_type).items()}
     return Hybrid(**fields) if "mixers" in fields else Family(**fields)
 

@@ -85,7 +85,8 @@ class Family:
     """Keys for which configs of other families are refused, and which this family has."""
 
     def read(self, cfg: Config) -> Architecture:
-        """Returns the architecture of a config. Raises Invalid or Unsupported."""
+        """Returns the architecture of a config. Raises Invalid for impossible values, and
+        Unsupported for what the cost model does not cover."""
         cfg = self.prepare(cfg.respell(self.keys))
         for refusal in self.refused:
             cfg.refuse(refusal.key, refusal.missing, refusal.value)
@@ -106,6 +107,7 @@ class Family:
         )
 
     def layers(self, cfg: Config, norms: Norms) -> list[Layer]:
+        """Returns the layers of the model; those without attention and network are left out."""
         return [
             Layer(
                 attention=attention,
@@ -121,7 +123,7 @@ class Family:
         ]
 
     def _blocks(self, cfg: Config) -> Iterable[tuple[Attention | None, Mlp | Moe | None]]:
-        """Attention and feed-forward network of each layer."""
+        """Returns the attention and the feed-forward network of each layer."""
         if self.listed is not None:
             return self.listed(cfg)
         attentions = attention_layers(cfg, self.attention, self.kinds)
@@ -130,6 +132,8 @@ class Family:
     def _num_norms(
         self, norms: Norms, attention: Attention | None, feed_forward: Mlp | Moe | None
     ) -> int:
+        """Returns the number of norms of a layer; a layer with only one of attention and network
+        has one."""
         own = norms.num if attention and feed_forward else 1
         return own + (self.experts_normed and isinstance(feed_forward, Moe))
 
@@ -151,6 +155,9 @@ class Hybrid(Family):
     """A layer has a mixer or a network, and `mixers` has both."""
 
     def layers(self, cfg: Config, norms: Norms) -> list[Layer]:
+        """Returns the layers of the model, each read by the mixer of its kind. With `one_block`
+        a layer is a mixer or a network alone; otherwise each mixer gets the network of its
+        index."""
         kind_of = self.kinds(cfg)
         kinds = [kind_of(index) for index in range(num_layers(cfg))]
         of_kind = {kind: self._layer(cfg, kind) for kind in dict.fromkeys(kinds)}
@@ -161,6 +168,8 @@ class Hybrid(Family):
         return [replace(layer, feed_forward=network) for layer, network in pairs]
 
     def _layer(self, cfg: Config, kind: str) -> Layer:
+        """Returns a layer of this kind. Raises Unsupported for a kind that the family does not
+        describe."""
         if kind not in self.mixers:
             raise undescribed_kind(cfg, kind, self.mixers)
         return self.mixers[kind](cfg)

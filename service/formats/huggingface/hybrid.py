@@ -33,18 +33,21 @@ _SPARSELY_POOLED, _HEAVILY_POOLED = "compressed_sparse_attention", "heavily_comp
 
 
 def _untied(cfg: Config) -> Config:
-    """The model code of some families has a head of its own, whatever the config says."""
+    """Returns the config with a head of its own, which some families' code makes whatever the
+    config says."""
     return cfg.with_value("tie_word_embeddings", False)
 
 
 def olmo_kinds(cfg: Config) -> Callable[[int], str]:
-    """Every fourth layer has attention, or the last of fewer."""
+    """Returns a function from the index of a layer to its kind. Every fourth has attention; of
+    fewer than four, the last."""
     return attention_every(min(4, num_layers(cfg)))(cfg)
 
 
 def minimax_kinds(cfg: Config) -> Callable[[int], str]:
-    """`attn_type_list` has 1 for attention, in files beside the code of MiniMax; otherwise every
-    second layer has it, from the first on."""
+    """Returns a function from the index of a layer to its kind. `attn_type_list` has 1 for
+    attention, in files beside MiniMax's own code; without it every second layer has attention,
+    from the first on."""
     attention = cfg.switches("attn_type_list", num_layers(cfg))
     if attention:
         return lambda index: FULL if attention[index] else LINEAR
@@ -52,6 +55,8 @@ def minimax_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def bamba_kinds(cfg: Config) -> Callable[[int], str]:
+    """Returns a function from the index of a layer to its kind: attention in
+    `attn_layer_indices`, else a recurrence."""
     attention = cfg.indices("attn_layer_indices", num_layers(cfg))
     return lambda index: FULL if index in attention else LINEAR
 
@@ -61,6 +66,7 @@ def minimax_heads(cfg: Config, kind: str) -> Attention:
 
 
 def minimax(cfg: Config) -> Config:
+    """Returns the config. Raises Unsupported for shared experts."""
     if width := cfg.count("shared_intermediate_size", 0):
         key = cfg.where("shared_intermediate_size")
         raise Unsupported(key, width, "shared experts of this family")
@@ -68,6 +74,8 @@ def minimax(cfg: Config) -> Config:
 
 
 def falcon_h1(cfg: Config) -> Config:
+    """Returns the config. Raises Unsupported where only one of Mamba's two projections has a
+    bias."""
     if cfg.flag("projectors_bias") != cfg.flag("mamba_proj_bias"):
         missing = "biases of one of Mamba's two projections"
         raise Unsupported(cfg.where("projectors_bias"), cfg.get("projectors_bias"), missing)
@@ -79,6 +87,7 @@ def falcon_h1_width(cfg: Config) -> int:
 
 
 def granite_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts: all have them, or none."""
     has_experts = cfg.count("num_local_experts") > 0
     return lambda index: has_experts
 
@@ -88,7 +97,8 @@ def has_rotary_positions(cfg: Config) -> bool:
 
 
 def leaves_them_to_recurrences(cfg: Config) -> bool:
-    """Attention of these families has no positions."""
+    """Returns False: attention of these families has no positions, and recurrences order the
+    tokens."""
     return False
 
 
@@ -96,9 +106,9 @@ _LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 
 
 def nemotron_h(cfg: Config) -> Config:
-    """The kinds of layers are a list or letters, and newer files say in no other way how many there
-    are. The model code does not read `mamba_proj_bias`. A module of multi-token prediction, which
-    has attention too, counts as a layer like the last."""
+    """Returns the config with the kinds of its layers as a list, and with their number, which
+    newer files give by that list alone. The model's code ignores `mamba_proj_bias`. A module of
+    multi-token prediction, which has attention too, counts as a layer like the last."""
     key = "layer_types" if cfg.get("layer_types") is not None else "hybrid_override_pattern"
     kinds = cfg.get(key)
     if isinstance(kinds, (str, list)) and not cfg.is_written("num_hidden_layers"):
@@ -109,7 +119,8 @@ def nemotron_h(cfg: Config) -> Config:
 
 
 def _spelled_out(cfg: Config, key: str) -> list[str]:
-    """Returns the kinds of layers that a string has letters for."""
+    """Returns the kinds of layers that stand as letters under the key, one letter for each
+    layer. Raises Invalid for other letters or another length."""
     pattern = cfg.word(key)
     if len(pattern) != num_layers(cfg) or not set(pattern) <= set(_LETTERS):
         rule = f"must have one of {' '.join(_LETTERS)} for each of the {num_layers(cfg)} layers"
@@ -118,6 +129,8 @@ def _spelled_out(cfg: Config, key: str) -> list[str]:
 
 
 def nemotron_h_experts(cfg: Config) -> Moe:
+    """Returns the experts of a layer, ungated and with an optional latent. Raises Unsupported
+    for biases of shared experts alone."""
     cfg.refuse("mlp_bias", "biases of shared experts alone")
     part = experts(
         count="n_routed_experts",
@@ -128,8 +141,8 @@ def nemotron_h_experts(cfg: Config) -> Moe:
 
 
 def kimi(cfg: Config) -> Config:
-    """Files from before transformers 5 have an object for the layers with delta attention. What
-    Kimi-K3 adds is off in Kimi Linear."""
+    """Returns the config with the sizes of delta attention as keys of its own; files from before
+    transformers 5 have them in an object. What Kimi-K3 adds is off in Kimi Linear by default."""
     cfg = _untied(cfg).assuming(
         attn_res_block_size=None,
         first_k_dense_replace=1,
@@ -148,8 +161,9 @@ def kimi(cfg: Config) -> Config:
 
 
 def kimi_kinds(cfg: Config) -> Callable[[int], str]:
-    """Layers with attention and with delta attention are listed, and counted from 1; otherwise
-    every fourth has attention, from the fifth on."""
+    """Returns a function from the index of a layer to its kind. Files list the layers with
+    attention and with delta attention, counted from 1. Without lists every fourth has attention,
+    from the fifth on."""
     if cfg.get("linear_attn_config") is None:
         return lambda index: LINEAR if index % 4 or not index else FULL
     count = num_layers(cfg)
@@ -163,6 +177,7 @@ def kimi_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def kimi_heads(cfg: Config, kind: str) -> Attention:
+    """Returns latent attention, with an output gate where the config switches it on."""
     attention = latent(cfg, kind)
     return (
         replace(attention, output_gate="element") if cfg.flag("mla_use_output_gate") else attention
@@ -170,6 +185,9 @@ def kimi_heads(cfg: Config, kind: str) -> Attention:
 
 
 def kimi_layer(part: LayerPart) -> LayerPart:
+    """Returns a reader of layers like `part`, with attention residuals where the config has
+    them."""
+
     def read(cfg: Config) -> Layer:
         has_residuals = cfg.size_or_none("attn_res_block_size") is not None
         return replace(part(cfg), attention_residuals=has_residuals)
@@ -178,6 +196,7 @@ def kimi_layer(part: LayerPart) -> LayerPart:
 
 
 def kimi_experts(cfg: Config) -> Moe:
+    """Returns the experts of a layer, which may read a latent of the token, with a norm."""
     part = experts(shared="n_shared_experts", selection_bias=True)
     return replace(
         part(cfg),
@@ -187,7 +206,7 @@ def kimi_experts(cfg: Config) -> Moe:
 
 
 def bailing(cfg: Config) -> Config:
-    """Delta attention has the heads of attention."""
+    """Returns the config with the sizes of delta attention, whose heads are those of attention."""
     cfg = cfg.with_value("linear_head_dim", cfg.size("head_dim"))
     cfg = cfg.with_value("linear_num_heads", cfg.size("num_attention_heads"))
     cfg = cfg.with_value("linear_conv_kernel_dim", cfg.size("short_conv_kernel_size"))
@@ -199,8 +218,9 @@ def bailing_heads(cfg: Config, kind: str) -> Attention:
 
 
 def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
-    """`indexer_types` says which layers read the keys that a layer before them chose, or letters
-    do (F and S), or a period that begins with a layer of some offset (GLM-5.1)."""
+    """Returns a function from the index of a layer to its kind: with an indexer of its own, or
+    with the keys that an earlier layer chose. The config has these as a list, as letters F and
+    S, or as a period and an offset (GLM-5.1)."""
     stated = cfg.words("indexer_types", num_layers(cfg)) or _letters_of_indexers(cfg)
     if stated:
         if stated[0] != "full" or not set(stated) <= {"full", _SHARED_INDEX}:
@@ -213,6 +233,8 @@ def _glm_index_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def _letters_of_indexers(cfg: Config) -> list[str]:
+    """Returns for each layer whether its indexer is "full" or shared, from the letters F and S;
+    none where the config has no such pattern."""
     pattern = cfg.get("index_topk_pattern")
     if not isinstance(pattern, str):
         return cfg.words("index_topk_pattern", num_layers(cfg))
@@ -223,7 +245,8 @@ def _letters_of_indexers(cfg: Config) -> list[str]:
 
 
 def glm_kinds(cfg: Config) -> Callable[[int], str]:
-    """All layers attend to chosen keys; `layer_types`, if it is there, says that too."""
+    """Returns a function from the index of a layer to its kind. All layers attend to keys that
+    an indexer chooses, which `layer_types` may repeat."""
     stated = stated_or(all_of(INDEXED))(cfg)
     kind_of = _glm_index_kinds(cfg)
     return lambda index: kind_of(index) if stated(index) == INDEXED else stated(index)
@@ -233,8 +256,9 @@ _POOLING_OF_RATIO = {0: SLIDING, 4: _SPARSELY_POOLED, 128: _HEAVILY_POOLED}
 
 
 def deepseek_v4(cfg: Config) -> Config:
-    """Lists may go on with the layers of multi-token prediction. Older files have the rate of each
-    layer, of which 0 is none. Experts that a hash of the token chooses cost what others do."""
+    """Returns the config with lists cut to the model's layers, since they may go on with those
+    of multi-token prediction, and with the rates at which keys are pooled. Experts that a hash
+    of the token chooses count as routed ones, which cost as much."""
     count = num_layers(cfg)
     for key in ("layer_types", "compress_ratios"):
         value = cfg.get(key)
@@ -252,7 +276,8 @@ def deepseek_v4(cfg: Config) -> Config:
 
 
 def deepseek_v4_kinds(cfg: Config) -> Callable[[int], str]:
-    """Otherwise keys are pooled heavily in the first two layers and then in every second one."""
+    """Returns a function from the index of a layer to how it pools keys, by the rates in
+    `compress_ratios`. Without these the first two layers and then every second one pool heavily."""
     ratios = cfg.get("compress_ratios")
     if ratios is None:
         return lambda index: _SPARSELY_POOLED if index > 1 and index % 2 else _HEAVILY_POOLED
@@ -275,7 +300,8 @@ _INDEX_OF_MINIMAX = {
 
 
 def minimax_m3(cfg: Config) -> Config:
-    """Files from before transformers 5 have an object for the indexer."""
+    """Returns the config with the indexer's sizes as keys of its own; files from before
+    transformers 5 have them in an object. Raises Unsupported for an indexer with values."""
     if cfg.get("sparse_attention_config") is None:
         return cfg
     inner = cfg.inner("sparse_attention_config")
@@ -296,6 +322,8 @@ def minimax_m3(cfg: Config) -> Config:
 
 
 def minimax_m3_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts, by the list `moe_layer_freq`, or
+    else all."""
     switches = cfg.switches("moe_layer_freq", num_layers(cfg))
     return switches.__getitem__ if switches else all_sparse(cfg)
 
@@ -304,5 +332,6 @@ _LARA_MINI_KINDS = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
 
 
 def lara_mini_kinds(cfg: Config) -> Callable[[int], str]:
-    """Five kinds that repeat, as in the released model."""
+    """Returns a function from the index of a layer to its kind, by a cycle of five as in the
+    released model."""
     return lambda index: _LARA_MINI_KINDS[index % len(_LARA_MINI_KINDS)]

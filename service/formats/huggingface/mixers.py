@@ -27,11 +27,12 @@ RecurrencePart: TypeAlias = Callable[[Config], Recurrence]
 
 
 def attends(part: AttentionPart, *, norms_behind: bool = False) -> LayerPart:
+    """Returns a reader of layers whose attention sees the whole sequence."""
     return lambda cfg: Layer(attention=part(cfg, FULL), post_norms=norms_behind)
 
 
 def attends_within(part: AttentionPart) -> LayerPart:
-    """Attention to a sliding window."""
+    """Returns a reader of layers whose attention sees a sliding window."""
 
     def read(cfg: Config) -> Layer:
         return Layer(
@@ -42,21 +43,24 @@ def attends_within(part: AttentionPart) -> LayerPart:
 
 
 def recurs(part: RecurrencePart) -> LayerPart:
+    """Returns a reader of layers with a recurrence."""
     return lambda cfg: Layer(recurrence=part(cfg))
 
 
 def feeds_forward(part: MlpPart | MoePart) -> LayerPart:
-    """Nothing but a network."""
+    """Returns a reader of layers that are a feed-forward network alone."""
     return lambda cfg: Layer(feed_forward=part(cfg))
 
 
 def side_by_side(attention: AttentionPart, recurrence: RecurrencePart) -> LayerPart:
+    """Returns a reader of layers with attention and a recurrence that read the same input."""
     return lambda cfg: Layer(attention=attention(cfg, FULL), recurrence=recurrence(cfg))
 
 
 def delta_net(cfg: Config) -> DeltaNet:
-    """Returns the gated delta net of Qwen3-Next. Null heads are those of attention, null sizes of a
-    key three quarters of a head's, and null sizes of a value twice those of a key (OLMo Hybrid)."""
+    """Returns the gated delta net of Qwen3-Next. Missing numbers of heads are those of
+    attention, a missing key size is three quarters of an attention head's, and a missing value
+    size is twice the key's (OLMo Hybrid)."""
     num_heads = cfg.size_or_none("linear_num_value_heads") or cfg.size("num_attention_heads")
     key_heads = cfg.size_or_none("linear_num_key_heads") or cfg.size("num_attention_heads")
     key_dim = cfg.size_or_none("linear_key_head_dim") or 3 * cfg.size("hidden_size") // (
@@ -72,8 +76,8 @@ def delta_net(cfg: Config) -> DeltaNet:
 
 
 def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> RecurrencePart:
-    """Heads of as many elements of keys as of values; a decay or gate without full rank is
-    projected through as many."""
+    """Returns a reader of Kimi's delta attention, whose keys and values have equal sizes. A
+    decay or an output gate that is not of full rank has the rank of a head."""
 
     def read(cfg: Config) -> DeltaNet:
         head_dim = cfg.size("linear_head_dim")
@@ -93,7 +97,8 @@ def kimi_delta_attention(*, full_rank_decay: bool, full_rank_gate: Switch) -> Re
 
 
 def lightning_attention(part: AttentionPart) -> RecurrencePart:
-    """Returns a recurrence with as many heads as the attention, each with keys of its own."""
+    """Returns a reader of recurrences with the heads of the attention `part`, each with keys of
+    its own."""
 
     def read(cfg: Config) -> LightningAttention:
         like = part(cfg, FULL)
@@ -108,15 +113,15 @@ def lightning_attention(part: AttentionPart) -> RecurrencePart:
 
 
 def short_convolution(cfg: Config) -> ShortConvolution:
-    """Returns the convolution of LFM2, which has a channel for each element of the stream."""
+    """Returns the convolution of LFM2, with one channel for each element of the hidden state."""
     return ShortConvolution.of(
         cfg.size("hidden_size"), cfg.size("conv_L_cache"), bias=cfg.flag("conv_bias")
     )
 
 
 def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None) -> RecurrencePart:
-    """Mamba-2. Its heads say how wide it is, or else `width` does, and they have a share of that
-    each."""
+    """Returns a reader of Mamba-2. `width` returns the elements of all heads together; without
+    it the config has the elements of one head."""
 
     def read(cfg: Config) -> Mamba2:
         num_heads = cfg.size("mamba_n_heads")
@@ -137,12 +142,13 @@ def mamba2(*, norm: Switch = True, width: Callable[[Config], int] | None = None)
 
 
 def expanded(cfg: Config) -> int:
-    """Returns the elements of all heads of Mamba-2 where the hidden size says how many."""
+    """Returns the elements of all heads of Mamba-2, a multiple of the hidden size."""
     return cfg.size("mamba_expand", most=64) * cfg.size("hidden_size")
 
 
 def _share(cfg: Config, elements: int, num_heads: int) -> int:
-    """Returns the elements of one head. Raises Invalid where `mamba_d_head` says another number."""
+    """Returns the elements of one head. Raises Invalid where heads do not divide `elements`, or
+    where `mamba_d_head` is another number."""
     if elements % num_heads:
         raise cfg.invalid("mamba_n_heads", f"must divide the {elements} elements of all heads")
     head_dim = cfg.get("mamba_d_head")
@@ -152,14 +158,15 @@ def _share(cfg: Config, elements: int, num_heads: int) -> int:
 
 
 def _dividing(cfg: Config, key: str, parts: int, num_heads: int) -> int:
+    """Returns `parts`. Raises Invalid, at the key, where it does not divide the heads."""
     if num_heads % parts:
         raise cfg.invalid(key, f"must divide {num_heads} heads")
     return parts
 
 
 def chosen_keys(*, shared: bool = False) -> LayerPart:
-    """Latent attention to the keys that an indexer chooses (DeepSeek-V3.2), which may be that of a
-    layer before (`shared`)."""
+    """Returns a reader of layers with latent attention to keys that an indexer chooses
+    (DeepSeek-V3.2). With `shared` an earlier layer's indexer chooses them."""
 
     def read(cfg: Config) -> Layer:
         dim = cfg.size("index_head_dim")
@@ -180,8 +187,8 @@ def chosen_keys(*, shared: bool = False) -> LayerPart:
 
 
 def chosen_blocks(part: AttentionPart) -> LayerPart:
-    """Attention to blocks of keys that an indexer with norms of its queries and keys chooses
-    (MiniMax-M3)."""
+    """Returns a reader of layers with attention to blocks of keys that an indexer chooses
+    (MiniMax-M3). The indexer has norms of its queries and keys."""
 
     def read(cfg: Config) -> Layer:
         dim = cfg.size("index_head_dim")
@@ -198,8 +205,9 @@ def chosen_blocks(part: AttentionPart) -> LayerPart:
 
 
 def pooled_keys(rate: str | None = None, *, indexed: bool = False) -> LayerPart:
-    """Attention of DeepSeek-V4 (§2.3): to a window and, with `rate`, to keys that are pooled at the
-    rate of this key; those of layers with an indexer overlap."""
+    """Returns a reader of layers with the attention of DeepSeek-V4 (§2.3): to a window and,
+    where `rate` is given, to keys pooled at the rate under that key. With `indexed` an indexer
+    chooses among pooled keys, and pools overlap."""
 
     def read(cfg: Config) -> Layer:
         num_heads = cfg.size("num_attention_heads")

@@ -25,8 +25,8 @@ from service.formats.huggingface.patterns import (
 
 
 def dbrx(cfg: Config) -> Config:
-    """Attention and experts have objects of their own. The tie_word_embeddings in those mean
-    nothing."""
+    """Returns the config with its key-value heads, which are in the object of attention. That
+    object's tie_word_embeddings means nothing."""
     kv_heads = cfg.inner("attn_config").size("kv_n_heads")
     return cfg.with_value("num_key_value_heads", kv_heads)
 
@@ -37,13 +37,14 @@ def dbrx_experts(cfg: Config) -> Moe:
 
 
 def latent_or_heads(cfg: Config, kind: str) -> Attention:
-    """DeepSeek-VL2's small towers have no latent attention."""
+    """Returns latent attention, or plain attention heads as in DeepSeek-VL2's small towers."""
     part = latent if cfg.flag("use_mla", True) else heads(bias="attention_bias")
     return part(cfg, kind)
 
 
 def llama4_kinds(cfg: Config) -> Callable[[int], str]:
-    """The layers with rotary embedding are the ones with chunked attention."""
+    """Returns a function from the index of a layer to its kind: layers with rotary positions
+    have chunked attention, the others see the whole sequence."""
     if cfg.size_or_none("attention_chunk_size") is None:
         return lambda _: FULL
     period = cfg.size("no_rope_layer_interval", 4)
@@ -52,6 +53,8 @@ def llama4_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def llama4_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts: those that `moe_layers` lists,
+    or else every interleave_moe_layer_step-th."""
     if cfg.get("moe_layers") is not None:
         chosen = cfg.indices("moe_layers", num_layers(cfg))
         return lambda index: index in chosen
@@ -60,8 +63,8 @@ def llama4_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def ernie_sparse(cfg: Config) -> Callable[[int], bool]:
-    """From layer moe_layer_start_index to layer moe_layer_end_index (-1: the last) every
-    moe_layer_interval-th is sparse."""
+    """Returns a test whether the layer of an index has experts: every moe_layer_interval-th from
+    moe_layer_start_index to moe_layer_end_index, of which -1 is the last layer."""
     last = num_layers(cfg) - 1
     end = last
     if cfg.get("moe_layer_end_index") not in (None, -1):
@@ -72,8 +75,9 @@ def ernie_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def minimax_m2(cfg: Config) -> Config:
-    """The published file switches on modules of multi-token prediction, of which neither
-    transformers nor the published weights have any: they are left out."""
+    """Returns the config. Raises Unsupported for linear attention, other norms and shared
+    experts. The published file switches multi-token prediction on, but neither transformers nor
+    the published weights have its modules, so they are left out."""
     if not all(cfg.switches("attn_type_list", num_layers(cfg))):
         raise Unsupported(cfg.where("attn_type_list"), 0, "linear (lightning) attention layers")
     if cfg.word("qk_norm_type", "per_layer") != "per_layer":
@@ -86,7 +90,8 @@ def minimax_m2(cfg: Config) -> Config:
 
 
 def same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
-    """Reads a list with one number for each layer as that number, where they are all the same."""
+    """Returns a function that replaces lists of one number for each layer by that number. It
+    raises Unsupported where layers differ."""
 
     def prepare(cfg: Config) -> Config:
         for key in keys:
@@ -102,19 +107,22 @@ def same_in_all_layers(*keys: str) -> Callable[[Config], Config]:
 
 
 def flint_kinds(cfg: Config) -> Callable[[int], str]:
-    """The first two layers, every fourth and the last see the whole sequence."""
+    """Returns a function from the index of a layer to its kind. The first two layers, every
+    fourth and the last see the whole sequence, the others a window."""
     last = num_layers(cfg) - 1
     return lambda index: FULL if index < 2 or index % 4 == 1 or index == last else SLIDING
 
 
 def flint_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Layers but the first two, unless `mlp_only_layers` says which."""
+    """Returns a test whether the layer of an index has experts: all but those in
+    `mlp_only_layers`, which are the first two by default."""
     return qwen_sparse(cfg.assuming(mlp_only_layers=[0, 1]))
 
 
 def cohere2_kinds(cfg: Config) -> Callable[[int], str]:
-    """The first `first_k_dense_replace` layers have a period of their own, and the count of the
-    others begins behind them."""
+    """Returns a function from the index of a layer to its kind. The first
+    `first_k_dense_replace` layers have a period of full attention of their own; the others are
+    counted from behind them."""
     dense = cfg.count("first_k_dense_replace", 0)
     of_dense = full_every(1, "prefix_dense_sliding_window_pattern")(cfg)
     of_others = full_every(4, "sliding_window_pattern")(cfg)
@@ -127,19 +135,22 @@ def cohere2_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def longcat_flash(cfg: Config) -> Config:
-    """A layer has attention and a dense MLP twice, and experts beside all but its first attention.
-    It is read as two layers: the experts stand beside the first MLP, like beside a shared expert.
-    """
+    """Returns the config with twice the layers. A layer of this model has attention and a dense
+    MLP twice, and experts beside all but the first attention. It is read as two layers, with the
+    experts beside the first MLP as beside a shared expert."""
     return cfg.with_value("num_hidden_layers", 2 * cfg.size("num_layers", most=MAX_LAYERS // 2))
 
 
 def longcat_flash_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts. Each original layer is read as
+    two, and the first of these has its experts."""
     return lambda index: index % 2 == 0
 
 
 def longcat_flash_experts(cfg: Config) -> Moe:
-    """A token goes to as many experts that compute as it would where all are chosen equally often,
-    to which the model is balanced (arXiv 2509.01322 §2.1)."""
+    """Returns the experts of a layer. Some compute nothing, and a token counts as going to the
+    share of its experts that do if all are chosen equally often, to which the model is balanced
+    (arXiv 2509.01322 §2.1)."""
     zero_experts = cfg.count("zero_expert_num")
     part = experts(
         count="n_routed_experts",

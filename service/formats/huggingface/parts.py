@@ -32,8 +32,9 @@ def heads(
     output_gate: Switch = False,
     gate_per_head: bool = False,
 ) -> AttentionPart:
-    """Multi-head or grouped-query attention. `bias` is that of queries, keys and values, and of the
-    output too unless `output_bias` says otherwise."""
+    """Returns a reader of multi-head or grouped-query attention. `bias` is that of queries, keys
+    and values, and of the output too unless `output_bias` is given. A text as a switch is the
+    key that has it."""
 
     gate: Literal["element", "head"] = "head" if gate_per_head else "element"
 
@@ -57,8 +58,9 @@ def heads(
 
 
 def head_counts(cfg: Config) -> tuple[int, int, int]:
-    """Returns the numbers of heads and of key-value heads, and the elements of a head. Null
-    key-value heads are as many as heads; heads of null elements divide the hidden size."""
+    """Returns the number of heads, the number of key-value heads, and the elements of a head.
+    Without key-value heads there are as many as heads; without elements the heads divide the
+    hidden size."""
     num_heads = cfg.size("num_attention_heads")
     kv_heads = cfg.size_or_none("num_key_value_heads") or num_heads
     if num_heads % kv_heads:
@@ -68,6 +70,8 @@ def head_counts(cfg: Config) -> tuple[int, int, int]:
 
 
 def hidden_per_head(cfg: Config, key: str) -> int:
+    """Returns the hidden size divided by the heads. Raises Invalid, for the missing `key`, where
+    that is not whole."""
     num_heads = cfg.size("num_attention_heads")
     hidden = cfg.size("hidden_size")
     if hidden % num_heads:
@@ -78,8 +82,8 @@ def hidden_per_head(cfg: Config, key: str) -> int:
 
 
 def latent(cfg: Config, kind: str) -> Attention:
-    """Multi-head latent attention. A config has `head_dim` and `num_key_value_heads` too, which
-    mean nothing here."""
+    """Returns multi-head latent attention. The config's `head_dim` and `num_key_value_heads` do
+    not apply to it. Raises Unsupported for biases."""
     cfg.refuse("attention_bias", "biases of the down-projections of latent attention")
     rope = cfg.size("qk_rope_head_dim")
     num_heads = cfg.size("num_attention_heads")
@@ -95,17 +99,20 @@ def latent(cfg: Config, kind: str) -> Attention:
 
 
 def is_on(cfg: Config, switch: Switch) -> bool:
+    """Returns the switch, or the truth value of the key that it names."""
     return cfg.flag(switch) if isinstance(switch, str) else switch
 
 
 def gated(*, bias: Switch = False, width: str = "intermediate_size") -> MlpPart:
+    """Returns a reader of gated MLPs, whose width is under the key `width`."""
     return lambda cfg: Mlp(intermediate_size=cfg.size(width), bias=is_on(cfg, bias))
 
 
 def plain(
     *, bias: Switch = False, times_hidden: int | None = None, learned_activation: bool = False
 ) -> MlpPart:
-    """Returns an MLP of two matrices. A null width is `times_hidden` times the hidden size."""
+    """Returns a reader of MLPs with two matrices. Without a width they have `times_hidden` times
+    the hidden size."""
 
     def read(cfg: Config) -> Mlp:
         default = times_hidden and times_hidden * cfg.size("hidden_size")
@@ -132,10 +139,11 @@ def experts(
     selection_bias_is_parameter: bool = False,
     bias: bool = False,
 ) -> MoePart:
-    """Routed experts by the keys of the family.
+    """Returns a reader of routed experts, by the keys that the family has for them.
 
-    The shared expert is `shared` times as wide as one of them, a number or the key that has it, or
-    `shared_width` is the key of its width. `bias` is that of the router and of every expert.
+    The shared expert has the width under the key `shared_width`, or is `shared` times as wide as
+    a routed one, which is a number or the key that has it. `bias` is that of the router and of
+    every expert.
     """
 
     def read(cfg: Config) -> Moe:
@@ -169,8 +177,8 @@ def experts(
 
 
 def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
-    """Returns the number of groups of experts, and the number of groups that a token's experts are
-    of."""
+    """Returns the number of groups of experts, and the number of groups among which a token's
+    experts are chosen; (1, 1) without groups. Raises Invalid for impossible numbers."""
     if cfg.null("n_group") or cfg.null("topk_group"):
         return 1, 1
     groups = cfg.size("n_group", 1)

@@ -44,8 +44,8 @@ def all_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def full_every(period: int, key: str | None = None) -> Kinds:
-    """Every `period`-th layer sees the whole sequence, and the others a window. The period may be
-    in the config, under `key`."""
+    """Returns a reader of the kinds of layers: every `period`-th sees the whole sequence, the
+    others a window. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
         every = cfg.size(key, period, most=MAX_LAYERS) if key else period
@@ -55,13 +55,15 @@ def full_every(period: int, key: str | None = None) -> Kinds:
 
 
 def full_every_from_first(period: int) -> Kinds:
-    """The first layer and every `period`-th after it see the whole sequence, others a window."""
+    """Returns a reader of the kinds of layers: the first and every `period`-th after it see the
+    whole sequence, the others a window."""
     return lambda cfg: lambda index: SLIDING if index % period else FULL
 
 
 def letters_or_period(cfg: Config) -> Callable[[int], str]:
-    """`sliding_window_pattern` is the period of layers that see the whole sequence, or letters that
-    repeat: L for a window, G for the whole. A null window is none anywhere (EXAONE 4)."""
+    """Returns a function from the index of a layer to its kind. `sliding_window_pattern` is a
+    period of layers that see the whole sequence, or letters that repeat: L for a window, G for
+    the whole sequence. Without a window all layers see it (EXAONE 4)."""
     if cfg.null("sliding_window"):
         return all_full(cfg)
     pattern = cfg.get("sliding_window_pattern")
@@ -73,12 +75,14 @@ def letters_or_period(cfg: Config) -> Callable[[int], str]:
 
 
 def windows_in_all_layers(cfg: Config) -> Callable[[int], str]:
-    """All layers have a sliding window, if the config has one at all."""
+    """Returns a function from the index of a layer to its kind: a sliding window in all layers,
+    where the config has one."""
     return lambda _: FULL if cfg.get("sliding_window") is None else SLIDING
 
 
 def windows_from_layer(cfg: Config) -> Callable[[int], str]:
-    """Layers from `max_window_layers` on have a sliding window, if the config has one at all."""
+    """Returns a function from the index of a layer to its kind. Layers from `max_window_layers`
+    on have a sliding window, where the config has one."""
     if not _has_windows(cfg) or cfg.size_or_none("sliding_window") is None:
         return all_full(cfg)
     first = cfg.count("max_window_layers")
@@ -86,8 +90,9 @@ def windows_from_layer(cfg: Config) -> Callable[[int], str]:
 
 
 def stated_windows(cfg: Config) -> Callable[[int], str]:
-    """Layers without windows: where they are must be in layer_types, since the rules of
-    transformers for these families changed over time."""
+    """Returns a function from the index of a layer to its kind, which is full attention. Raises
+    Invalid unless windows are switched off: layer_types must then say where they are, because
+    transformers changed its rule for these families."""
     if _has_windows(cfg):
         raise cfg.missing("layer_types")
     return all_full(cfg)
@@ -98,8 +103,8 @@ def _has_windows(cfg: Config) -> bool:
 
 
 def stated_or(default: Kinds) -> Kinds:
-    """Returns the kinds of `layer_types` if the config has that key, or else those of the
-    family."""
+    """Returns a reader of the kinds of layers: those in `layer_types`, or else those of
+    `default`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
         layer_types = cfg.words("layer_types", num_layers(cfg))
@@ -115,8 +120,8 @@ def all_of(kind: str) -> Kinds:
 
 
 def attention_every(period: int, key: str | None = None) -> Kinds:
-    """Every `period`-th layer has attention and the others a recurrence. The period may be in the
-    config, under `key`."""
+    """Returns a reader of the kinds of layers: every `period`-th has attention, the others a
+    recurrence. The config may have another period under `key`."""
 
     def read(cfg: Config) -> Callable[[int], str]:
         every = cfg.size(key, period) if key else period
@@ -126,10 +131,10 @@ def attention_every(period: int, key: str | None = None) -> Kinds:
 
 
 def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Attention]:
-    """Returns the attention of every layer. Its kind is that of `layer_types` if the config has
-    that key, or else what the family says.
+    """Returns the attention of every layer: `part` reads it, and `layer_types` or else `kinds` say
+    which layers see a window.
 
-    `use_sliding_window: false` switches all windows off, whatever else is written.
+    `use_sliding_window: false` switches all windows off.
     """
     count = num_layers(cfg)
     layer_types = cfg.words("layer_types", count)
@@ -141,6 +146,8 @@ def attention_layers(cfg: Config, part: AttentionPart, kinds: Kinds) -> list[Att
 
 
 def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention:
+    """Returns the attention of layers of one kind, with their window. Raises Unsupported for an
+    unknown kind."""
     if kind != FULL and kind not in _WINDOW_KEYS:
         raise undescribed_kind(cfg, kind, (FULL, *_WINDOW_KEYS))
     block = part(cfg, kind)
@@ -152,13 +159,15 @@ def _attention_of_kind(cfg: Config, part: AttentionPart, kind: str) -> Attention
 
 
 def undescribed_kind(cfg: Config, kind: str, known: Iterable[str]) -> Unsupported:
-    """Returns the error for a layer of a kind that its family does not have."""
+    """Returns the error for a kind of layer that the family does not have; `known` are those it
+    has."""
     missing = f"layers of this kind; those of this family are {', '.join(known)}"
     return Unsupported(cfg.where("layer_types"), shown(kind), missing)
 
 
 def sparse_from(key: str) -> Sparse:
-    """Layers from the one that the config names are sparse."""
+    """Returns a reader of which layers have experts: all from the index that the config has
+    under `key`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
         first = cfg.count(key)
@@ -172,8 +181,8 @@ def sparse_after_first(cfg: Config) -> Callable[[int], bool]:
 
 
 def deepseek_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Layers from `first_k_dense_replace` on are sparse, where `moe_layer_freq` (a period or a
-    list) says so."""
+    """Returns a test whether the layer of an index has experts: layers from
+    `first_k_dense_replace` on, at the period in `moe_layer_freq` or where it lists 1."""
     first = cfg.count("first_k_dense_replace")
     if isinstance(cfg.get("moe_layer_freq"), list):
         switches = cfg.switches("moe_layer_freq", num_layers(cfg))
@@ -184,8 +193,8 @@ def deepseek_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def qwen_sparse(cfg: Config) -> Callable[[int], bool]:
-    """The last of every `decoder_sparse_step` layers is sparse, unless it is in
-    `mlp_only_layers`."""
+    """Returns a test whether the layer of an index has experts: the last of every
+    `decoder_sparse_step` layers, unless `mlp_only_layers` lists it."""
     dense = cfg.indices("mlp_only_layers", num_layers(cfg))
     step = cfg.size("decoder_sparse_step", 1)
     return lambda index: index not in dense and (index + 1) % step == 0
@@ -194,9 +203,9 @@ def qwen_sparse(cfg: Config) -> Callable[[int], bool]:
 def feed_forward_layers(
     cfg: Config, dense: MlpPart, sparse: MoePart, is_sparse: Sparse
 ) -> list[Mlp | Moe]:
-    """Returns the feed-forward part of every layer. Which are sparse is in `mlp_layer_types` if the
-    config has that key, or else what the family says. The keys of a kind are read only if a layer
-    is of it."""
+    """Returns the feed-forward network of every layer. `mlp_layer_types`, or else `is_sparse`,
+    says which layers have experts. Keys of dense or sparse networks are read only where a layer
+    has such a network."""
     count = num_layers(cfg)
     layer_types = cfg.words("mlp_layer_types", count)
     if not set(layer_types) <= {DENSE, SPARSE}:

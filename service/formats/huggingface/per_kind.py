@@ -20,7 +20,8 @@ _GEMMA4_UNDESCRIBED = {
 
 
 def mimo_v2(cfg: Config) -> Config:
-    """Older files have sizes of windowed layers of their own, which are those of the others."""
+    """Returns the config. Older files repeat sizes for windowed layers; raises Invalid where
+    these differ from the others'."""
     for key in ("swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"):
         common = key.removeprefix("swa_")
         if cfg.get(key) is not None and cfg.size(key) != cfg.size(common):
@@ -30,8 +31,8 @@ def mimo_v2(cfg: Config) -> Config:
 
 
 def mimo_v2_kinds(cfg: Config) -> Callable[[int], str]:
-    """The first layer and every sixth see the whole sequence. Older files have a list: 0 for the
-    whole, 1 for a window."""
+    """Returns a function from the index of a layer to its kind. The first layer and every sixth
+    see the whole sequence; older files list 0 for these and 1 for windows."""
     windowed = cfg.switches("hybrid_layer_pattern", num_layers(cfg))
     if windowed:
         return lambda index: SLIDING if windowed[index] else FULL
@@ -39,7 +40,8 @@ def mimo_v2_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
-    """Windowed layers have twice the key-value heads, and sinks."""
+    """Returns the attention of layers of this kind. Windowed layers have, by default, twice the
+    key-value heads, and sinks."""
     num_heads, kv_heads, head_dim = head_counts(cfg)
     if kind == SLIDING:
         kv_heads = cfg.size("swa_num_key_value_heads", 2 * kv_heads)
@@ -57,13 +59,16 @@ def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
 
 
 def mimo_v2_sparse(cfg: Config) -> Callable[[int], bool]:
+    """Returns a test whether the layer of an index has experts: by the list `moe_layer_freq`, or
+    else all but the first."""
     switches = cfg.switches("moe_layer_freq", num_layers(cfg))
     return (lambda index: switches[index]) if switches else sparse_after_first(cfg)
 
 
 def gemma4(cfg: Config) -> Config:
-    """Files of transformers 5.20 and later have the head size and key-value heads of layers with
-    full attention in an object for each of these layers."""
+    """Returns the config with the head size and key-value heads of full attention as keys of its
+    own. Files of transformers 5.20 and later have them in an object for each such layer. Raises
+    Unsupported where these differ."""
     cfg = cfg.assuming(global_head_dim=512, num_global_key_value_heads=None)
     for key, missing in _GEMMA4_UNDESCRIBED.items():
         if count := cfg.count(key):
@@ -81,18 +86,20 @@ def gemma4(cfg: Config) -> Config:
 
 
 def gemma4_unified(cfg: Config) -> Config:
-    """Its layers have no embeddings of their own."""
+    """Returns the config without embeddings in each layer, which these models do not have."""
     return gemma4(cfg.assuming(hidden_size_per_layer_input=0))
 
 
 def gemma4_kinds(cfg: Config) -> Callable[[int], str]:
+    """Returns a function from the index of a layer to its kind. Every sixth and the last see the
+    whole sequence, the others a window."""
     last = num_layers(cfg) - 1
     return lambda index: FULL if index == last or (index + 1) % 6 == 0 else SLIDING
 
 
 def gemma4_heads(cfg: Config, kind: str) -> Attention:
-    """Layers with full attention have larger heads, and may have fewer key-value heads and values
-    that are the keys."""
+    """Returns the attention of layers of this kind. Full attention has larger heads, and may
+    have fewer key-value heads and use its keys as values."""
     if kind != FULL:
         return _GEMMA4_HEADS(cfg, kind)
     if (head_dim := cfg.get("global_head_dim")) is not None:
@@ -104,7 +111,7 @@ def gemma4_heads(cfg: Config, kind: str) -> Attention:
 
 
 def gemma4_experts(cfg: Config) -> Moe:
-    """The dense MLP stands beside the experts, like a shared expert."""
+    """Returns the experts of a layer. The dense MLP beside them counts as a shared expert."""
     part = experts(top_k="top_k_experts", shared_width="intermediate_size")
     return replace(part(cfg), router_scales=True)
 
@@ -115,14 +122,15 @@ def gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def gemma4_norms(cfg: Config) -> Norms:
-    """Experts and the dense MLP beside them have a norm each behind them, and the experts one in
-    front."""
+    """Returns the norms of a layer: four, and with experts three more, behind the experts and
+    the MLP and in front of the experts."""
     return Norms(num=7 if cfg.flag("enable_moe_block", False) else 4)
 
 
 def step(cfg: Config) -> Config:
-    """Files from before transformers 5 have lists that go on with the layers of multi-token
-    prediction, the sparse layers as a text, and heads of windowed layers in an object."""
+    """Returns the config with lists cut to the model's layers, and with the heads of windowed
+    layers as a key. Files from before transformers 5 have lists that go on with multi-token
+    prediction, and these heads in an object."""
     count = num_layers(cfg)
     for key in ("layer_types", "mlp_layer_types"):
         value = cfg.get(key)
@@ -136,7 +144,8 @@ def step(cfg: Config) -> Config:
 
 
 def step_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Layers from the fourth on, unless `moe_layers_enum` lists them."""
+    """Returns a test whether the layer of an index has experts: those in `moe_layers_enum`,
+    which is a list or numbers between commas; without it, layers from the fourth on."""
     key = "moe_layers_enum"
     if cfg.get(key) is None:
         first = cfg.count("first_k_dense_replace", 3)
@@ -152,7 +161,8 @@ def step_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def heads_of_windows(part: AttentionPart) -> AttentionPart:
-    """Layers with windows may have another number of heads."""
+    """Returns a reader of attention like `part`, with another number of heads in windowed layers
+    where the config has one."""
 
     def read(cfg: Config, kind: str) -> Attention:
         num_heads = cfg.get("num_sliding_attention_heads")
@@ -164,7 +174,8 @@ def heads_of_windows(part: AttentionPart) -> AttentionPart:
 
 
 def laguna(cfg: Config) -> Config:
-    """The heads of each layer are in a list."""
+    """Returns the config with one number of heads for full attention and one for windows, from
+    the list with a number for each layer. Raises Unsupported where layers of one kind differ."""
     key = "num_attention_heads_per_layer"
     num_heads = cfg.get(key)
     if num_heads is None:
@@ -182,6 +193,8 @@ def laguna(cfg: Config) -> Config:
 
 
 def laguna_heads(cfg: Config, kind: str) -> Attention:
+    """Returns attention with norms of queries and keys, and a gate for each head or for each
+    element."""
     per_head = cfg.get("gating") in (True, None, "per-head")
     part = heads(qk_norm=True, output_gate=True, gate_per_head=per_head)
     return heads_of_windows(part)(cfg, kind)

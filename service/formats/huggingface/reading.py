@@ -73,9 +73,9 @@ def is_multimodal(config: Mapping[str, object]) -> bool:
 
 
 def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
-    """Returns the architecture that a config.json describes. Its name is `name`, or else the
-    config's own, or else its model_type. Raises Invalid, UnknownName or Unsupported, each with the
-    key."""
+    """Returns the architecture that a config.json describes. Its name is `name`, else the
+    config's own, else its model_type. Raises Invalid, UnknownName or Unsupported, naming the key
+    at fault."""
     text = text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
         if text.get(key) != _ON_IMAGES_ALONE:
@@ -95,8 +95,8 @@ def reads_tower(config: Mapping[str, object]) -> bool:
 
 
 def read_tower(config: Mapping[str, object], text: Architecture) -> Tower:
-    """Returns the encoder of images beside a language model that `read` has read. Raises
-    Unsupported where it is of a family that is not known."""
+    """Returns the image encoder of a vision-language model, whose language model is `text`.
+    Raises Unsupported for an unknown family."""
     return vision.read(config, text.hidden_size)
 
 
@@ -106,14 +106,14 @@ def family(config: Mapping[str, object]) -> str:
 
 
 def has_positions(config: Mapping[str, object]) -> bool:
-    """Returns True where attention has positions of any kind. Some hybrids leave these to their
-    recurrences."""
+    """Returns True where attention encodes positions in some way. Some hybrids leave that to
+    their recurrences."""
     text = text_tower(config)
     return FAMILIES[text.model_type].has_positions(text)
 
 
 def is_quantized(config: Mapping[str, object]) -> bool:
-    """Returns True where the config describes weights in a format for inference."""
+    """Returns True where the config describes weights that are quantized, for inference."""
     towers = (config.get(key) for key in _TEXT_TOWERS)
     return any(
         tower.get("quantization_config") is not None
@@ -123,22 +123,22 @@ def is_quantized(config: Mapping[str, object]) -> bool:
 
 
 def _tower_key(config: Mapping[str, object]) -> str | None:
-    """Returns the key of the object with the text tower; None where the config is that of a
-    language model."""
+    """Returns the key of the object that has the language model of a multimodal one; None where
+    the config is that of a language model."""
     if config.get("model_type") in FAMILIES:
         return None
     return next((key for key in _TEXT_TOWERS if config.get(key) is not None), None)
 
 
 def text_tower(config: Mapping[str, object]) -> Config:
-    """Returns the config of the language model, which is the whole unless the model is
-    multimodal."""
+    """Returns the config of the language model: the whole, or a part of a multimodal model's
+    config."""
     return _text_tower_at(config, "")
 
 
 def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
-    """Returns the config of the language model in an object, to which `path` leads from the
-    whole."""
+    """Returns the config of the language model inside of an object; `path` leads to that object,
+    as "thinker_config."."""
     model_type = _model_type(config, path)
     if model_type in FAMILIES:
         absent = class_defaults(model_type) if path else defaults_without_sizes(model_type)
@@ -162,6 +162,8 @@ def _text_tower_at(config: Mapping[str, object], path: str) -> Config:
 
 
 def _model_type(config: Mapping[str, object], path: str) -> str:
+    """Returns the model_type. Raises Invalid where there is none, and Unsupported for a family
+    that is known not to be supported."""
     value = config.get("model_type")
     where = f"{path}model_type"
     if not isinstance(value, str):
@@ -173,6 +175,7 @@ def _model_type(config: Mapping[str, object], path: str) -> str:
 
 
 def _unknown_family(model_type: str, path: str) -> UnknownName:
+    """Returns the error for a family that is not known, with similar names."""
     known = [*FAMILIES, *text_towers()]
     where = f"{path}model_type"
     return unknown_name(where, str(shown(model_type)), known, _CURE, what="a family that is read")

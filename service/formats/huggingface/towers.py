@@ -28,8 +28,8 @@ class Tower:
     def encoder(
         self, tokens_per_sequence: int, tokens_per_image: int | None, **trained: bool
     ) -> Encoder:
-        """Returns the encoder of a workload. Unless said otherwise an image is as large as the
-        model's images always are, or has all of a sequence's tokens of images."""
+        """Returns the encoder for a workload. Without `tokens_per_image` an image has the size
+        that this model's images always have, or else all image tokens of a sequence."""
         return Encoder(
             hidden_size=self.hidden_size,
             layers=self.layers,
@@ -44,7 +44,7 @@ class Tower:
 
 
 def side_of(cfg: Config, key: str) -> int:
-    """Returns a length that may be written once, or for height and width."""
+    """Returns a length that the config has as one number, or as equal height and width."""
     value = cfg.get(key)
     if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
         return cfg.with_value(key, value[0]).size(key)
@@ -52,7 +52,7 @@ def side_of(cfg: Config, key: str) -> int:
 
 
 def patches_of(vision: Config) -> int:
-    """Patches of an image of the size that the position embeddings are for."""
+    """Returns the number of patches in an image of the size for which the positions are made."""
     return (side_of(vision, "image_size") // side_of(vision, "patch_size")) ** 2
 
 
@@ -70,8 +70,8 @@ def equal_layers(
     num_norms: int = 2,
     **attention: Any,
 ) -> tuple[Layer, ...]:
-    """Layers that are alike. With `bias` all matrices have one, unless `attention_bias` says
-    otherwise of queries, keys and values; `rms` norms have none."""
+    """Returns the layers of an encoder, all equal. With `bias` every matrix has one;
+    `attention_bias` overrides that for queries, keys and values. RMS norms (`rms`) have no bias."""
     hidden = hidden or vision.size("hidden_size")
     num_heads = vision.size(heads)
     shape = {
@@ -98,6 +98,7 @@ def equal_layers(
 
 
 def projector_of(*sizes: int, bias: bool = True, norm: int = 0) -> Projector:
-    """Products one after the other, and a norm of so many parameters."""
+    """Returns a projector of matrices in sequence, `sizes` being the widths between them, and of
+    a norm with `norm` parameters."""
     matrices = tuple(zip(sizes, sizes[1:], strict=False))
     return Projector(matrices=matrices, vectors=norm + (sum(sizes[1:]) if bias else 0))

@@ -27,7 +27,7 @@ model."""
 
 
 def is_known(config: Mapping[str, object]) -> bool:
-    """Returns True where `read` knows the family of the config's tower."""
+    """Returns True where the config has an image encoder of a supported family."""
     model_type = str(config.get("model_type"))
     if model_type not in _READERS:
         return False
@@ -38,8 +38,8 @@ def is_known(config: Mapping[str, object]) -> bool:
 
 
 def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
-    """Returns the tower that a config describes. Raises Unsupported where its family is not
-    read."""
+    """Returns the image encoder that a config describes, with its projector. Raises Unsupported
+    for an unknown family, and Invalid without a vision_config."""
     outer = Config(config, str(config.get("model_type")))
     reader = _READERS.get(outer.model_type)
     if reader is not None and config.get("vision_config") is None:
@@ -63,11 +63,13 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
 
 
 def _qwen_patch(vision: Config) -> int:
+    """Returns the number of input values of a patch, which spans several frames of a video."""
     side = side_of(vision, "patch_size")
     return vision.size("in_channels") * vision.size("temporal_patch_size") * side * side
 
 
 def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
+    """Returns the encoder of Qwen2-VL. `text` is the hidden size of the language model."""
     hidden = vision.size("embed_dim")
     merged = vision.size("spatial_merge_size") ** 2
     width = int(hidden * vision.number("mlp_ratio"))
@@ -84,7 +86,8 @@ def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
-    """Attention is within windows of `window_size` pixels, but in a few layers."""
+    """Returns the encoder of Qwen2.5-VL. Its attention is within windows of `window_size`
+    pixels, except in a few layers."""
     hidden = vision.size("hidden_size")
     merged = vision.size("spatial_merge_size") ** 2
     full = equal_layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
@@ -112,6 +115,7 @@ def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
+    """Returns the encoder of Qwen3.5, with learned positions."""
     hidden = vision.size("hidden_size")
     merged = vision.size("spatial_merge_size") ** 2
     positions = vision.size("num_position_embeddings") * hidden
@@ -128,7 +132,8 @@ def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
-    """Beside the last layer's output, that of some layers before is merged too (DeepStack)."""
+    """Returns the encoder of Qwen3-VL. The outputs of some inner layers are projected beside the
+    last one's (DeepStack)."""
     plain = _qwen3_5(outer, vision, text)
     taps = len(vision.indices("deepstack_visual_indexes", len(plain.layers)))
     last = plain.projector
@@ -141,7 +146,8 @@ def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
-    """Returns a SigLIP whose patches are averaged to so many tokens an image."""
+    """Returns a SigLIP encoder whose patches are averaged to a fixed number of tokens for each
+    image."""
     hidden = vision.size("hidden_size")
     tokens = outer.size("mm_tokens_per_image", 256)
     return _siglip(
@@ -153,6 +159,8 @@ def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | None) -> Tower:
+    """Returns a SigLIP encoder. `merged` is the number of patches that make a token, and
+    `tokens` the number of tokens of an image."""
     hidden = vision.size("hidden_size")
     width = vision.size("intermediate_size")
     channels = vision.size("num_channels")
@@ -172,6 +180,7 @@ def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | Non
 
 
 def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
+    """Returns the encoder of Gemma 4. `text` is the hidden size of the language model."""
     hidden = vision.size("hidden_size")
     head_dim = vision.size("head_dim")
     return Tower(
@@ -198,7 +207,8 @@ def _gemma4(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _llama4(outer: Config, vision: Config, text: int) -> Tower:
-    """Attention is within a tile of `image_size`, whose patches are shuffled together."""
+    """Returns the encoder of Llama 4. Its attention is within a tile of `image_size`, whose
+    patches are merged by a pixel shuffle."""
     hidden = vision.size("hidden_size")
     merged = round(vision.number("pixel_shuffle_ratio") ** -2)
     adapted = vision.size("projector_input_dim")
@@ -210,6 +220,7 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
         layers=equal_layers(vision),
         patches_per_token=merged,
         patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        # The class token, positions, and two norms with biases.
         other_parameters=hidden + positions + 4 * hidden,
         projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text))),
         tokens_per_image=patches_of(vision) // merged,
@@ -217,7 +228,8 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _kimi(outer: Config, vision: Config, text: int) -> Tower:
-    """Returns a MoonViT. Its keys differ in the files beside the weights and in transformers."""
+    """Returns the encoder MoonViT, whose keys differ between the files beside the weights and
+    transformers."""
     vision = vision.respell(_KIMI_KEYS)
     hidden, (tall, wide) = vision.size("hidden_size"), _pair(vision, "merge_kernel_size")
     positions = vision.size("pos_emb_height") * vision.size("pos_emb_width") * hidden
@@ -243,6 +255,7 @@ _KIMI_KEYS = {
 
 
 def _pair(cfg: Config, key: str) -> tuple[int, int]:
+    """Returns two whole numbers from a list under the key. Raises Invalid for anything else."""
     value = cfg.get(key)
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise cfg.invalid(key, "must be a list of two whole numbers")
@@ -251,6 +264,7 @@ def _pair(cfg: Config, key: str) -> tuple[int, int]:
 
 
 def _internvl(outer: Config, vision: Config, text: int) -> Tower:
+    """Returns the encoder of InternVL. `text` is the hidden size of the language model."""
     outer = outer.assuming(downsample_ratio=0.5)
     hidden = vision.size("hidden_size")
     merged = round(outer.number("downsample_ratio") ** -2)
@@ -281,6 +295,7 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
+    """Returns the Pixtral encoder of Mistral 3, whose projector merges neighbouring patches."""
     hidden = vision.size("hidden_size")
     merged = outer.size("spatial_merge_size", 2) ** 2
     after = projector_of(
@@ -296,6 +311,7 @@ def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
+    """Returns a Pixtral encoder. `merged` is the number of patches that make a token."""
     hidden = vision.size("hidden_size")
     return Tower(
         hidden_size=hidden,
@@ -308,6 +324,7 @@ def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
 
 
 def _llava(outer: Config, vision: Config, text: int) -> Tower:
+    """Returns the encoder of a LLaVA model, which is a Pixtral, a SigLIP or a CLIP."""
     hidden = vision.size("hidden_size")
     projector = projector_of(
         _features(outer) * hidden, text, text, bias=outer.flag("multimodal_projector_bias", True)
@@ -320,6 +337,7 @@ def _llava(outer: Config, vision: Config, text: int) -> Tower:
 
 
 def _clip(vision: Config, projector: Projector) -> Tower:
+    """Returns a CLIP encoder, in which every patch is a token."""
     hidden = vision.size("hidden_size")
     positions = (patches_of(vision) + 1) * hidden  # and one for the token of the class
     return Tower(
@@ -327,6 +345,7 @@ def _clip(vision: Config, projector: Projector) -> Tower:
         layers=equal_layers(vision),
         patches_per_token=1,
         patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        # The class token, positions, and two norms with biases.
         other_parameters=hidden + positions + 4 * hidden,
         projector=projector,
         tokens_per_image=patches_of(vision),

@@ -23,21 +23,23 @@ class JobText:
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Returns a value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def as_list(value: Any) -> list[Any]:
+    """Returns a value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def positive_integer(value: Any) -> int | None:
-    """Returns a whole number from 1 up; None for anything else."""
+    """Returns a whole number from 1 up, given as a number or a text; None for anything else."""
     match = re.fullmatch(r"\d{1,7}", str(value), re.ASCII) if not isinstance(value, bool) else None
     return int(match[0]) or None if match else None
 
 
 def environment_of(value: Any) -> dict[str, str]:
-    """Returns variables that are a mapping, {"TP": 8}, or a list of objects, [{"name": "TP",
+    """Returns environment variables given as a mapping, {"TP": 8}, or as a list, [{"name": "TP",
     "value": "8"}]."""
     pairs = [
         (variable.get("name"), variable.get("value"))
@@ -55,8 +57,8 @@ def _text(value: Any) -> str:
 def header(
     name: str, *, nodes: int | None, gpus: int | None, chip: str | None, written: Mapping[str, str]
 ) -> Header | None:
-    """Returns what a job asks for, in the words of Slurm; `written` has each option as the object
-    says it."""
+    """Returns the machines that a job asks for, in the words of Slurm; None where it does not
+    say. `written` has, for each option, how the job's object writes it."""
     options = {"nodes": str(nodes)} if nodes else {}
     if gpus:
         options["gpus-per-node"] = f"{chip}:{gpus}" if chip else str(gpus)

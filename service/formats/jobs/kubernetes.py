@@ -48,7 +48,8 @@ def is_object(document: Any) -> bool:
 
 
 def job_of(documents: Sequence[Mapping[str, Any]]) -> JobText | None:
-    """Returns the job among some objects; None where none of them starts anything."""
+    """Returns the job among some Kubernetes objects, with the files of their ConfigMaps; None
+    where no object starts anything."""
     files = {
         str(name): str(text)
         for document in documents
@@ -63,8 +64,8 @@ def job_of(documents: Sequence[Mapping[str, Any]]) -> JobText | None:
 
 
 def _of_object(document: Mapping[str, Any]) -> JobText | None:
-    """Returns the job that an object starts: the first container with a command, of the pods with
-    accelerators if there are some."""
+    """Returns the job that an object starts; None where it starts none. It is the first
+    container with a command, in a pod with accelerators where there are such pods."""
     spec = as_mapping(document.get("spec"))
     trainer = as_mapping(spec.get("trainer"))
     if trainer:
@@ -85,7 +86,7 @@ def _of_object(document: Mapping[str, Any]) -> JobText | None:
 
 
 def _of_trainer(trainer: Mapping[str, Any]) -> JobText | None:
-    """Returns the job of a TrainJob, whose runtime starts torchrun on each node."""
+    """Returns the job of a TrainJob, which starts torchrun on each node; None without a command."""
     gpus = _gpus_of(as_mapping(trainer.get("resourcesPerNode")))
     nodes = positive_integer(trainer.get("numNodes")) or 1
     per_node = positive_integer(trainer.get("numProcPerNode"))
@@ -100,8 +101,8 @@ def _of_trainer(trainer: Mapping[str, Any]) -> JobText | None:
 
 
 def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
-    """Yields the pods of an object with how many there are: each level multiplies the `count` of
-    the levels above by its own, as replicas: 4 does."""
+    """Yields the pods inside an object with their number. `count` is the number of copies of the
+    object itself, which `replicas: 4` multiplies."""
     if depth > _MOST_DEPTH:
         return
     if as_list(node.get("containers")):
@@ -116,7 +117,7 @@ def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
 
 
 def _children(name: str, value: Any) -> Iterable[Any]:
-    """Returns the objects in a field of an object that may have pods."""
+    """Returns the objects, in a field of this name, that may contain pods."""
     if name in _REPLICATED or name in ("rayClusterSpec", "headGroupSpec"):
         return [value]
     if name.endswith("ReplicaSpecs"):  # PyTorchJob and its like: by role
@@ -125,6 +126,7 @@ def _children(name: str, value: Any) -> Iterable[Any]:
 
 
 def _gpus(spec: Mapping[str, Any]) -> int | None:
+    """Returns the accelerators of all containers of a pod; None where they ask for none."""
     counts = [
         _gpus_of(as_mapping(as_mapping(container).get("resources")))
         for container in as_list(spec.get("containers"))
@@ -133,6 +135,8 @@ def _gpus(spec: Mapping[str, Any]) -> int | None:
 
 
 def _gpus_of(resources: Mapping[str, Any]) -> int | None:
+    """Returns the accelerators that a container's resources ask for; None where they ask for
+    none."""
     for place in ("limits", "requests"):
         for name in _GPUS:
             count = positive_integer(as_mapping(resources.get(place)).get(name))
@@ -142,7 +146,8 @@ def _gpus_of(resources: Mapping[str, Any]) -> int | None:
 
 
 def _header(pods: Sequence[_Pod]) -> Header | None:
-    """Returns the nodes of a job: its pods with accelerators, which have as many each."""
+    """Returns the machines of a job: each pod with accelerators is a node. None where these pods
+    differ."""
     per_node = {_gpus(pod.spec) for pod in pods}
     if len(per_node) != 1 or None in per_node:
         return None
@@ -159,8 +164,8 @@ def _header(pods: Sequence[_Pod]) -> Header | None:
 
 
 def _command(container: Mapping[str, Any]) -> str:
-    """Returns the command of a container as a line of a shell, with its variables $(NAME) put
-    in."""
+    """Returns the command of a container as a shell line, with references $(NAME) replaced by
+    its variables."""
     environment = environment_of(container.get("env"))
     words = [*_words(container.get("command")), *_words(container.get("args"))]
     words = [
@@ -170,4 +175,5 @@ def _command(container: Mapping[str, Any]) -> str:
 
 
 def _words(value: Any) -> list[str]:
+    """Returns the words of a command that is a list or a single text."""
     return [str(word) for word in as_list(value)] or ([value] if isinstance(value, str) else [])

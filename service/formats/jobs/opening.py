@@ -22,8 +22,9 @@ _MOST_DOCUMENTS = 32  # files of a job hold a few; each is parsed
 
 
 def opened(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:
-    """Returns the command that a text starts, and the files beside it: the text as it is, unless it
-    is an object that describes a job. Variables of the request go before those of the object."""
+    """Returns the command that a text starts, and its files. An object that describes a job is
+    opened; any other text is returned as it is. Variables that the request sends override those
+    of the object."""
     job = _job(text)
     if job is None:
         return text, files
@@ -33,6 +34,8 @@ def opened(text: str, files: LaunchFiles) -> tuple[str, LaunchFiles]:
 
 
 def _job(text: str) -> JobText | None:
+    """Returns the job that a text describes, as an object of Kubernetes, SkyPilot or a recipe;
+    None for any other text."""
     documents = _documents(text)
     if any(map(kubernetes.is_object, documents)):
         return kubernetes.job_of(documents)
@@ -45,7 +48,8 @@ def _job(text: str) -> JobText | None:
 
 
 def _documents(text: str) -> list[Mapping[str, Any]]:
-    """Returns the objects of a text that may describe a job, in JSON or YAML; none of another."""
+    """Returns the JSON or YAML objects in a text that may describe a job; none for any other
+    text."""
     if text.lstrip().startswith("{"):
         return _of_json(text) if _MARKS_OF_JSON.search(text) else []
     if not _MARKS.search(text):
@@ -58,7 +62,8 @@ def _documents(text: str) -> list[Mapping[str, Any]]:
 
 
 def _of_json(text: str) -> list[Mapping[str, Any]]:
-    """Returns the object of a text, or the first of a List, as kubectl prints several."""
+    """Returns the objects of a JSON text: one, or the items of a List as kubectl prints it.
+    Empty where it is no JSON."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

@@ -20,8 +20,8 @@ def is_recipe(document: Any) -> bool:
 
 
 def job_of(document: Mapping[str, Any]) -> JobText:
-    """Returns the arguments of all blocks that have some. The other blocks, such as the Dockerfile
-    of DEPENDENCIES, are nothing to the launch."""
+    """Returns the job of a recipe: the arguments and variables of all blocks that have some.
+    Other blocks, such as the Dockerfile of DEPENDENCIES, do not matter to the launch."""
     words = [word for name in _ARGUMENTS for word in _words(document.get(name))]
     variables = [environment_of(document.get(name)) for name in _VARIABLES]
     return JobText(
@@ -34,7 +34,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 def _words(block: Any) -> Iterable[str]:
     """Yields the words of a block of arguments: --num-layers 32 --bf16 of {"num_layers": 32,
-    "bf16": true}."""
+    "bf16": true}. A false argument is left out."""
     for item in as_list(block):
         yield str(item)
     for name, value in as_mapping(block).items():
@@ -49,5 +49,6 @@ def _words(block: Any) -> Iterable[str]:
 
 
 def _quoted(word: str) -> str:
-    """Returns a word as an argument list has it, where variables stay variables."""
+    """Returns a word quoted for an argument list, in which variables such as ${TP} stay
+    variables."""
     return word if re.fullmatch(r"[\w./:=,+@%^~$\{\}-]+", word, re.ASCII) else shlex.quote(word)

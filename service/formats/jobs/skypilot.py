@@ -20,6 +20,7 @@ _ACCELERATORS = re.compile(r"([A-Za-z][\w.-]{0,60}?)(?::(\d{1,4}))?", re.ASCII)
 
 
 def is_task(document: Any) -> bool:
+    """Returns True for an object that is a task of SkyPilot or of dstack."""
     fields = as_mapping(document)
     if fields.get("type") == "task" and as_list(fields.get("commands")):  # of dstack
         return True
@@ -28,8 +29,8 @@ def is_task(document: Any) -> bool:
 
 
 def job_of(document: Mapping[str, Any]) -> JobText:
-    """Returns the job of a task. SkyPilot, and dstack, set the number of its nodes, and of the
-    devices on each, as variables."""
+    """Returns the job of a task, with the variables in which SkyPilot or dstack gives the number
+    of nodes and of devices on each."""
     if "commands" in document:
         return _of_dstack(document)
     nodes = positive_integer(document.get("num_nodes")) or 1
@@ -54,15 +55,14 @@ def job_of(document: Mapping[str, Any]) -> JobText:
 
 
 def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what a task asks for; of several that would do, the first."""
+    """Returns the resources that a task asks for; of several alternatives, the first."""
     resources = as_mapping(document.get("resources"))
     others = [*as_list(resources.get("any_of")), *as_list(resources.get("ordered"))]
     return {**resources, **as_mapping(others[0])} if others else resources
 
 
 def _of_dstack(document: Mapping[str, Any]) -> JobText:
-    """Returns the job of a task of dstack: its `commands`, on `nodes` with the GPUs of
-    `resources`."""
+    """Returns the job of a dstack task: its `commands`, on `nodes` with the GPUs in `resources`."""
     nodes = positive_integer(document.get("nodes")) or 1
     chip, gpus = _accelerators(as_mapping(document.get("resources")).get("gpu"))
     pairs = [str(assignment).partition("=") for assignment in as_list(document.get("env"))]
@@ -84,7 +84,8 @@ def _of_dstack(document: Mapping[str, Any]) -> JobText:
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:
-    """Returns the chip and its number on a node, of H100:8, {H100: 8} or the first of a set."""
+    """Returns the chip and the number of chips on a node, ("H100", 8) of H100:8 or {H100: 8}; of
+    several alternatives, the first. (None, None) where there is none."""
     if isinstance(value, Mapping) and "name" in value:  # of dstack
         return _accelerators(f"{value['name']}:{value.get('count', 1)}")
     if isinstance(value, Mapping):

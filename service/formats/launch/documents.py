@@ -46,9 +46,9 @@ def read_document(text: str) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
-    """Returns the value of a text in YAML, of the kinds that JSON has too. All YAML that a caller
-    sends is read here. Raises Invalid where it is none, where aliases make it endless, and where it
-    is longer or nests deeper than a document of settings."""
+    """Returns the value of a YAML text, with no other types than JSON has. Raises Invalid for a
+    text that is no YAML, whose aliases make it endless, or that is longer or more deeply nested
+    than a document of settings."""
     shown = text[:_MOST_SHOWN]
     if len(text) > _MOST_CHARACTERS:
         rule = f"has {len(text)} characters; a document of settings has {_MOST_CHARACTERS} at most"
@@ -65,15 +65,16 @@ def read_yaml(text: str) -> Any:
 
 
 def _problem(error: Exception) -> str:
-    """Returns what is wrong with a text, in the words of the parser where it has some."""
+    """Returns the reason why a text could not be parsed, in the parser's own words where it has
+    some."""
     if isinstance(error, yaml.reader.ReaderError):
         return f"character {error.position + 1} is none of a text: take it out"
     return str(getattr(error, "problem", None) or error or type(error).__name__)
 
 
 def _json_value(text: str) -> Any:
-    """Returns the value of a JSON text; None where a text is none. Raises Invalid where it nests
-    deeper than a document of settings does."""
+    """Returns the value of a JSON text; None for a text that is no JSON. Raises Invalid where it
+    nests too deeply."""
     if len(text) > _MOST_CHARACTERS:
         return None
     try:
@@ -89,7 +90,8 @@ def _json_value(text: str) -> Any:
 
 
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of some pairs. Raises Invalid where two have the same name and differ."""
+    """Returns the object that has these names and values, as a hook of the JSON parser. Raises
+    Invalid where a name comes twice with different values."""
     distinct: dict[str, Any] = {}
     for name, value in pairs:
         if name in distinct and distinct[name] != value:
@@ -99,22 +101,23 @@ def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _twice(name: str) -> Invalid:
-    """Returns a name that an object has twice, with values that differ. Frameworks stop at it, or
-    take either."""
+    """Returns the error for a name that an object has twice with different values, which
+    frameworks refuse or resolve either way."""
     rule = "stands twice in one object of the document, with values that differ: write it once"
     return Invalid(PATH, name[:_MOST_SHOWN], rule)
 
 
 def _items(value: Any) -> Collection[Any]:
+    """Returns the values directly inside of an object or a list; none for any other value."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
 
 
 def _yaml_value(text: str) -> Any:
-    """Returns the value of a YAML text. Raises Invalid where a name stands twice with values that
-    differ, where aliases make it larger than a document of settings, and where it nests deeper than
-    one: its events come one by one, so that no text is too deep to find out."""
+    """Returns the value of a YAML text. Raises Invalid where a name comes twice with different
+    values, where aliases make it too large, and where it nests too deeply. Depth is counted on
+    the stream of events, which needs no recursion and so cannot overflow the stack."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -140,7 +143,8 @@ class _Measuring:
         self.open: set[int] = set()
 
     def size(self, node: yaml.Node) -> tuple[int, int]:
-        """Returns the number of values in a node, and how deep they nest."""
+        """Returns the number of values in a node, aliases written out, and their depth. Raises
+        Invalid where an alias contains itself, or where there are too many values or levels."""
         if id(node) in self.sizes:
             return self.sizes[id(node)]
         if id(node) in self.open:
@@ -164,8 +168,8 @@ class _Measuring:
 
 
 def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
-    """Returns the nodes in one. Raises Invalid where a mapping has a name twice with values that
-    differ."""
+    """Returns the child nodes of a node. Raises Invalid where a mapping has a name twice with
+    different values."""
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)
     if not isinstance(node, yaml.MappingNode):
@@ -180,8 +184,9 @@ def _inner_nodes(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
-    """Returns True where two nodes stand for one value. Aliases may make trees that are endless to
-    walk through, so at most as many nodes as a document of settings has are compared."""
+    """Returns True where two nodes have equal values. Aliases can make trees that are endless to
+    walk, so the comparison gives up, as unequal, after as many nodes as a document of settings
+    may have."""
     pairs = [(first, second)]
     for one, other in islice(_taken_out(pairs), _MOST_VALUES):
         if type(one) is not type(other) or one.tag != other.tag:
@@ -197,7 +202,8 @@ def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
 
 
 def _taken_out(pairs: list[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Takes pairs out of a list until it is empty."""
+    """Yields pairs off the end of a list until it is empty. Pairs that are added meanwhile are
+    yielded too."""
     while pairs:
         yield pairs.pop()
 
@@ -210,8 +216,8 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Returns the settings of a text in TOML, with dotted names. Raises Invalid where it is none,
-    and for a name of more steps than a document nests."""
+    """Returns the settings of a TOML text by dotted name: {"training.steps": 10}. Raises Invalid
+    for a text that is no TOML, and for a name with more steps than a document may nest."""
     if _MANY_STEPS.search(text):
         rule = f"has a name of {_DEEPEST} steps or more, which no setting of a framework has"
         raise Invalid(PATH, text[:_MOST_SHOWN], rule)
@@ -222,8 +228,8 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings with dotted names as a document: "bf16.enabled" is `enabled` of the
-    object `bf16`."""
+    """Returns the document of settings with dotted names: {"bf16": {"enabled": True}} of
+    {"bf16.enabled": True}."""
     document: dict[str, Any] = {}
     for name, value in settings.items():
         *steps, last = name.split(".")
@@ -244,9 +250,9 @@ def read_settings(text: str) -> dict[str, Any]:
 def sent_settings(
     name: str, setting: str, files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any]:
-    """Returns the settings of the file that a setting names; none, and a reservation, where it was
-    not sent. A value that is an object itself is read as one (transformers 5.24.0,
-    training_args.py, _VALID_DICT_FIELDS)."""
+    """Returns the settings of the file that a setting gives as its value, `name`. Returns none,
+    and adds a reservation, where that file was not sent. A value that is itself a JSON object is
+    read in place of a file (transformers 5.24.0, training_args.py, _VALID_DICT_FIELDS)."""
     text = name if name.lstrip().startswith("{") else files.find(name)
     if text is None:
         reservations.append(Reservation.of_file(setting, name))
@@ -255,8 +261,9 @@ def sent_settings(
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the settings of a document with dotted names, in its order. An empty object is a
-    value. Raises Invalid for a name that is longer than any of a framework."""
+    """Returns the settings of a document by dotted name, in its order: {"bf16.enabled": True} of
+    {"bf16": {"enabled": True}}. An empty object stays a value. Raises Invalid for a name that is
+    too long."""
     dotted: dict[str, Any] = {}
     for name, value in document.items():
         path = f"{prefix}{name}"

@@ -11,7 +11,7 @@ from typing import Any
 
 @cache
 def facts(name: str) -> Mapping[str, Any]:
-    """Returns what the file of this name holds. It is shared by all who ask: nobody changes it."""
+    """Returns the content of fields/NAME.json. All callers share it, so none may change it."""
     content: Mapping[str, Any] = json.loads(
         (files(__package__) / "fields" / f"{name}.json").read_text()
     )
@@ -19,8 +19,8 @@ def facts(name: str) -> Mapping[str, Any]:
 
 
 def placeholders(format_: str, **needed: bool) -> dict[str, str]:
-    """Returns what the caller of a format fills in: what every job needs, and what goes with the
-    parts that this one needs."""
+    """Returns the settings that a caller must fill in, each with a sentence on what to put
+    there. `needed` switches parts of the format's table on; the part `always` is on."""
     parts: Mapping[str, Mapping[str, str]] = facts("placeholders")[format_]
     needed["always"] = True
     return {

@@ -28,8 +28,9 @@ the experts of transformers drop none."""
 
 
 def with_fine_tuning(name: str, write: Write) -> Write:
-    """Returns the writer of a format, which raises Inexpressible for fine-tuning that its program
-    cannot do, and otherwise adds notes on what a script of the caller's own has to do."""
+    """Returns the writer of the format `name` with support for fine-tuning. It raises
+    Inexpressible for fine-tuning that the format's program cannot do, and otherwise adds notes
+    on what the caller's own script must do."""
 
     def write_with_notes(job: Job) -> LaunchConfiguration:
         workload = job.problem.workload
@@ -56,7 +57,8 @@ def with_fine_tuning(name: str, write: Write) -> Write:
 
 
 def _of_script(workload: Workload) -> Iterator[tuple[str, object]]:
-    """Yields the fields of a workload that only a script of the caller's own can see to."""
+    """Yields the fields of a workload, with their values, that only the caller's own training
+    script can bring about."""
     if workload.trained:
         yield "workload.trained", dataclasses.asdict(workload.trained)
     if workload.reference:
@@ -68,13 +70,16 @@ def _of_script(workload: Workload) -> Iterator[tuple[str, object]]:
 
 
 def _require(name: str, field: str, value: object, able: Collection[str], otherwise: str) -> None:
-    """Raises Inexpressible unless the format is among those whose programs can do it."""
+    """Raises Inexpressible for the field unless the format `name` is in `able`, the formats
+    whose programs can do it. `otherwise` is the other way to ask, such as "without lora"."""
     if name not in able:
         cure = f"its program does not do that, those of {', '.join(able)} do; ask for one of these"
         raise Inexpressible(name, field, value, f"{cure}, or {otherwise}")
 
 
 def _require_adapters(name: str, job: Job, lora: Lora) -> None:
+    """Raises Inexpressible where the format cannot make adapters, or not with such weights or
+    modules."""
     able = (*_WITH_ADAPTERS, *OF_SCRIPTS)
     _require(name, "workload.lora.rank", lora.rank, able, "without lora")
     if name not in OF_SCRIPTS and lora.base_bits < 16:
@@ -89,6 +94,8 @@ def _require_adapters(name: str, job: Job, lora: Lora) -> None:
 
 
 def _notes_on_images(encoder: Encoder | None) -> Iterator[str]:
+    """Yields the note on which parts of a vision-language model to train; none without an
+    encoder."""
     if encoder is None:
         return
     line = f"Train the vision-language model on {encoder.tokens_per_sequence} tokens of images"
@@ -101,6 +108,8 @@ def _notes_on_images(encoder: Encoder | None) -> Iterator[str]:
 
 
 def _notes(name: str, workload: Workload) -> Iterator[str]:
+    """Yields notes on what the training script must do for fine-tuning, which no setting of the
+    format does."""
     if workload.packing:
         yield "Pack documents into sequences, with attention that does not cross them."
     if name in OF_SCRIPTS and (lora := workload.lora):
@@ -130,6 +139,8 @@ def _notes(name: str, workload: Workload) -> Iterator[str]:
 
 
 def _trained(trained: Trained) -> str:
+    """Returns the note that says which of the model's own parameters to train and which to
+    freeze."""
     parts = []
     if trained.layers is None:
         parts.append("all layers")

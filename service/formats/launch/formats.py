@@ -92,7 +92,8 @@ class LaunchFormat:
 
 
 def _format(writer: ModuleType, reader: ModuleType, *stacks: str, **others: Any) -> LaunchFormat:
-    """Returns the format of two modules; `others` are fields that are not theirs."""
+    """Returns the launch format that a writer's and a reader's module make up. `stacks` are the
+    stacks that it launches; `others` are fields that neither module defines."""
     of_writer = {name: getattr(writer, name) for name in ("says", "words") if hasattr(writer, name)}
     return LaunchFormat(
         name=writer.NAME,
@@ -144,8 +145,8 @@ are read, and resolve to FSDP or DeepSpeed by what they say; launches are writte
 
 
 def format_named(name: str) -> LaunchFormat | None:
-    """Returns the format of a name: its own, or that of a stack, which may be an alias; None where
-    there is none."""
+    """Returns the format with this name, or the one of the tool or stack with this name or
+    alias; None where there is none."""
     if name in FORMATS:
         return FORMATS[name]
     if name.lower().replace("_", "-") in TOOLS:

@@ -68,7 +68,8 @@ class Job:
         details: ModelDetails = ModelDetails(),
         nodes: tuple[str, ...] = (),
     ) -> Self:
-        """Returns the job of a legal layout, its layers split as predictions split them."""
+        """Returns the job of a legal layout, with its layers divided over pipeline chunks as
+        predictions divide them."""
         chunks = layers_of_chunks(problem, Layouts.of([layout]))[0]
         return cls(
             problem=problem,
@@ -81,8 +82,8 @@ class Job:
 
     @property
     def machines(self) -> Machines:
-        """Returns the machines of the job: its nodes where they are named, or those that such
-        clusters have."""
+        """Returns the machines of the job: the named nodes where there are some, else the
+        machines that such a cluster usually has."""
         devices = self.layout.num_devices
         if self.nodes:
             return Machines(len(self.nodes), devices // len(self.nodes), 1, names=self.nodes)
@@ -90,7 +91,7 @@ class Job:
 
     @property
     def has_capacity(self) -> bool:
-        """Returns True where experts take a fixed number of tokens."""
+        """Returns True for a mixture of experts whose experts take a fixed number of tokens."""
         problem = self.problem
         return problem.architecture.is_moe and problem.workload.capacity_factor is not None
 
@@ -154,7 +155,7 @@ class LaunchConfiguration:
 
 
 def with_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    """Returns settings with some of them changed."""
+    """Returns settings with some of them replaced; a change to None removes a setting."""
     kept = {name: value for name, value in settings.items() if name not in changes}
     return kept | {name: value for name, value in changes.items() if value is not None}
 
@@ -174,6 +175,7 @@ class OwnName:
     """The values that it calls otherwise, by those of the framework in JSON."""
 
     def value(self, value: Any) -> Any:
+        """Returns a value as the tool writes it."""
         return self.values.get(json.dumps(value, default=str), value)
 
 
@@ -235,5 +237,6 @@ class LaunchReading:
 
     @property
     def is_open(self) -> bool:
-        """Returns True where a file that may say anything else was not sent."""
+        """Returns True where a file with unknown settings was not sent, so that anything could
+        be set there."""
         return any(reservation.is_open for reservation in self.reservations)

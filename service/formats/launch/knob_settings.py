@@ -35,11 +35,13 @@ _SCHEDULE_OF_CHUNKS = ("megatron", "megatron-bridge")
 
 
 def alternatives_in_settings(format_: str, knob: str, values: Sequence[Any]) -> str | None:
-    """Returns alternative values of a knob, or of the global batch, as a setting of the format:
-    "--tensor-model-parallel-size 1 or 2". None where no single setting says them."""
+    """Returns alternative values of a field of the layout, or of the global batch, as one
+    setting of the format: "--tensor-model-parallel-size 1 or 2". None where no single setting
+    expresses them."""
     setting = KNOB_SETTINGS[format_].get(knob)
     if setting is None:
         return None
+    # These formats derive the schedule from the number of chunks, which this setting gives.
     if knob == "schedule" and format_ in _SCHEDULE_OF_CHUNKS:
         return f"without {setting}" if "1f1b" in values else None
     if knob in _COUNTS and knob not in _COUNTED_OTHERWISE.get(format_, ()):

@@ -12,9 +12,9 @@ from service.formats.launch.job import Inexpressible
 def require_values(
     format_: str, layout: Layout, allowed: Mapping[str, tuple[Collection[Any], str]]
 ) -> None:
-    """Raises Inexpressible where a knob of a layout has a value that the format cannot express.
-    `allowed` has the values of each knob, and the cure for others: {"pp": ((1,), "ask with pp
-    1")}."""
+    """Raises Inexpressible where a field of the layout has a value that the format cannot
+    express. `allowed` maps a field to its possible values, and to the advice for any other:
+    {"pp": ((1,), "ask with pp 1")}."""
     for knob, (values, cure) in allowed.items():
         value = getattr(layout, knob)
         if value not in values:
@@ -22,8 +22,9 @@ def require_values(
 
 
 def require_order(format_: str, layout: Layout, axes: tuple[str, ...]) -> None:
-    """Raises Inexpressible where ranks are not placed in the one order that the framework has,
-    innermost axis first. Axes of degree 1 have no place."""
+    """Raises Inexpressible unless ranks are placed in the order `axes`, innermost first, which
+    is the only one that the framework has. Axes of degree 1 may stand anywhere. A placement on a
+    torus other than the default is inexpressible too."""
     active = [axis for axis in layout.placement if getattr(layout, axis) > 1]
     if active != [axis for axis in axes if getattr(layout, axis) > 1]:
         cure = f"its ranks are always in the order {', '.join(axes)}, innermost first"

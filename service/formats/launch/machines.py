@@ -26,8 +26,8 @@ class Machines:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Machines:
-        """Returns the machines of a job that has all chips of a cluster, as many of each
-        machine."""
+        """Returns the machines of a cluster, all with equally many devices. Tori, and racks with
+        more chips than MOST_IN_MACHINE, count as trays."""
         domain = cluster.scale_up_domain_chips
         machine_chips = cluster.fabric.levels[0].size if cluster.fabric.levels else None
         machine_chips = machine_chips or domain
@@ -49,11 +49,11 @@ class Machines:
 
 
 def slurm_options(machines: Machines) -> dict[str, bool | int | str]:
-    """Returns the options of sbatch, without dashes, for one task a node, which starts a process a
-    device.
+    """Returns the options of sbatch, without dashes, for one task on each node; the task starts one
+    process for each device.
 
     `exclusive` leaves the task all cores of a node: without it sites give one task one core.
-    `segment` keeps as many nodes together as share scale-up links (Slurm topology/block).
+    `segment` keeps together as many nodes as share scale-up links (Slurm topology/block).
     """
     options: dict[str, bool | int | str] = {
         "nodes": machines.nodes,

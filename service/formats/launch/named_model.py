@@ -8,8 +8,9 @@ from models.spec import catalogue
 
 
 def named_model(name: str, mtp_layers: int) -> dict[str, Any]:
-    """Returns a model of the catalogue in the wire form, with so many modules of multi-token
-    prediction: its name alone, or all of its fields where the catalogue has another number."""
+    """Returns a model of the catalogue as a request writes it: its name, or all of its sizes
+    where `mtp_layers`, the number of multi-token prediction modules, differs from the
+    catalogue's."""
     if catalogue.architecture(name).mtp_layers == mtp_layers:
         return {"name": name}
     return {**catalogue.architecture_shape(name), "mtp_layers": mtp_layers}

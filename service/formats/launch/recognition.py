@@ -92,8 +92,8 @@ _FEWEST = 2
 
 
 def other_format(format_: str, text: str) -> str | None:
-    """Returns the format whose settings a text has where they are not those of `format_`: more than
-    twice as many. None where the text may be of that format, or is of none."""
+    """Returns another format that more than twice as many names of settings in the text belong
+    to; None where the text may be of `format_`, or of no known format."""
     names = _names(text)
     matches = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
     if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
@@ -103,6 +103,7 @@ def other_format(format_: str, text: str) -> str | None:
     likely = max(matches, key=lambda name: matches[name])
     if format_ in _OF_TRAINER and likely in _OF_TRAINER:
         return None  # one reader takes both
+    # Formats share names of settings, so only a clear majority tells.
     is_other = matches[likely] > 2 * matches[format_] and matches[likely] >= min(
         _FEWEST, len(names)
     )
@@ -118,7 +119,7 @@ class Recognized:
 
 
 def recognized(text: str, files: LaunchFiles) -> Recognized | None:
-    """Returns the format of a launch, told by the program and the launcher that it starts, else by
+    """Returns the format of a launch, by the program or the launcher that it starts, or else by
     the names of its settings; None where neither tells."""
     names = _names(text)
     with suppress(Invalid):
@@ -140,8 +141,9 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
 
 
 def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | None:
-    """Returns the program of a command that does not look as if it trained, and why; None for a
-    launch. A script of the shell without arguments says nothing where its text was not sent."""
+    """Returns the program of a command that does not seem to train anything, and the reason;
+    None where it may be a launch. A shell script without arguments says nothing unless its text
+    was sent."""
     try:
         command = split_command(text, files)
     except Invalid:
@@ -165,9 +167,8 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
 
 
 def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | None:
-    """Returns the command of a job script, or of a launcher of a scheduler, that starts no program
-    which is known to train and has no settings of one, and why it is none; None for arguments
-    alone."""
+    """Returns the command of a job script that starts no known training program, and the reason
+    why it is not taken for a launch; None where it may be one, and for bare arguments."""
     try:
         command = split_command(text, files)
     except Invalid:
@@ -185,8 +186,8 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
 
 
 def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
-    """Returns the program of a command that trains with a framework whose settings are not read,
-    and that framework; None for any other."""
+    """Returns the program of a command and the framework that it trains with, where settings of
+    that framework are not supported; None otherwise."""
     with suppress(Invalid):
         command = split_command(text, files)
         program = command.program or ""
@@ -197,7 +198,7 @@ def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
 
 
 def _names(text: str) -> set[str]:
-    """Returns the names of settings in a text of any format, with underscores."""
+    """Returns the names of settings in a text of any format, with underscores for dashes."""
     text = _COMMENT.sub(r"\1", text)
     with suppress(Invalid):
         return {*read_toml(text)}
@@ -207,14 +208,14 @@ def _names(text: str) -> set[str]:
 
 @cache
 def known_settings() -> frozenset[str]:
-    """Returns the names of the settings of all formats. The first call reads their tables, which
-    takes some 0.3 s."""
+    """Returns the names of the settings of all formats together. The first call takes some 0.3
+    s, to read their tables."""
     return frozenset().union(*map(_known, KNOB_SETTINGS))
 
 
 @cache
 def _known(format_: str) -> frozenset[str]:
-    """Returns the names that the settings of a format have."""
+    """Returns the names of the settings of one format."""
     if format_ == "megatron":
         flags = (flag.removeprefix("--").replace("-", "_") for flag in megatron_table().fields)
         return frozenset((*flags, *flag_of_argument()))
@@ -230,7 +231,8 @@ def _known(format_: str) -> frozenset[str]:
 
 
 def _of_document(format_: str) -> Iterable[str]:
-    """Yields the keys of a document, at any level, and the settings of tools beside it."""
+    """Yields the keys, at every level, of a format's document and of the tools that are read
+    with it."""
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)
     tables = (format_, *TRAINER_TABLES) if format_ == "accelerate" else (format_,)
     switches = (argument for switch in switches_of(stack) for argument in switch.arguments)

@@ -41,8 +41,8 @@ _FURTHER = "What follows the name of this script goes to the program as further 
 
 
 def command_words(configuration: LaunchConfiguration) -> list[str]:
-    """Returns the words behind the training program on its command line: all settings, or those
-    that are no part of a document."""
+    """Returns the words that follow the training program on its command line: all settings, or
+    the script's own arguments where the settings are in a document."""
     to_words = FORMATS[configuration.format].words
     if to_words is not None:
         return to_words(configuration.settings)
@@ -50,6 +50,7 @@ def command_words(configuration: LaunchConfiguration) -> list[str]:
 
 
 def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yields settings as words: "--bf16", "true"."""
     for name, value in settings.items():
         yield f"--{name}"
         yield str(value).lower() if isinstance(value, bool) else str(value)
@@ -59,7 +60,7 @@ def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def as_yaml(configuration: LaunchConfiguration) -> str:
-    """Returns the settings as YAML, behind comments that say what else there is to know."""
+    """Returns the settings as YAML, below comments with the rest of the launch."""
     settings = yaml.safe_dump(
         dict(configuration.settings), sort_keys=False, allow_unicode=True, width=_WIDTH
     )
@@ -67,7 +68,8 @@ def as_yaml(configuration: LaunchConfiguration) -> str:
 
 
 def _comments(configuration: LaunchConfiguration) -> str:
-    """Returns as comments what a text of settings alone has to say of the rest of the launch."""
+    """Returns comment lines with what the settings alone do not say: release, environment,
+    placeholders, arguments of the script and notes."""
     lines = [f"{configuration.framework} {configuration.version}"]
     lines += [f"Environment: {name}={value}" for name, value in configuration.environment.items()]
     lines += [f"To fill in: {name}: {what}" for name, what in configuration.placeholders.items()]
@@ -78,6 +80,7 @@ def _comments(configuration: LaunchConfiguration) -> str:
 
 
 def _comment(line: str) -> list[str]:
+    """Returns a text as comment lines, wrapped."""
     return textwrap.wrap(
         line,
         _WIDTH,
@@ -92,7 +95,8 @@ def _comment(line: str) -> list[str]:
 
 
 def as_python(configuration: LaunchConfiguration) -> str:
-    """Returns a module with the settings as CONFIG, or as the words ARGUMENTS of a command line."""
+    """Returns a Python module with the parts of the launch as constants: ENVIRONMENT, CONFIG for
+    settings of a document, ARGUMENTS and PLACEHOLDERS."""
     names: dict[str, Any] = {"ENVIRONMENT": dict(configuration.environment)}
     if FORMATS[configuration.format].words is None:
         names["CONFIG"] = dict(configuration.settings)
@@ -106,8 +110,8 @@ def as_python(configuration: LaunchConfiguration) -> str:
 
 
 def _configure(configuration: LaunchConfiguration) -> str:
-    """Returns a function that assigns the settings, where they are attributes of a
-    configuration."""
+    """Returns the source of a function that assigns the settings to a configuration object; ""
+    for formats without one."""
     owner = FORMATS[configuration.format].configures
     if owner is None:
         return ""
@@ -121,7 +125,8 @@ def _configure(configuration: LaunchConfiguration) -> str:
 def as_shell(configuration: LaunchConfiguration) -> str:
     """Returns a script for sbatch, or for bash on one node, that starts the job.
 
-    What is to be filled in are variables, whose absence stops the script with what to put there.
+    Settings that the caller must fill in are shell variables. Without one the script stops, and
+    prints what to put there.
     """
     format_ = FORMATS[configuration.format]
     variables = _variables([*configuration.placeholders])
@@ -143,25 +148,29 @@ def as_shell(configuration: LaunchConfiguration) -> str:
 
 
 def _sbatch_lines(slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
+    """Yields the options as lines of a batch script: "#SBATCH --nodes=4"."""
     for name, value in slurm.items():
         yield f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={value}"
 
 
 def _variables(settings: Sequence[str]) -> dict[str, str]:
-    """Returns the shell variable for the value of each setting: LR of "--lr", and of "optimizer.lr"
-    unless another setting ends so too."""
+    """Returns the shell variable for each setting: LR for "--lr" and "optimizer.lr", or
+    OPTIMIZER_LR where two settings end alike."""
     short = {name: _variable(name.rpartition(".")[2]) for name in settings}
     times = Counter(short.values())
     return {name: _variable(name) if times[short[name]] > 1 else short[name] for name in settings}
 
 
 def _variable(name: str) -> str:
+    """Returns a name as a shell variable in upper case, with VALUE_ in front where the shell
+    uses that name itself."""
     variable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").upper()
     is_taken = variable in _OF_THE_SHELL or not variable[:1].isalpha()
     return f"VALUE_{variable}" if is_taken else variable
 
 
 def _shell_notes(format_: LaunchFormat, configuration: LaunchConfiguration) -> Iterator[str]:
+    """Yields the comment lines at the head of a script."""
     yield from _comment(f"{configuration.framework} {configuration.version}")
     if configuration.slurm:
         yield from _comment(_OF_THE_SITE)
@@ -177,8 +186,8 @@ def _shell_notes(format_: LaunchFormat, configuration: LaunchConfiguration) -> I
 def _requirements(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> Iterator[str]:
-    """Lines that stop the script where a variable is not set. An argument may be left out by an
-    empty one; a value of a document may not."""
+    """Yields the lines that stop the script where a variable is not set. An argument may be left
+    out by an empty variable, a value in a document may not."""
     unset = ":?" if format_.words is None else "?"
     defaults = configuration.placeholder_defaults
     for name, what in configuration.placeholders.items():
@@ -192,6 +201,8 @@ def _requirements(
 
 
 def _requirement(variable: str, unset: str, what: str) -> str:
+    """Returns a line of the shell that stops the script where the variable is not set, and
+    prints `what` to put there. `unset` is "?", or ":?" where an empty variable counts as unset."""
     plain = re.sub(r"[\\\"$`{}!]", "", what.replace("'", "’"))
     return f': "${{{variable}{unset}{plain}}}"'
 
@@ -199,7 +210,8 @@ def _requirement(variable: str, unset: str, what: str) -> str:
 def _document(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> list[str]:
-    """Returns the lines that write the document into a file, where the settings are one."""
+    """Returns the lines that write the settings into a file; none for formats that pass them as
+    arguments."""
     if format_.words is not None:
         return []
     document = _merged(configuration.settings, nested(_tokens(variables)))
@@ -221,12 +233,13 @@ def _document(
 
 
 def _tokens(variables: Mapping[str, str]) -> dict[str, str]:
-    """By setting, what stands for the value of its variable until words are quoted."""
+    """Returns, for each setting, the token that stands for its shell variable while words are
+    quoted."""
     return {name: _TOKEN_OF.format(variable) for name, variable in variables.items()}
 
 
 def _merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a document with further values put in, object by object."""
+    """Returns a document with the values of another put in, object by object."""
     merged = dict(document)
     for name, value in more.items():
         if isinstance(value, Mapping) and isinstance(merged.get(name), Mapping):
@@ -239,7 +252,7 @@ def _merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
 def _command(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> str:
-    """Returns the command that starts the job, an argument a line."""
+    """Returns the command that starts the job, one argument on each line."""
     lines = [" ".join(_started(format_, configuration)), " ".join(_program(format_, configuration))]
     settings = dict(configuration.settings)
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
@@ -264,7 +277,8 @@ def _placeholders(
     *,
     are_options: bool,
 ) -> Iterator[str]:
-    """Yields the arguments that are to be filled in, each of which an empty variable leaves out."""
+    """Yields the arguments that the caller fills in as shell words; an empty variable leaves one
+    out. `are_options` selects those that stand in front of the other settings."""
     for name, variable in variables.items():
         if (name in format_.options) != are_options or format_.words is None:
             continue
@@ -276,13 +290,13 @@ def _placeholders(
 
 
 def _with_variable(word: str, *, is_list: bool) -> str:
-    """Returns a word for the shell, in which a token is the value of its variable, in as many words
-    as it has where it is a list. Inside of ${...} it is written without brackets."""
+    """Returns a word with the token in it replaced by its shell variable: unquoted, so that the
+    shell splits it, where it is a list. Inside of ${...} the variable is written without braces."""
     return _TOKEN.sub(r"$\1" if is_list else r'"$\1"', word)
 
 
 def _grouped(words: Sequence[str]) -> Iterator[str]:
-    """Yields each flag with its values, and each pair."""
+    """Yields the words quoted for the shell, each flag joined with its values."""
     group: list[str] = []
     for word in words:
         if group and _BEGINS_ARGUMENT.match(word):
@@ -294,6 +308,7 @@ def _grouped(words: Sequence[str]) -> Iterator[str]:
 
 
 def _program(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
+    """Returns the words that name the training program."""
     if _is_script_named(format_, configuration):
         return ['"${SCRIPT}"']
     return [*format_.program]
@@ -305,8 +320,8 @@ def _is_script_named(format_: LaunchFormat, configuration: LaunchConfiguration) 
 
 
 def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
-    """Yields the lines that say where the ranks of several nodes meet and, where nodes are named,
-    that these have ranks in the order of their names."""
+    """Yields the lines that set the address at which the ranks of several nodes meet. Where
+    nodes are named, they also make Slurm number its tasks in that order."""
     if int(slurm.get("nodes", 1)) == 1:
         return
     if "nodelist" in slurm:
@@ -325,8 +340,8 @@ def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> It
 
 
 def _started(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
-    """Returns the words in front of the program. On several nodes each is told its rank: that of
-    Slurm's task there, which only the shell of that task knows."""
+    """Returns the words in front of the program, which start its ranks. On several nodes srun
+    starts a shell on each, because the rank of a node is known only there."""
     nodes = int(configuration.slurm.get("nodes", 1))
     devices = configuration.slurm.get("gpus-per-node", 1)
     config = f'--config_file "{_CONFIG}"' if format_.starter == "accelerate" else ""

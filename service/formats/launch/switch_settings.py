@@ -19,8 +19,9 @@ def switch_fields(
     release: str | None,
     may_hold: Callable[[Condition], bool] = lambda condition: True,
 ) -> dict[str, Any]:
-    """Returns the fields of a stack as arguments set its switches, or as the release does. Raises
-    Invalid where a switch has no such value."""
+    """Returns the fields of a stack that these arguments set, and the release's defaults for its
+    other switches. `may_hold` says whether a switch's condition may apply. Raises Invalid for a
+    value that a switch does not have."""
     try:
         return read_switches(stack_id, arguments, release, may_hold)
     except Invalid as error:
@@ -30,8 +31,9 @@ def switch_fields(
 def set_switches(
     settings: Mapping[str, Any], stack_id: str, release: str, layout: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the fields of a stack as those of the settings that are its switches set them, or as
-    the release does. Raises Invalid where a switch has no such value."""
+    """Returns the fields of a stack that the settings of a launch set, and the release's
+    defaults for its other switches. Settings that are no switches are ignored. Raises Invalid
+    for an unknown value."""
     names = [name for switch in switches_of(catalogue.stack(stack_id)) for name in switch.arguments]
     switches = {
         name: _with_word_no(settings[name], name, stack_id)
@@ -46,8 +48,8 @@ def set_switches(
 
 @cache
 def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
-    """Returns the values that the arguments of a stack's switches have, in lower case: {"compile":
-    {"true", "false"}}."""
+    """Returns the values that each argument of a stack's switches can have, in lower case:
+    {"compile": {"true", "false"}}."""
     values_of: dict[str, set[str]] = defaultdict(set)
     for arguments in _arguments_of_switches(stack_id):
         for name, value in arguments.items():
@@ -56,15 +58,15 @@ def values_of_switches(stack_id: str) -> Mapping[str, frozenset[str]]:
 
 
 def _arguments_of_switches(stack_id: str) -> Iterator[Mapping[str, Any]]:
-    """Yields the arguments of each setting of each switch of a stack."""
+    """Yields, for each position of each switch of a stack, the arguments that set it."""
     for switch in switches_of(catalogue.stack(stack_id)):
         for setting in switch.settings:
             yield setting.arguments
 
 
 def _with_word_no(value: Any, name: str, stack_id: str) -> Any:
-    """Returns the value of a switch, "no" for false where its values are words: YAML reads `NO` as
-    false."""
+    """Returns a switch's value, with "no" for False where the switch takes words: YAML reads
+    `NO` as false."""
     if value is not False:
         return value
     arguments = _arguments_of_switches(stack_id)
@@ -73,7 +75,8 @@ def _with_word_no(value: Any, name: str, stack_id: str) -> Any:
 
 
 def _may_hold(condition: Condition, layout: Mapping[str, Any]) -> bool:
-    """Returns True where the condition of a switch may hold in a layout as requests write it."""
+    """Returns True where a switch with this condition, such as "tp" or "zero_3", may apply to a
+    layout. Conditions that the layout does not decide count as met."""
     if condition in ("tp", "cp", "ep", "pp"):
         return layout.get(condition, 1) > 1
     if condition in ("zero_1_2", "zero_3"):

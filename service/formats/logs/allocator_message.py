@@ -41,7 +41,8 @@ class AllocatorMessage:
 
 
 def allocator_message(text: str) -> AllocatorMessage | None:
-    """Returns the last such message of a log; None where there is none."""
+    """Returns the figures, in GiB, of the last out-of-memory message that PyTorch's allocator
+    printed in a log; None where there is none."""
     text = Log(text).text
     starts = [match.start() for match in _MESSAGE.finditer(text)]
     if not starts:

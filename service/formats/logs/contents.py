@@ -62,19 +62,23 @@ class LogContents:
 
     @property
     def framework(self) -> str | None:
-        """Returns the framework that printed the steps or the arguments."""
+        """Returns the framework that printed the log's steps, or else its arguments; None where
+        neither is known."""
         source = self.reading or self.printed
         return None if source is None else source.framework
 
     @property
     def arguments(self) -> Mapping[str, str]:
+        """Returns the arguments that the log prints, by Megatron's names; none where it prints
+        none."""
         if self.reading is not None:
             return self.reading.arguments
         return {} if self.printed is None else self.printed.values
 
 
 def contents(text: str, framework: str | None, global_batch: int | None) -> LogContents:
-    """Reads a log in all ways. `framework` and `global_batch` are those of the request, if it has
+    """Returns everything that a log tells: its steps, or why they could not be read, failures,
+    devices and stated facts. `framework` and `global_batch` are the request's, where it gives
     them."""
     text, cut = cut_lines(text)
     reading = refusal = printed = None
@@ -105,7 +109,7 @@ def contents(text: str, framework: str | None, global_batch: int | None) -> LogC
 
 
 def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None) -> bool:
-    """Tells whether a log has such a message, and no step to use follows the last one."""
+    """Returns True where a log has this message, and no usable step follows its last occurrence."""
     if message.search(text) is None:
         return False
     try:
@@ -116,6 +120,6 @@ def _ends_with(message: re.Pattern[str], text: str, framework: str | None = None
 
 
 def masked_unless_clean(log: str) -> str | None:
-    """Returns the log with its secrets masked; None where it has none."""
+    """Returns the log with its secrets masked; None where it has no secrets."""
     masked = mask_secrets(log)
     return None if masked == log else masked

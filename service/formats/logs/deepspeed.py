@@ -34,6 +34,7 @@ _WHOLE_STEP = {"fwd", "bwd", "step"}
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps of a log in the most exact of DeepSpeed's three forms that it has."""
     for read in (_pipeline, _throughput, _breakdown):
         findings = read(log)
         if findings.history.count or findings.unread:
@@ -42,7 +43,8 @@ def find(log: Log) -> Findings:
 
 
 def _pipeline(log: Log) -> Findings:
-    """Reads "steps: 10 loss: 2.3 iter time (s): 1.5 samples/sec: 42.7"."""
+    """Returns the steps of lines such as "steps: 10 loss: 2.3 iter time (s): 1.5 samples/sec:
+    42.7"."""
     findings = Findings()
     for line, before, after in log.around(_PIPELINE_MARK):
         number = _STEP_OF_PIPELINE.search(before)
@@ -55,8 +57,8 @@ def _pipeline(log: Log) -> Findings:
 
 
 def _throughput(log: Log) -> Findings:
-    """Reads "global_step=10, …, CurrSamplesPerSec=61.2", as seconds where the log says the samples
-    of a step."""
+    """Returns the steps of lines such as "global_step=10, …, CurrSamplesPerSec=61.2". Times are
+    in seconds a step where the log states one global batch, and otherwise in seconds a sample."""
     findings = Findings()
     batches = {
         statement.value for statement in stated_facts(log.text) if statement.fact == "global_batch"
@@ -78,7 +80,8 @@ def _throughput(log: Log) -> Findings:
 
 
 def _breakdown(log: Log) -> Findings:
-    """Reads "time (ms) | fwd: 120.1 | bwd: 250.2 | step: 12.3", a step each, in their order."""
+    """Returns the steps of lines such as "time (ms) | fwd: 120.1 | bwd: 250.2 | step: 12.3",
+    numbered in their order."""
     findings = Findings()
     number = 0
     for line, before, after in log.around(_BREAKDOWN_MARK):
@@ -90,6 +93,8 @@ def _breakdown(log: Log) -> Findings:
 
 
 def _step(line: Line, number: int, seconds: float, before: str, batch: int | None = None) -> Step:
+    """Returns a step of `seconds`. `before` is the text in front of its time, which may have a
+    timestamp."""
     return Step(
         number=number,
         value=seconds,

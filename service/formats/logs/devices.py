@@ -72,8 +72,8 @@ class PrintedDevice:
     """`sxm`, `pcie` or `nvl`, where the name says it."""
 
     def matching(self, chips: Iterable[Chip]) -> list[Chip]:
-        """Returns the chips that print this name: those of which the catalogue's name says the same
-        family. A memory size or form that no chip of the family has narrows nothing."""
+        """Returns the chips that may print this name: all of its family, narrowed by memory and
+        form where some chip of the family has these."""
         candidates = [chip for chip in chips if self.family in _families_of(chip.name)]
         with_memory = [chip for chip in candidates if f"{self.memory_gb}gb" in chip.id.split("-")]
         candidates = with_memory or candidates
@@ -82,8 +82,8 @@ class PrintedDevice:
 
 
 def printed_devices(text: str) -> list[PrintedDevice]:
-    """Returns the different devices that a log names, in order of first appearance within each
-    vendor."""
+    """Returns the different devices that a log names, vendor by vendor, each vendor's in order
+    of first appearance."""
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
     devices: dict[str, PrintedDevice] = {}
@@ -95,8 +95,7 @@ def printed_devices(text: str) -> list[PrintedDevice]:
 
 
 def _segments(text: str) -> Iterable[str]:
-    """Yields the different pieces of a text that have a word of the vendors, in the order of the
-    words."""
+    """Yields stretches of a text around the vendors' words, such as "nvidia", each once."""
     lower = text.lower()
     pieces: dict[str, None] = {}
     for word in _VENDOR_WORDS:
@@ -109,6 +108,8 @@ def _segments(text: str) -> Iterable[str]:
 
 
 def _device(match: re.Match[str]) -> PrintedDevice:
+    """Returns the device of a match, with its family, its memory in GB and its form, such as
+    "sxm"."""
     parts = match.groupdict()
     rest = parts["rest"] or ""
     memory = _MEMORY.search(rest)
@@ -122,6 +123,8 @@ def _device(match: re.Match[str]) -> PrintedDevice:
 
 
 def _family(printed: str) -> str:
+    """Returns a family of chips in lower case, by the catalogue's name for it: "910b" for the
+    bin "910B3"."""
     family = re.sub(r"[ -]", "", printed.lower())
     family = family.removeprefix("geforce").removeprefix("quadro")
     for pattern, known in _BINS:

@@ -57,15 +57,15 @@ _MAX_QUOTED = 300  # an error and its reason; what follows is a trace
 
 
 def text_after_last(message: re.Pattern[str], text: str) -> str:
-    """Returns what follows the last such message; the whole text where there is none."""
+    """Returns the text behind the last match of a message; the whole text where it has none."""
     end = max((match.end() for match in message.finditer(text)), default=0)
     return text[end:]
 
 
 def last_error(text: str) -> str | None:
-    """Returns the last line that says why a process failed, shortened and without control
-    characters: that of a Python exception, if there is one. That of a launcher whose process failed
-    counts only where there is no other."""
+    """Returns the last line that says why a process failed, as an answer may quote it; None
+    where no line does. A Python exception goes before other messages, and a launcher's report of
+    its failed process is taken only where there is nothing else."""
     lines = [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
     own = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
     for pattern, candidates in (
@@ -80,6 +80,7 @@ def last_error(text: str) -> str | None:
 
 
 def _matches_from_the_end(pattern: re.Pattern[str], lines: list[str]) -> Iterator[str]:
+    """Yields the matching part of each line that matches, the last line first."""
     for line in reversed(lines):
         match = pattern.search(line)
         if match:
@@ -87,7 +88,8 @@ def _matches_from_the_end(pattern: re.Pattern[str], lines: list[str]) -> Iterato
 
 
 def _quoted(text: str) -> str:
-    """Returns the text as an answer quotes it, without secrets."""
+    """Returns a text as an answer quotes it: without secrets and control characters, and
+    shortened."""
     masked = mask_secrets(text.strip())
     shown = "".join(character for character in masked if character.isprintable())
     return shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}…"

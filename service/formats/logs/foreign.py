@@ -14,6 +14,7 @@ class ForeignLog:
 
     @property
     def rule(self) -> str:
+        """Returns the sentence that says which trainer wrote the log and what to send instead."""
         return (
             f"it looks like a log of {self.trainer}, which is not read: send {self.speed} to"
             " POST /v1/reports"
@@ -84,8 +85,9 @@ _PATTERNS = tuple((re.compile(pattern), ForeignLog(*said)) for pattern, *said in
 
 
 def recognise(text: str) -> ForeignLog | None:
-    """Returns the trainer whose lines the text has, the first of those known. Of a long text only
-    the beginning and the end are looked at: a trainer prints the same lines all along."""
+    """Returns the trainer, unsupported here, whose lines a text has; None where there is none.
+    Only the beginning and the end of a long text are searched, as a trainer prints such lines
+    all along."""
     if len(text) > 2 * _LOOKED_AT:
         text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
     return next((known for pattern, known in _PATTERNS if pattern.search(text)), None)

@@ -47,6 +47,8 @@ _PEAKS: dict[str, MemoryKind] = {
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps and memory peaks of a log of the Trainer. Steps come from
+    trainer_log.jsonl, else from progress bars, else from the summary at the end."""
     findings = Findings()
     for step in _journal(log) or _bars(log) or _whole_run(log):
         findings.history.add(step)
@@ -56,7 +58,7 @@ def find(log: Log) -> Findings:
 
 
 def _journal(log: Log) -> list[Step]:
-    """Returns the means of the steps between two lines of a `trainer_log.jsonl`:
+    """Returns a step with the mean time between each two lines of a trainer_log.jsonl:
     {"current_steps": 10, "total_steps": 500, "loss": 2.3, "elapsed_time": "0:00:35"}."""
     steps = list[Step]()
     last_number: int | None = None
@@ -76,7 +78,9 @@ def _journal(log: Log) -> list[Step]:
 
 
 def _bars(log: Log) -> list[Step]:
-    """Returns a step for each bar of the training that says how long an iteration takes."""
+    """Returns a step for each drawing of the training's progress bar that has a time for an
+    iteration. Of several bars the one with the announced total of steps is taken, or else the
+    longest."""
     drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
         for bar in bars_in(line.text):
@@ -91,11 +95,14 @@ def _bars(log: Log) -> list[Step]:
 
 
 def _longest_s(drawn: Sequence[tuple[Bar, Line]]) -> tuple[float, int]:
+    """Returns the longest time that drawings of a bar show, in seconds, and the number of
+    drawings."""
     return max(bar.elapsed_s for bar, _ in drawn), len(drawn)
 
 
 def _whole_run(log: Log) -> list[Step]:
-    """Returns the mean of a run that has ended, as one step."""
+    """Returns the mean step time of a finished run as one step, from train_runtime or
+    train_steps_per_second; no step where neither is printed."""
     steps = _total_steps(log)
     for line, before, after in log.around(_RUNTIME):
         runtime = _runtime_s(after)
@@ -109,8 +116,8 @@ def _whole_run(log: Log) -> list[Step]:
 
 
 def _runtime_s(after: str) -> float | None:
-    """Returns the runtime, which a dictionary gives in seconds and the table of metrics in hours,
-    minutes and seconds."""
+    """Returns the runtime in seconds, printed as seconds or as hours, minutes and seconds; None
+    where it is neither."""
     match = _SPAN.match(after)
     if match is None:
         return None
@@ -123,7 +130,8 @@ def _runtime_s(after: str) -> float | None:
 
 
 def _total_steps(log: Log) -> int | None:
-    """Returns the number of steps that the Trainer announces for the last run of the log."""
+    """Returns the number of steps that the Trainer announces for the last run in the log; None
+    where it announces none."""
     totals = [
         int(match[1].replace(",", ""))
         for _, _, after in log.around(_TOTAL)
@@ -133,6 +141,8 @@ def _total_steps(log: Log) -> int | None:
 
 
 def _step(line: Line, number: int, seconds: float, text: str, *, starts: bool = True) -> Step:
+    """Returns a step of `seconds`. `text` is searched for its loss and timestamp; `starts` is
+    False for a mean over the whole run."""
     loss = _LOSS.search(text)
     return Step(
         number=number,

@@ -65,6 +65,7 @@ class Unread:
 
     @classmethod
     def of(cls, line: Line, reason: str) -> Unread:
+        """Returns the note on a line that could not be read, shortened and without secrets."""
         return cls(line.number, printable(mask_secrets(line.text[:_REACH])[:200]), reason)
 
 
@@ -76,21 +77,21 @@ class Line:
 
     @property
     def label(self) -> str:
-        """Returns the rank or pod that is named at the start, if any."""
+        """Returns the name of the rank or pod at the start of the line; "" where it has none."""
         match = _RANK.search(self.text[:_LABEL_REACH])
         return match.group() if match else ""
 
     def around(self, mark: str) -> Iterator[tuple[str, str]]:
-        """Yields, for each `mark`, the text before it, back to the previous mark, and the text
-        after it, up to the next one."""
+        """Yields, for each `mark` in the line, the text between the previous mark and it, and
+        the text between it and the next one. Both are cut to a fixed length."""
         parts = self.text.split(mark)
         for before, after in pairwise(parts):
             yield before[-_REACH:], after[:_REACH]
 
 
 def cut_lines(text: str) -> tuple[str, int]:
-    """Returns the text with its lines cut to MAX_LINE_CHARACTERS, and how many were longer. The
-    updates of a progress bar, which a carriage return divides, are lines of their own."""
+    """Returns the text with its lines cut to MAX_LINE_CHARACTERS, and the number of lines that
+    were longer. Updates of a progress bar, which carriage returns divide, count as lines."""
     if len(text) <= MAX_LINE_CHARACTERS:
         return text, 0
     cut = 0
@@ -110,12 +111,12 @@ class Log:
         self._first_pieces: list[int] | None = None
 
     def unwrapped(self, *, every_full_line: bool = False) -> Log | None:
-        """Returns the log with the lines joined that a terminal wrapped at its width; None where no
-        line looks wrapped.
+        """Returns the log with lines joined again that a terminal wrapped at its width; None where
+        no line looks wrapped.
 
-        The longest line of a log that was copied from a terminal is as long as the terminal is
-        wide. A line of that length is joined to the next, unless that begins like a line of its
-        own; with `every_full_line` even then.
+        The longest line of a log copied from a terminal is as long as the terminal is wide. A
+        line of that length is joined to the next one, unless the next begins like a new record.
+        With `every_full_line` it is joined even then.
         """
         width = max(len(line.rstrip("\r")) for line in self._lines)
         if width not in _TERMINAL_COLUMNS:
@@ -144,11 +145,12 @@ class Log:
         return log
 
     def _numbered_lines(self) -> Iterator[tuple[int, str]]:
-        """Yields the lines, each with the number of its first piece in the log as it came."""
+        """Yields the lines with their numbers. A joined line has the number of its first piece."""
         return zip(self._first_pieces or count(1), self._lines, strict=False)
 
     def lines(self, *marks: str) -> Iterator[Line]:
-        """Yields the lines that have one of the marks in them."""
+        """Yields the lines that contain one of the marks. Updates of a progress bar are lines of
+        their own."""
         if not any(mark in self._text for mark in marks):
             return
         for number, line in self._numbered_lines():
@@ -160,15 +162,15 @@ class Log:
                 )
 
     def around(self, mark: str) -> Iterator[tuple[Line, str, str]]:
-        """Yields each `mark` of the log: its line, the text before it and the text after it, as
-        `Line.around` has them."""
+        """Yields each occurrence of `mark` in the log: its line, the text before it and the text
+        after it, both within the line and cut to a fixed length."""
         for line in self.lines(mark):
             for before, after in line.around(mark):
                 yield line, before, after
 
     def section(self, first: str, last: str) -> Iterator[Line]:
-        """Yields the lines between each line with `first` and the next one with `last`, or the
-        end."""
+        """Yields the lines from behind each line that contains `first` up to the next one that
+        contains `last`, or to the end."""
         if first not in self._text:
             return
         inside = False
@@ -185,8 +187,8 @@ class Log:
 
     @property
     def timestamp(self) -> datetime | None:
-        """Returns the last timestamp that stands at the start of a line, or behind the level and
-        the name of a logger there."""
+        """Returns the log's last timestamp at the start of a line, or behind a logger's level
+        and name there; None where there is none."""
         for line in reversed(self._lines):
             if timestamp := parse_timestamp(line[:_TIMESTAMP_REACH]):
                 return timestamp
@@ -194,6 +196,7 @@ class Log:
 
     @property
     def is_text(self) -> bool:
+        """Returns False for binary data, by a sample of the beginning."""
         sample = self._text[:_SAMPLE_CHARACTERS]
         return sum(map(sample.count, _BINARY_CHARACTERS)) <= len(sample) / 20
 
@@ -203,8 +206,9 @@ class Log:
 
 
 def parse_timestamp(text: str) -> datetime | None:
-    """Returns the last date with a time of day in the text, to the second, in the zone that it
-    names, if any: "[2024-05-01 12:34:56,789] step 7" has 12:34:56 of that day."""
+    """Returns the last date with a time of day in a text, to the second, with its time zone
+    where it has one: 2024-05-01 12:34:56 of "[2024-05-01 12:34:56,789] step 7". None where there
+    is none."""
     timestamps = [
         f"{match[1]}-{match[3]}-{match[4]}T{match[5]}{match[6] or ''}"
         for match in _YEAR_FIRST.finditer(text)
@@ -223,21 +227,24 @@ def parse_timestamp(text: str) -> datetime | None:
 
 
 def is_finite(text: str | None) -> bool:
-    """Returns True where a printed loss is neither NaN nor infinite. A loss that is not printed
-    counts as finite."""
+    """Returns True unless a printed loss is NaN or infinite. A loss that is not printed counts
+    as finite."""
     return text is None or math.isfinite(float(text))
 
 
 def positive_number(match: re.Match[str] | None) -> float | None:
-    """Returns the number of the first group; None where it is zero, negative or not finite."""
+    """Returns the number in a match's first group; None without a match, and where it is not
+    positive and finite."""
     value = float(match.group(1)) if match else 0.0
     return value if 0 < value < math.inf else None
 
 
 def is_printed_in_full(text: str, after: str) -> bool:
-    """Returns True where a number is not cut off: it has decimals, or something follows it."""
+    """Returns True where a printed number cannot be cut off: it has decimals, or text follows
+    it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 
 def printable(text: str) -> str:
+    """Returns a text with control characters replaced."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)

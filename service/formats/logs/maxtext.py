@@ -38,7 +38,8 @@ _TOTAL = re.compile(r"\s{0,20}(\d{1,9}(?:\.\d{1,9})?) GB")
 
 
 def find(log: Log) -> Findings:
-    """Returns the steps, and as memory what the compiler planned. It prints GiB as GB."""
+    """Returns the steps of a MaxText log, and as memory what the compiler planned, in GiB, which
+    MaxText prints as GB."""
     findings = Findings()
     for line, before, after in log.around(_MARK):
         _read(line, before, after, findings)
@@ -47,8 +48,9 @@ def find(log: Log) -> Findings:
 
 
 def _read(line: Line, before: str, after: str, findings: Findings) -> None:
-    """Reads "completed step: 7, seconds: 5.321, TFLOP/s/device: 210.5, Tokens/s/device: 3079.4,
-    total_weights: 65536, loss: 9.8"."""
+    """Adds the step of "completed step: 7, seconds: 5.321, TFLOP/s/device: 210.5,
+    Tokens/s/device: 3079.4, total_weights: 65536, loss: 9.8" to the findings, or notes that it
+    could not be read. `before` and `after` are the text on either side of "completed step"."""
     step = _STEP.match(after)
     if step is None or not is_printed_in_full(step.group(2), after[step.end() :]):
         findings.add_unread(line, "it has no step and seconds, or they are cut off")

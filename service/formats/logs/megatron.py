@@ -55,7 +55,7 @@ _PADDED = re.compile(r"new size:\s{0,20}(\d{1,12})")
 
 
 def find(log: Log) -> Findings:
-    """Returns the steps and the peaks of memory."""
+    """Returns the steps and memory peaks of a log of Megatron or one of its forks."""
     findings = Findings()
     for line in log.lines(_MARK, "iteration "):
         _read(line, findings)
@@ -71,9 +71,9 @@ def find(log: Log) -> Findings:
 
 
 def _find_memory_in_steps(log: Log, findings: Findings) -> None:
-    """Adds the memory that forks print in the lines of steps: Megatron-SWIFT what PyTorch reserved,
-    in GiB; Primus what the device has in use, with the runtime's context (2**30 bytes as a GB);
-    ROCm's Megatron-LM which share of the device that is."""
+    """Adds the memory that forks print in their lines of steps. Megatron-SWIFT prints what
+    PyTorch has reserved, in GiB; Primus what is in use on the device, in units of 2**30 bytes;
+    ROCm's Megatron-LM the share of the device that this is."""
     findings.find_peaks(log, _SWIFT_MEMORY, _PLAIN_NUMBER, "reserved")
     findings.find_peaks(log, _DEVICE_MEMORY, _GIB_USED, "reserved")
     for _, _, after in log.around(_SHARE):
@@ -83,11 +83,11 @@ def _find_memory_in_steps(log: Log, findings: Findings) -> None:
 
 
 def arguments(log: Log) -> Mapping[str, str]:
-    """Returns the arguments that Megatron dumps between two rulers, "micro_batch_size ........ 2",
-    as they are printed. A later dump overrides an earlier one.
+    """Returns the arguments that Megatron dumps between two rulers, as printed:
+    {"micro_batch_size": "2"} of "micro_batch_size ........ 2". A later dump overrides an earlier
+    one.
 
-    The padded vocabulary is printed only after the dump; it is added where the dump does not have
-    it.
+    The padded size of the vocabulary is printed only after the dump, and is added.
     """
     values: dict[str, str] = {}
     for line in log.section(_DUMP_START, _DUMP_END):
@@ -103,8 +103,8 @@ def arguments(log: Log) -> Mapping[str, str]:
 
 
 def _read(line: Line, findings: Findings) -> None:
-    """Reads "iteration 10/ 500 | elapsed time per iteration (ms): 5321.0 | lm loss: 2.3E+00 |", or
-    notes that the line is cut off."""
+    """Adds the step of "iteration 10/ 500 | elapsed time per iteration (ms): 5321.0 | lm loss:
+    2.3E+00 |" to the findings, or notes that it could not be read."""
     if _MARK not in line.text:
         if _CUT_OFF.search(line.text[:5000]):
             findings.add_unread(line, "it has no elapsed time")
@@ -122,6 +122,8 @@ def _read(line: Line, findings: Findings) -> None:
 
 
 def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -> Step:
+    """Returns a step of `seconds`, with what else its line prints. `before` and `after` are the
+    text on either side of "elapsed time per iteration"."""
     loss = _LOSS.search(after)
     batch = _BATCH.search(after)
     rate = positive_number(_RATE.search(after))
@@ -141,7 +143,8 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
 
 
 def _mark_start(attempt: list[Step]) -> None:
-    """Marks the step whose interval holds iteration 1, and so the start of the run."""
+    """Marks the first step of an attempt as the start of the run where it includes iteration 1.
+    Steps are printed at intervals, each the mean of its iterations."""
     interval = attempt[1].number - attempt[0].number if len(attempt) > 1 else 1
     if attempt[0].number <= interval:
         attempt[0] = replace(attempt[0], is_start=True)

@@ -66,7 +66,8 @@ class _Prints:
 
 
 def find(log: Log) -> Findings:
-    """Returns the steps in the most exact form that is printed, and the peaks of memory."""
+    """Returns the steps of a NeMo log, in the most exact form in which it prints them, and its
+    memory peaks."""
     findings = Findings()
     prints = _Prints()
     for line, before, after in log.around(_MARK):
@@ -82,8 +83,9 @@ def find(log: Log) -> Findings:
 
 
 def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findings) -> None:
-    """Adds a printed timing to the form that it is printed in, such as the bar of "Epoch 0: 3/50
-    [00:12<03:10, reduced_train_loss=9.8, train_step_timing in s=4.68]"."""
+    """Adds a printed step time to the steps of its form, such as the bar of "Epoch 0: 3/50
+    [00:12<03:10, reduced_train_loss=9.8, train_step_timing in s=4.68]". Notes that a line could
+    not be read."""
     if values := _LIST.match(after):
         prints.summary = prints.summary or _listed_steps(values)
         return
@@ -125,16 +127,16 @@ def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _add_bar_step(bar: list[Step], step: Step) -> None:
-    """Adds a step, in place of one with the same number: a bar that advances is drawn first with
-    the values of the step before, then with its own."""
+    """Adds a step of a progress bar, in place of one with its number: an advancing bar is drawn
+    first with the values of the step before, then with its own."""
     if bar and bar[-1].number == step.number:
         bar.pop()
     bar.append(step)
 
 
 def _listed_steps(values: re.Match[str]) -> list[Step]:
-    """Returns the steps of the list that closes a run, "train_step_timing in s: [44.9, 4.7, 4.7]".
-    Where the list is cut off its last value may be cut too, and is dropped."""
+    """Returns the steps of the list at the end of a run, "train_step_timing in s: [44.9, 4.7,
+    4.7]". The last value of a list that is cut off may be cut too, and is dropped."""
     printed = values.group(1).split(",")[: None if values.group(2) else -1]
     if not all(re.fullmatch(rf"\s*(?:{NUMBER})\s*", value, re.IGNORECASE) for value in printed):
         return []
@@ -143,6 +145,7 @@ def _listed_steps(values: re.Match[str]) -> list[Step]:
 
 
 def _clock_s(printed: str) -> float | None:
+    """Returns a printed time as seconds since year 1; None where it is no time."""
     try:
         return (datetime.fromisoformat(printed) - datetime.min).total_seconds()
     except ValueError:
@@ -150,11 +153,14 @@ def _clock_s(printed: str) -> float | None:
 
 
 def _with_own_times(attempt: Sequence[Step], window: int) -> list[Step]:
+    """Returns an attempt in which steps have their own times in place of means over a window."""
     times = _own_times([step.time for step in attempt], window)
     return [replace(step, value=time, time=time) for step, time in zip(attempt, times, strict=True)]
 
 
 def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
+    """Returns an attempt with the steps marked as start whose printed mean, over the last
+    `window` steps, includes the first step."""
     filling = window if window > 1 else 0
     return [
         replace(step, is_start=step.is_start or index < filling)
@@ -163,21 +169,25 @@ def _with_marked_warm_up(attempt: Sequence[Step], window: int) -> list[Step]:
 
 
 def _window(attempt: Sequence[Step]) -> int:
-    """Returns the number of steps that a printed value is the mean of; 1 where that is not sure."""
+    """Returns the number of steps over which a printed value is the mean, as deduced from the
+    values; 1 where that is not sure."""
     means = [step.time for step in attempt]
     clocks = [step.clock for step in attempt]
     consecutive = all(later.number == step.number + 1 for step, later in pairwise(attempt))
     if not consecutive or not all(step.is_believable for step in attempt):
         return 1
+    # While a window fills, count * mean is the time of all steps so far, which only grows. It falls
+    # once the window drops steps.
     sums = [count * mean for count, mean in enumerate(means, 1)]
     falls = (count for count, (total, later) in enumerate(pairwise(sums), 1) if later <= total)
     window = next(falls, len(means))
     error = _error(_own_times(means, window), clocks)
+    # Noise alone may make some window fit a little better.
     return window if error < _error(means, clocks) / 2 else 1
 
 
 def _own_times(means: Sequence[float], window: int) -> list[float]:
-    """Returns the step times whose means over the last `window` steps are `means`."""
+    """Returns the time of each single step, given `means` over the last `window` steps."""
     if window == 1:
         return list(means)
     own: list[float] = []
@@ -186,13 +196,15 @@ def _own_times(means: Sequence[float], window: int) -> list[float]:
         previous_total = total
         total = mean * min(index + 1, window)
         dropped = own[index - window] if index >= window else 0.0
+        # The sum over the window grows by the new step, and falls by the one that left the window.
         own.append(total - previous_total + dropped)
     return own
 
 
 def _error(times: Sequence[float], clocks: Sequence[float | None]) -> float:
-    """Returns the mean distance of the times after the first from the clock, or from their median
-    where the clock is not known of every step; infinite where neither tells."""
+    """Returns the mean distance, in seconds, of step times from the intervals of the clock, or
+    from their median where some step has no clock. The first time does not count. Infinite where
+    neither tells."""
     intervals = [
         later - earlier
         for earlier, later in pairwise(clocks)

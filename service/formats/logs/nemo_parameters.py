@@ -28,8 +28,8 @@ _HALF_PRECISION_FLAGS = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16
 
 
 def arguments(log: Log) -> Mapping[str, str]:
-    """Returns the parameters that say what runs, in Megatron's names. Empty where no line has them;
-    of several lines the last counts."""
+    """Returns the parameters of NeMo 1 under Megatron's names; none where no line prints them.
+    Of several such lines the last counts."""
     parameters = _read_parameters(log)
     if not parameters:
         return {}
@@ -54,8 +54,8 @@ def arguments(log: Log) -> Mapping[str, str]:
 
 
 def _read_parameters(log: Log) -> dict[str, str]:
-    """Returns the parameters of the last line such as " - PARAMETER cfg/micro_batch_size : 1
-    cfg/precision : bf16", by name."""
+    """Returns the parameters, by name, of the last line such as " - PARAMETER
+    cfg/micro_batch_size : 1 cfg/precision : bf16"."""
     last = None
     for line in log.lines(_LINE_MARK):
         last = line
@@ -67,7 +67,8 @@ def _read_parameters(log: Log) -> dict[str, str]:
 
 
 def _derived_arguments(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Returns the arguments that Megatron has, and NeMo says by others."""
+    """Returns the arguments of Megatron that NeMo expresses by other parameters, such as an
+    optimizer's name for use_distributed_optimizer."""
     optimizer = parameters.get("optim/name", "")
     half = _HALF_PRECISION_FLAGS.get(parameters.get("precision", ""))
     grouped = parameters.get("num_query_groups", "None") not in (

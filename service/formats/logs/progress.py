@@ -35,8 +35,8 @@ class Bar:
 
 
 def bars_in(text: str) -> Iterator[Bar]:
-    """Yields the bars of a text that say how long an iteration takes, whole or cut off at their
-    start."""
+    """Yields the drawings of progress bars in a text that show a time for an iteration. One may
+    be cut off at its start."""
     for times in _TIMES.finditer(text):
         start = times.start()
         rate = float(times["rate"])
@@ -56,8 +56,8 @@ def bars_in(text: str) -> Iterator[Bar]:
 
 
 def span_s(text: str) -> float | None:
-    """Returns the seconds of a span such as `1:02:03`, `35.25`, or `1h 2m 3s`; None where it is
-    none."""
+    """Returns the seconds of a span of time such as "1:02:03", "35.25" or "1h 2m 3s"; None for
+    any other text."""
     if clock := _CLOCK.fullmatch(text):
         days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

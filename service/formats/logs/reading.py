@@ -125,11 +125,12 @@ _Found = Mapping[Framework, Findings]
 
 
 def read(text: str, framework: str | None = None, global_batch: int | None = None) -> Reading:
-    """Reads the steps of `framework`, or of the one framework whose steps the log has.
+    """Returns the step time of a log, from the steps of `framework`, or of the only framework whose
+    steps it has.
 
-    Where the batch size grows, the steps with `global_batch` sequences are used; without it, those
-    with as many as the log's arguments say, or as most steps have. Raises UnknownName for a
-    framework that has no reader, and Invalid where the log gives no answer.
+    Only steps with `global_batch` sequences are used; without it, those with the batch that the
+    log's arguments state, or else the most frequent one. Raises UnknownName for a framework that
+    is not supported, and Invalid where the log has no answer.
     """
     if framework is not None and framework not in FRAMEWORKS:
         raise unknown_name("framework", framework[:60], FRAMEWORKS)
@@ -150,8 +151,8 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
 
 
 def read_arguments(text: str, framework: str | None = None) -> RunArguments | None:
-    """Returns the arguments that a log prints, whether or not steps follow. Without `framework`, of
-    the first one that has any."""
+    """Returns the arguments that a log prints, whether or not it has steps: those of
+    `framework`, or of the first framework that printed some. None where there are none."""
     log = Log(text)
     for name, read_from in _ARGUMENTS.items():
         if framework in (None, name) and (values := read_from(log)):
@@ -160,9 +161,9 @@ def read_arguments(text: str, framework: str | None = None) -> RunArguments | No
 
 
 def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
-    """Returns the steps of each framework, and the log that they are in: with its lines joined, if
-    a terminal seems to have wrapped them and they can be read so. (Where every piece can be read,
-    one may still end within a number.)"""
+    """Returns the findings of each framework, and the log that they are from. That log has
+    wrapped lines joined where a terminal seems to have wrapped them and more can be read so.
+    Joining is tried even where every piece can be read, because a piece may end within a number."""
     best = log
     findings = _find(log, framework)
     for every_full_line in (False, True):
@@ -184,8 +185,8 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
 
 
 def _find(log: Log, requested: str | None) -> _Found:
-    """Returns the findings by framework. A framework of `_BENEATH` has findings only where it is
-    the requested one, or where no other has steps."""
+    """Returns the findings by framework. Trainers in `_BENEATH`, on which others are built, have
+    findings only where requested or where no other framework has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
     above = [name for name in with_steps if name not in _BENEATH]
@@ -197,18 +198,21 @@ def _find(log: Log, requested: str | None) -> _Found:
 
 
 def _is_legible(findings: _Found) -> bool:
-    """Returns True where there are steps, and nothing that looks like a step could not be read."""
+    """Returns True where the log has steps, and every line that looks like a step could be read."""
     steps, minus_unread = _legibility(findings)
     return steps > 0 and minus_unread == 0
 
 
 def _legibility(findings: _Found) -> tuple[int, int]:
+    """Returns the number of steps, and the negated number of lines that look like steps and
+    could not be read. Of two pairs the greater is the better reading."""
     steps = sum(of_framework.history.count for of_framework in findings.values())
     unread = sum(len(of_framework.unread) for of_framework in findings.values())
     return steps, -unread
 
 
 def _require_steps_of(framework: str, log: Log, findings: _Found) -> Framework:
+    """Returns the framework of this name. Raises Invalid where the log has no steps of it."""
     name = next(name for name in FRAMEWORKS if name == framework)
     if not findings[name].history.count:
         raise Invalid("log", None, _no_steps_rule(log, findings, [name]))
@@ -216,6 +220,8 @@ def _require_steps_of(framework: str, log: Log, findings: _Found) -> Framework:
 
 
 def _recognise_framework(log: Log, findings: _Found) -> Framework:
+    """Returns the only framework whose steps the log has. Raises Invalid where it has none, or
+    several."""
     names = [name for name, of_framework in findings.items() if of_framework.history.count]
     if not names:
         raise Invalid("log", None, _no_steps_rule(log, findings, FRAMEWORKS))
@@ -226,6 +232,8 @@ def _recognise_framework(log: Log, findings: _Found) -> Framework:
 
 
 def _samples_of_a_step(name: Framework, findings: Findings, global_batch: int | None) -> int:
+    """Returns the samples of a step, for times that are counted by sample. Raises Invalid where
+    the global batch is not known."""
     if global_batch is None:
         rule = (
             f"has {_step_count(name, findings)} in samples per second, and does not say how many"
@@ -237,7 +245,8 @@ def _samples_of_a_step(name: Framework, findings: Findings, global_batch: int | 
 
 
 def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> str:
-    """Why no steps of these frameworks were found, as the rule of an error."""
+    """Returns the sentence, for an error, that says why no steps of the frameworks in `sought`
+    were found."""
     if log.is_blank:
         return "is empty"
     if not log.is_text:
@@ -260,6 +269,7 @@ def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> s
 
 
 def _step_counts(findings: _Found) -> str:
+    """Returns the number of steps of each framework in words, for an error."""
     counts = [
         _step_count(name, of_framework)
         for name, of_framework in findings.items()
@@ -276,7 +286,8 @@ def _step_count(name: Framework, findings: Findings) -> str:
 def _reading(
     name: Framework, findings: Findings, selection: Selection, arguments: Mapping[str, str]
 ) -> Reading:
-    """Returns the reading of the selected steps. Raises Invalid where none can be used."""
+    """Returns the step time of the selected steps, and everything else that they tell. Raises
+    Invalid where no step can be used."""
     if findings.history.is_reversed:
         rule = f"has {_step_count(name, findings)}, the newest first; turn its lines round"
         raise Invalid("log", None, rule)
@@ -324,8 +335,8 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> float:
-    """Returns the median of the steps, or of the regime of the middle step where there are several:
-    between two regimes lie values that no step had."""
+    """Returns the median of the steps. Where the run had several speeds, it is the median of the
+    regime that holds the middle value: between two regimes lie values that no step had."""
     values = [step.value for step in steps]
     if len(regimes) == 1:
         return median(values)
@@ -335,6 +346,8 @@ def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> flo
 
 
 def _regimes(steps: Sequence[Step]) -> Iterator[SpeedRegime]:
+    """Yields the stretches of consecutive steps that keep one speed, each with its first step's
+    number, its length and its median."""
     values = [step.value for step in steps]
     for regime in speed_regimes(values):
         members = values[regime]

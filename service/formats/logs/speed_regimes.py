@@ -28,8 +28,8 @@ _MAX_LOG_DRIFT = 0.05  # between the medians of a segment's halves
 
 
 def speed_regimes(values: Sequence[float]) -> list[slice]:
-    """Returns the slice of each regime, in order, of positive step times or rates. Of a long log
-    only the medians of a few steps at a time are looked at."""
+    """Returns the slice of each speed regime, in order, of positive step times or rates. A long
+    log is reduced to medians of a few steps each."""
     steps_per_point = max(1, -(-len(values) // _MAX_POINTS))
     logs = np.log(np.array(values))
     starts = range(0, len(logs), steps_per_point)
@@ -39,7 +39,7 @@ def speed_regimes(values: Sequence[float]) -> list[slice]:
 
 
 def _later_regime_starts(points: Array) -> Iterator[int]:
-    """Yields the index at which each regime but the first starts."""
+    """Yields the index at which each regime after the first begins. `points` are logarithms."""
     regime: Array | None = None
     for start, end in pairwise(_segment_bounds(points)):
         segment = points[start:end]
@@ -55,9 +55,9 @@ def _later_regime_starts(points: Array) -> Iterator[int]:
 
 
 def _segment_bounds(points: Array) -> list[int]:
-    """Returns the change points, between 0 and the number of points. Each is moved to where the
-    points on either side are nearest to their medians: the test for changes uses ranks, and places
-    them only roughly."""
+    """Returns 0, the change points, and the number of points. The test for changes uses ranks
+    and is imprecise, so each change point is moved to where the points on both sides are nearest
+    to their medians."""
     bounds = [0, *(change.index for change in level_changes(points)), len(points)]
     for at in range(1, len(bounds) - 1):
         start, cut, end = bounds[at - 1 : at + 2]
@@ -70,8 +70,8 @@ def _segment_bounds(points: Array) -> list[int]:
 
 
 def _is_steady(segment: Array, num_points: int) -> bool:
-    """Returns True where a segment is long, keeps one speed, and most of its steps are near its
-    median."""
+    """Returns True where a segment is long, does not drift, and most of its points are near its
+    median. `num_points` is the length of the whole log."""
     first_half = segment[: -(-len(segment) // 2)]
     second_half = segment[len(segment) // 2 :]
     log_drift = abs(float(np.median(second_half)) - float(np.median(first_half)))

@@ -168,8 +168,8 @@ _ACCUMULATION = (
 
 
 def stated_facts(text: str) -> list[Statement]:
-    """Returns the facts that the log states, one with several values once for each of them. The
-    text has no colours."""
+    """Returns the facts that a log states of its run, such as its devices; each different value
+    once. The text must be free of colour codes."""
     statements: dict[tuple[Fact, float], Statement] = {}
     for statement in chain(
         _plain_facts(text),
@@ -183,6 +183,7 @@ def stated_facts(text: str) -> list[Statement]:
 
 
 def _plain_facts(text: str) -> Iterator[Statement]:
+    """Yields the facts that a single pattern finds, such as a number of parameters."""
     for rule in _RULES:
         for start, segment in _segments(text, rule.mark):
             for match in rule.pattern.finditer(segment):
@@ -190,7 +191,7 @@ def _plain_facts(text: str) -> Iterator[Statement]:
 
 
 def _meshes(text: str) -> Iterator[Statement]:
-    """Yields the number of devices that the degrees of a mesh make."""
+    """Yields the number of devices as the product of the degrees of a device mesh."""
     for mark, pattern in _MESHES:
         for start, segment in _segments(text, mark):
             if match := pattern.search(segment):
@@ -200,7 +201,8 @@ def _meshes(text: str) -> Iterator[Statement]:
 
 
 def _models_under_adapters(text: str) -> Iterator[Statement]:
-    """Yields the parameters of a model without the adapters that are trained beside it."""
+    """Yields the model's number of parameters where adapters are trained: the printed total
+    without the trainable ones."""
     for start, segment in _segments(text, "trainable params:"):
         if match := _ALL_PARAMETERS.search(segment):
             trained, total = (int(number.replace(",", "")) for number in match.groups())
@@ -208,9 +210,9 @@ def _models_under_adapters(text: str) -> Iterator[Statement]:
 
 
 def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
-    """Yields the sum of what all ranks of tensor and pipeline parallelism have, where each says it.
-    How many there are is what the log states of its degrees, or else the grid of those that speak:
-    a log that was cut may have a corner of it only."""
+    """Yields the sum of the parameters that each rank of tensor and pipeline parallelism prints
+    for itself. Nothing where a rank is missing, by the degrees that the log states, or else by
+    the highest ranks that print: a log that was cut may have a corner of the grid only."""
     mark, pattern = _PARAMETERS_OF_A_RANK
     of_ranks: dict[tuple[int, int], int] = {}
     last: tuple[int, re.Match[str]] | None = None
@@ -226,7 +228,8 @@ def _parameters_of_all_ranks(text: str) -> Iterator[Statement]:
 
 
 def _ranks_by_batch(text: str) -> Iterator[Statement]:
-    """Yields the data-parallel ranks by which the Trainer's batch is that of one rank and step."""
+    """Yields the number of data-parallel ranks: the Trainer's total batch divided by the batch
+    of one rank and the accumulated micro-batches."""
     of_rank, accumulation = (
         _only_value(text, mark, pattern) for mark, pattern in (_BATCH_OF_A_RANK, _ACCUMULATION)
     )
@@ -240,7 +243,8 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
 
 
 def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
-    """Returns the value beside a mark; None where there is none, or several."""
+    """Returns the number that a pattern finds beside a mark; None where there is none, or
+    several differ."""
     values = {
         int(match[1].replace(",", ""))
         for _, segment in _segments(text, mark)
@@ -250,7 +254,8 @@ def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
 
 
 def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
-    """Yields the text around each mark, within its line, and where it begins."""
+    """Yields, for each mark in the text, the offset of a stretch around it, and that stretch. It
+    stays within the line."""
     at = text.find(mark)
     for _ in range(_MOST_OF_A_MARK):
         if at < 0:
@@ -262,6 +267,8 @@ def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
 
 
 def _statement(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:
+    """Returns the fact of a match, whose value is printed in units of `scale`, with half of the
+    last printed digit as its rounding error."""
     printed = match[1].replace(",", "")
     decimals = len(printed.partition(".")[2])
     rounding = scale * 10**-decimals / 2 if scale != 1 else 0.0
@@ -276,5 +283,7 @@ def _stated(
     value: float,
     rounding: float = 0.0,
 ) -> Statement:
+    """Returns a fact with the number of its line. `start` is the offset of the text that was
+    matched, and `rounding` the largest error of the value."""
     line = text.count("\n", 0, start + match.start()) + 1
     return Statement(fact, value, rounding, line, match[0].strip())

@@ -48,19 +48,22 @@ class _NormalTimes:
 
     @classmethod
     def of(cls, times: Sequence[float]) -> _NormalTimes:
+        """Returns the range of normal step times around the median of these times."""
         middle = median(times)
         deviation = median(abs(time - middle) for time in times)
         return cls(_TOO_FAST * middle, middle + max(_DEVIATIONS * deviation, _SLOW * middle))
 
     def verdict(self, step: Step) -> Reason | None:
+        """Returns the reason why a step is not normal, "too_fast" or "slow"; None where it is."""
         if step.time < self.fastest:
             return "too_fast"
         return "slow" if step.time > self.slowest else None
 
 
 def select(history: StepHistory, requested_batch: int | None = None) -> Selection:
-    """Returns the steps of `requested_batch` sequences; without it, or where no step has as many,
-    those of the most frequent batch size."""
+    """Returns the steps to use, and the number of others by reason. Used are steps of
+    `requested_batch` sequences; without it, or where no step has as many, those of the most
+    frequent batch."""
     batch = _batch(history, requested_batch)
     verdicts = [
         list(_own_verdicts(attempt, index > 0, batch))
@@ -81,11 +84,12 @@ def select(history: StepHistory, requested_batch: int | None = None) -> Selectio
 def _with_verdicts(
     history: StepHistory, verdicts: Sequence[Verdicts]
 ) -> Iterator[tuple[Step, Reason | None]]:
+    """Yields each step with its verdict. `verdicts` has a list for each attempt."""
     return zip(history.steps, chain.from_iterable(verdicts), strict=True)
 
 
 def _batch(history: StepHistory, requested_batch: int | None) -> int | None:
-    """Returns the sequences of the steps to use; None where none are printed."""
+    """Returns the batch of the steps to use, in sequences; None where no step prints one."""
     sizes = Counter(step.batch for step in history.steps if step.batch is not None)
     if requested_batch in sizes:
         return requested_batch
@@ -93,7 +97,7 @@ def _batch(history: StepHistory, requested_batch: int | None) -> int | None:
 
 
 def _normal_times(times: Sequence[float]) -> Iterator[_NormalTimes]:
-    """For each time what is normal in its speed regime."""
+    """Yields, for each time, the range of normal times in its speed regime."""
     for regime in speed_regimes(times) if times else ():
         yield from repeat(_NormalTimes.of(times[regime]), regime.stop - regime.start)
 
@@ -101,7 +105,9 @@ def _normal_times(times: Sequence[float]) -> Iterator[_NormalTimes]:
 def _own_verdicts(
     attempt: Sequence[Step], restarted: bool, batch: int | None
 ) -> Iterator[Reason | None]:
-    """Yields for each step the reason to leave it out that it shows by itself, or None."""
+    """Yields, for each step of an attempt, the reason to leave it out that shows without the
+    other steps, or None. `restarted` says that the attempt follows a restart, and `batch` is the
+    batch to use."""
     for index, step in enumerate(attempt):
         if not step.is_believable:
             yield "not_finite"
@@ -118,9 +124,10 @@ def _own_verdicts(
 def _verdicts_in_context(
     attempt: Sequence[Step], own_verdicts: Verdicts, normal: Iterator[_NormalTimes]
 ) -> Verdicts:
-    """Returns the verdicts in the light of the other steps: slow steps that lead are warm-up, and
-    so is all up to the last of the first steps at which the clock ran ahead. `normal` has an item
-    for each step without a verdict of its own."""
+    """Returns the verdicts of an attempt, with other steps taken into account. Slow steps at its
+    beginning become warm-up, and so does everything up to the last of the first steps that are
+    too fast, where the clock ran ahead. `normal` has an item for each step without a verdict of
+    its own."""
     verdicts = [
         verdict or next(normal).verdict(step)
         for step, verdict in zip(attempt, own_verdicts, strict=True)

@@ -49,6 +49,7 @@ class Step:
 
     @property
     def is_believable(self) -> bool:
+        """Returns True where loss and time are finite, and the time is one that a step can take."""
         return self.finite and math.isfinite(self.time) and self.time < _MAX_STEP_S
 
 
@@ -64,8 +65,8 @@ class StepHistory:
     _seen: set[int] = field(default_factory=set)
 
     def add(self, step: Step) -> None:
-        """Adds a step: to the last attempt, to a new one where its number goes back, or to the
-        repeated ones."""
+        """Adds a step to the last attempt. A step number that goes back begins a new attempt,
+        and one that has been seen counts as repeated."""
         if not self.attempts or step.number < self._last_number.get(step.label, 0):
             self.attempts.append([])
             self._last_number = {}
@@ -78,7 +79,7 @@ class StepHistory:
             self._seen.add(step.number)
 
     def scale(self, times: float) -> None:
-        """Makes every step take `times` as long."""
+        """Multiplies the time of every step by `times`."""
         self.attempts = [
             [replace(step, value=step.value * times, time=step.time * times) for step in attempt]
             for attempt in self.attempts
@@ -95,8 +96,7 @@ class StepHistory:
 
     @property
     def is_reversed(self) -> bool:
-        """Returns True where each step number is below the one before: the newest step is printed
-        first."""
+        """Returns True where step numbers only fall, because the log has its newest lines first."""
         return len(self.attempts) == self.count > 2
 
 
@@ -114,10 +114,13 @@ class Findings:
     """The largest share of its memory that a device had in use, where that alone is printed."""
 
     def add_unread(self, line: Line, reason: str) -> None:
+        """Notes a line that looks like a step and could not be read; only the first few are
+        kept."""
         if len(self.unread) < _MAX_UNREAD:
             self.unread.append(Unread.of(line, reason))
 
     def update_peak(self, kind: MemoryKind, gib: float) -> None:
+        """Raises the peak of this kind of memory to `gib`. Impossible values are ignored."""
         if 0 < gib < _MAX_GIB:
             self.peaks[kind] = max(gib, self.peaks.get(kind, 0.0))
 
@@ -130,11 +133,13 @@ class Findings:
         *,
         per_gib: float = 1,
     ) -> None:
-        """Takes in the values that stand behind each `mark`, of which so many are a GiB."""
+        """Raises the peak of this kind of memory to the largest value behind a `mark`. `per_gib`
+        is the number of printed units in a GiB."""
         for _, _, after in log.around(mark):
             if match := value.match(after):
                 self.update_peak(kind, float(match[1]) / per_gib)
 
     def update_used_share(self, share: float) -> None:
+        """Raises the used share of the device's memory. Impossible values are ignored."""
         if 0 < share <= 1:
             self.used_share = max(share, self.used_share or 0.0)

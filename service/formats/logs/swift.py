@@ -44,16 +44,18 @@ class _Printed:
 
     @property
     def first(self) -> int:
-        """Returns the step that the run was resumed from; 0 for one from the start."""
+        """Returns the step from which the run was resumed; 0 for a run from the start. The
+        printed mean covers only the steps of the elapsed time."""
         if not self.elapsed_s or not self.mean_s:
             return 0
+        # A run that was resumed has done fewer steps in its time than its step number says.
         steps = self.elapsed_s / self.mean_s
         return round(self.number - steps) if steps < self.number * (1 - _OTHER_START) else 0
 
 
 def find(log: Log) -> Findings:
-    """Returns the steps between lines, whose means are over all steps so far, and the peaks of
-    memory."""
+    """Returns the steps of an ms-swift log, and its memory peaks. Each line prints the mean over
+    all steps so far, from which the mean between two lines is computed."""
     findings = Findings()
     printed = list[_Printed]()
     for line, before, after in log.around(_MARK):
@@ -72,6 +74,7 @@ def find(log: Log) -> Findings:
 
 
 def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Printed:
+    """Returns what a line prints: its step number and the mean step time, in seconds, up to it."""
     value = float(speed[2])
     elapsed = _ELAPSED.search(before)
     loss = _LOSS.search(before)
@@ -85,17 +88,19 @@ def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Pri
 
 
 def _own_step(earlier: _Printed, later: _Printed) -> Step:
-    """Returns the mean of the steps between two lines. A line whose step number does not grow is
-    the first of a restart."""
+    """Returns the mean of the steps between two lines. A step number that does not grow is a
+    restart, whose first line has a mean of its own."""
     steps = later.number - earlier.number
     if steps <= 0:
         return _step(later, later.mean_s, is_start=True)
     first = later.first
+    # A printed mean, times the steps since `first`, is the time since then.
     grown = (later.number - first) * later.mean_s - (earlier.number - first) * earlier.mean_s
     return _step(later, grown / steps)
 
 
 def _step(printed: _Printed, seconds: float, *, is_start: bool = False) -> Step:
+    """Returns a step of `seconds` with the number, label and timestamp of its line."""
     return Step(
         number=printed.number,
         value=seconds,

@@ -89,13 +89,16 @@ class Symptom:
 
 
 def symptoms(text: str) -> list[Symptom]:
-    """Returns the symptoms that a log shows, one for each kind."""
+    """Returns the symptoms that a log shows, such as a throttled device: one for each kind, with
+    its first line."""
     plain = Log(text).text
     found = (_symptom(plain, kind, patterns) for kind, patterns in _PATTERNS.items())
     return [symptom for symptom in found if symptom is not None]
 
 
 def _symptom(text: str, kind: SymptomKind, patterns: list[re.Pattern[str]]) -> Symptom | None:
+    """Returns the number of lines that match one of the patterns, with the first of them; None
+    where none does."""
     starts = sorted(match.start() for pattern in patterns for match in pattern.finditer(text))
     if not starts:
         return None

@@ -24,6 +24,7 @@ _EVALUATION = "validate "
 
 
 def find(log: Log) -> Findings:
+    """Returns the steps and the memory peak of a torchtitan log, without those of evaluation."""
     findings = Findings()
     for line, before, after in log.around(_MARK):
         if not before.endswith(_EVALUATION):
@@ -32,7 +33,8 @@ def find(log: Log) -> Findings:
 
 
 def _read(line: Line, before: str, after: str, findings: Findings) -> None:
-    """Reads "step: 10 loss: 9.8 memory: 45.2GiB(57.1%) tps: 5,432 tflops: 212.4 mfu: 21.5%"."""
+    """Adds the step of "step: 10 loss: 9.8 memory: 45.2GiB(57.1%) tps: 5,432 tflops: 212.4 mfu:
+    21.5%" to the findings, or notes that it could not be read."""
     begin = _BEGIN.match(after)
     rate = _RATE.search(after)
     if begin is None or rate is None or not _GROUPED_NUMBER.fullmatch(rate.group(1)):
@@ -61,5 +63,5 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
 
 
 def _number(match: re.Match[str]) -> float:
-    """Returns a number whose digits are grouped: 5432.0 of 5,432."""
+    """Returns a printed number without the commas between its digits: 5432.0 of "5,432"."""
     return float(match.group(1).replace(",", ""))

@@ -72,10 +72,10 @@ _SPLIT_WITH_ENDS_FLAGS = (
 
 
 def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Mapping[str, Any]:
-    """Returns the `model`, `workload`, `layout` and `num_chips` of the run. A part that is
-    `optional` is left out where it cannot be read. Raises Invalid or Unsupported for another part
-    of which an argument is missing, cannot be read, or means what the cost model does not
-    describe."""
+    """Returns the `model`, `workload`, `layout` and `num_chips` of a run, by the arguments that
+    it dumped. A part named in `optional` is left out where it cannot be read. Raises Invalid or
+    Unsupported for any other part with an argument that is missing, wrong, or outside of the
+    cost model."""
     args = Arguments(in_todays_names(arguments))
     fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
@@ -93,8 +93,9 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
 
 
 def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the model, the workload and the layout as far as the arguments can be read, to be
-    compared with those of a request: a part that cannot be read has its plain values alone."""
+    """Returns the model, workload and layout that the arguments state, to compare with a
+    request. A part that cannot be read as a whole has only the values that can be read one by
+    one."""
     args = Arguments(in_todays_names(arguments))
     parts: dict[str, Mapping[str, Any]] = dict(question(arguments, optional=_PLAIN_VALUES))
     for part, names in _PLAIN_VALUES.items():
@@ -109,7 +110,7 @@ def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any
 
 
 def require_known_version(args: Arguments, part: str) -> None:
-    """Raises Invalid or Unsupported for arguments of a version or of a kind that this part of the
+    """Raises Invalid for arguments of GPT-NeoX, and Unsupported for those that this part of the
     question cannot express."""
     if is_of_gpt_neox(args.given):
         rule = (
@@ -123,8 +124,8 @@ def require_known_version(args: Arguments, part: str) -> None:
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of the stack that the arguments set. Arguments that the dump does not
-    have, that cannot be read, or that the run has no use for, set none."""
+    """Returns the fields of the stack that the arguments set. Arguments that are missing,
+    unreadable or without effect set none."""
     fields: dict[str, Any] = {}
     with suppress(Invalid):
         for name, value in _iterate_stack_fields(Arguments(in_todays_names(arguments))):
@@ -133,7 +134,8 @@ def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of the stack that arguments set, up to the first that cannot be read."""
+    """Yields the fields of the stack that the arguments set, with their values. Raises Invalid
+    at the first argument that cannot be read."""
     if (args.integer("tensor_model_parallel_size") or 1) > 1:
         if not args.boolean("sequence_parallel"):
             yield "sequence_parallel", [True, False]
@@ -154,14 +156,16 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
 
 
 def _overlaps(args: Arguments, name: str) -> Iterator[tuple[str, bool]]:
-    """Yields the overlap switch of this name, if the dump has any of the arguments that turn it
-    on."""
+    """Yields the overlap field of this name, where the dump has one of the arguments that switch
+    it on."""
     arguments = [argument for argument in _OVERLAPS[name] if args.text(argument) is not None]
     if arguments:
         yield name, any(map(args.boolean, arguments))
 
 
 def read_workload(args: Arguments) -> dict[str, Any]:
+    """Returns the fields of the workload. Raises Invalid without a sequence length or a global
+    batch."""
     workload: dict[str, Any] = {
         "seq_len": args.required("seq_length"),
         "global_batch": args.required("global_batch_size"),
@@ -175,8 +179,8 @@ def read_workload(args: Arguments) -> dict[str, Any]:
 
 
 def _capacity(args: Arguments) -> dict[str, float]:
-    """Returns the tokens that an expert works on, over its even share of them; nothing where no
-    token is dropped, which a negative factor says too (core/transformer/transformer_config.py)."""
+    """Returns the capacity factor of experts; none where no token is dropped, which a negative
+    factor means too (core/transformer/transformer_config.py)."""
     factor = args.value("moe_expert_capacity_factor")
     if factor is None or factor < 0 or args.text("num_experts") is None:
         return {}
@@ -187,6 +191,7 @@ def _capacity(args: Arguments) -> dict[str, float]:
 
 
 def _precision(args: Arguments) -> str:
+    """Returns the precision of matrix products. Raises Invalid where the dump does not tell."""
     if args.text("fp4") not in (None, "False"):
         return "nvfp4"
     if args.text("fp8") not in (None, "False"):
@@ -200,6 +205,8 @@ def _precision(args: Arguments) -> str:
 
 
 def _optimizer(args: Arguments) -> str:
+    """Returns the optimizer as requests name it. Raises Unsupported for one that is not
+    modelled."""
     name = _OPTIMIZERS.get(args.text("optimizer") or "")
     if name is None:
         raise args.unsupported("optimizer", "the state of this optimizer")
@@ -209,7 +216,8 @@ def _optimizer(args: Arguments) -> str:
 
 
 def _layout(args: Arguments) -> dict[str, Any]:
-    """Returns the layout of a dump. Raises Invalid where an argument that decides it is missing."""
+    """Returns the fields of the layout by a dump. Raises Invalid where a deciding argument is
+    missing."""
     layers = num_layers(args)
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         args.require_any(name, part="layout")
@@ -240,11 +248,12 @@ def _layout(args: Arguments) -> dict[str, Any]:
 
 
 def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
-    """Returns the axes of data parallelism, and what is sharded over them. One of the axes is left
-    out where the number of data-parallel ranks is not known."""
+    """Returns the ZeRO stage and the data-parallel degrees. One of the degrees is left out where
+    `dp`, the number of data-parallel ranks, is not known."""
     stage = _zero_stage(args)
     replicas = (args.integer("num_distributed_optimizer_instances") or 1) if stage else dp
     axes = {"zero_stage": stage}
+    # Without a ZeRO stage all data-parallel ranks are replicas.
     if replicas is None:
         return {"dp_shard": 1, **axes}
     if dp is None:
@@ -256,7 +265,8 @@ def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
 
 
 def read_memory_knobs(args: Arguments) -> dict[str, bool]:
-    """Returns what is offloaded to the host, and whether FSDP drops parameters after forward."""
+    """Returns what is offloaded to the host, and whether FSDP frees parameters after forward, as
+    fields of the layout."""
     return {
         "reshard": args.text("torch_fsdp2_reshard_after_forward") != "False",
         "offload_activations": _offloads_activations(args),
@@ -265,13 +275,15 @@ def read_memory_knobs(args: Arguments) -> dict[str, bool]:
 
 
 def _require_one_kind_of_sequence_parallelism(args: Arguments) -> None:
+    """Raises Unsupported for the sequence parallelism of DeepSpeed-Ulysses."""
     name = "ds_sequence_parallel_size"
     if (args.integer(name) or 1) > 1:
         raise args.unsupported(name, "sequence parallelism of DeepSpeed-Ulysses")
 
 
 def data_parallel(args: Arguments, others: int) -> int:
-    """Returns the data-parallel size: the argument, or the ranks that the other degrees leave."""
+    """Returns the number of data-parallel ranks: the argument, or the ranks divided by `others`,
+    the product of the other degrees. Raises Invalid where the two differ."""
     dp = args.integer("data_parallel_size")
     world = args.integer("world_size")
     if world is None:
@@ -283,7 +295,8 @@ def data_parallel(args: Arguments, others: int) -> int:
 
 
 def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
-    """Returns the number of chunks of a stage."""
+    """Returns the number of chunks of a pipeline stage. Raises Invalid where the layers do not
+    divide so."""
     if pp == 1:
         return 1
     args.require_any(*_VIRTUAL_STAGE_ARGUMENTS, part="layout")
@@ -300,7 +313,8 @@ def _virtual_stages(args: Arguments, layers: int, pp: int) -> int:
 
 
 def _balanced(args: Arguments, layers: int, stages: int) -> bool:
-    """Returns True where stages have different numbers of layers, to even out what else they do."""
+    """Returns True where stages have different numbers of layers, as the embedding and the loss
+    take time too. `stages` counts all chunks."""
     pattern = pattern_of(args)
     if pattern is not None and len(chunks_of(pattern)) > 1:
         return len({*map(len, chunks_of(pattern))}) > 1
@@ -310,13 +324,15 @@ def _balanced(args: Arguments, layers: int, stages: int) -> bool:
 
 
 def _zero_stage(args: Arguments) -> int:
-    """Returns the ZeRO stage of the distributed optimizer, of Megatron-FSDP, FSDP2 or DeepSpeed."""
+    """Returns the ZeRO stage that the distributed optimizer, Megatron-FSDP, FSDP2 or DeepSpeed
+    amounts to."""
     if args.boolean("use_torch_fsdp2"):
         return 3
     if args.boolean("deepspeed"):
         return _deepspeed_stage(args)
     args.require_any("use_distributed_optimizer", part="layout")
     strategy = args.text("data_parallel_sharding_strategy") or "optim_grads_params"
+    # The distributed optimizer, which Muon may bring along, shards states alone.
     if not (args.boolean("use_megatron_fsdp") or args.boolean("use_custom_fsdp")):
         return int(
             args.boolean("use_distributed_optimizer") or args.text("optimizer") == "dist_muon"
@@ -329,7 +345,8 @@ def _zero_stage(args: Arguments) -> int:
 
 
 def _deepspeed_stage(args: Arguments) -> int:
-    """Returns the stage of DeepSpeed's ZeRO, which its command line has as 1 or as 1.0."""
+    """Returns the ZeRO stage of DeepSpeed, written as 1 or as 1.0. Raises Invalid for any other
+    text."""
     args.require_any("zero_stage", part="layout")
     stage = (args.text("zero_stage") or "").removesuffix(".0")
     if stage not in ("0", "1", "2", "3"):
@@ -338,8 +355,8 @@ def _deepspeed_stage(args: Arguments) -> int:
 
 
 def expert_axes(args: Arguments, tp: int) -> dict[str, int]:
-    """Returns the degrees of expert parallelism. Experts are split over tensor parallelism as the
-    rest is, unless an argument says otherwise."""
+    """Returns the expert-parallel degree and the tensor-parallel degree of experts, which is
+    `tp` unless an argument sets it."""
     if args.text("num_experts") is None:
         return {"ep": 1, "etp": 1}
     return {
@@ -354,8 +371,8 @@ def _offloads_activations(args: Arguments) -> bool:
 
 
 def read_recompute(args: Arguments, layers: int, chunks: int) -> dict[str, Any]:
-    """Returns recompute in the fields of a layout: {"recompute": "selective", "recompute_modules":
-    ["core_attn"]}."""
+    """Returns the recompute as fields of the layout: {"recompute": "selective",
+    "recompute_modules": ["core_attn"]}. `chunks` is the number of pipeline chunks."""
     args.require_any("recompute_granularity", part="layout")
     granularity = args.text("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):

@@ -11,7 +11,8 @@ from service.formats.megatron.layers import PATTERNS, chunks_of, prediction_modu
 
 
 def filled_in(values: Mapping[str, str]) -> dict[str, str]:
-    """Returns the arguments with those that follow from others, as a dump would have them."""
+    """Returns the arguments completed with those that follow from others, as Megatron completes
+    them before it dumps them."""
     arguments = {name: value.removeprefix("AttnBackend.") for name, value in values.items()}
 
     def is_unset(name: str) -> bool:
@@ -47,7 +48,7 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
-    """Returns the entries of a vocabulary before they are padded; None where they are not known."""
+    """Returns the size of the vocabulary before padding; None where it is not known."""
     size = values.get("vocab_size", "None")
     if not size.isdecimal():
         size = vocabulary_of_tokenizer(values) or "None"
@@ -55,16 +56,16 @@ def unpadded_vocabulary(values: Mapping[str, str]) -> int | None:
 
 
 def vocabulary_of_tokenizer(values: Mapping[str, str]) -> str | None:
-    """Returns the number of tokens of a public tokenizer that is named; None for another. The type
-    of a tokenizer does not tell: anyone's may be of that type."""
+    """Returns the number of tokens of a well-known public tokenizer, by its name; None for any
+    other. A tokenizer's type does not tell, since anyone's may have it."""
     model = values.get("tokenizer_model", "")
     sizes: Mapping[str, int] = facts("tokenizers")["sizes"]
     return next((str(size) for name, size in sizes.items() if fnmatchcase(model, name)), None)
 
 
 def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
-    """Returns the numbers of layers and of modules of multi-token prediction that a pattern has.
-    They go before arguments of their own."""
+    """Returns the number of layers, and of modules of multi-token prediction, that a layer
+    pattern has. These override arguments of their own."""
     pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)
     if pattern is None:
         return {}
@@ -75,14 +76,15 @@ def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _usual_width(hidden: int, gated: bool) -> int:
-    """Returns the default width of the MLP: four times the hidden size, or two thirds of that in
-    multiples of 64 for each half of a gated one."""
+    """Returns Megatron's default width of the MLP: four times the hidden size, or for a gated
+    one two thirds of that, in multiples of 64."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
 
 
 def _padded_vocabulary(values: Mapping[str, str]) -> str:
-    """Returns the vocabulary in multiples of --make-vocab-size-divisible-by times the
-    tensor-parallel ranks (megatron/training/vocab_utils.py)."""
+    """Returns the size of the vocabulary padded to a multiple of --make-vocab-size-divisible-by
+    times the tensor-parallel ranks (megatron/training/vocab_utils.py); "None" where it is not
+    known."""
     size = unpadded_vocabulary(values)
     divisor = values.get("make_vocab_size_divisible_by", "128")
     tp = values.get("tensor_model_parallel_size", "1")

@@ -47,14 +47,15 @@ def table() -> FieldTable:
 
 
 def argument_of(flag: str) -> str:
-    """Returns the argument that a flag sets, such as add_bias_linear of --disable-bias-linear."""
+    """Returns the argument that a flag sets: "add_bias_linear" of --disable-bias-linear."""
     argument: str = table().facts["argument"].get(flag, flag[2:].replace("-", "_"))
     return argument
 
 
 @cache
 def flag_of_argument() -> Mapping[str, str]:
-    """Returns the flag that sets each argument: of several, the one that is spelt like it."""
+    """Returns, for each argument, the flag that sets it; where several do, the one that is spelt
+    like it."""
     flags: dict[str, str] = {}
     for flag in table().fields:
         argument = argument_of(flag)
@@ -64,7 +65,8 @@ def flag_of_argument() -> Mapping[str, str]:
 
 
 def kind_of_argument(argument: str) -> str:
-    """Returns the kind of an argument's value, whether a flag sets it or Megatron derives it."""
+    """Returns the type of an argument's value, such as "int". Some arguments have no flag, and
+    are derived."""
     flag = flag_of_argument().get(argument)
     kind: str = table().facts["derived"][argument] if flag is None else table().fields[flag].kind
     return kind
@@ -81,8 +83,8 @@ def switches_off(flag: str) -> bool:
 
 @cache
 def defaults() -> Mapping[str, str]:
-    """Returns the text of every argument by default. The auxiliary loss that balances experts has a
-    weight of 0 then, which is as good as none."""
+    """Returns the default of every argument, as text. By default the auxiliary loss of experts
+    has a weight of 0, which counts as no load balancing."""
     values = {
         argument_of(flag): text_of(flag, field.default) for flag, field in table().fields.items()
     }
@@ -90,13 +92,14 @@ def defaults() -> Mapping[str, str]:
 
 
 def text_of(flag: str, value: Any) -> str:
-    """Returns what Megatron dumps of the argument of a flag with a value: "False" of
-    --disable-bias-linear with True."""
+    """Returns the text that Megatron dumps for the argument of a flag with this value: "False"
+    for --disable-bias-linear with True."""
     return str(not value if switches_off(flag) else value)
 
 
 def value_of(flag: str, text: str) -> Any:
-    """Returns the value of a flag, by what Megatron dumps of its argument."""
+    """Returns the value of a flag for the text that Megatron dumps of its argument: True of
+    "False" for --disable-bias-linear."""
     field = table().fields[flag]
     if field.kind == "bool":
         return (text == "True") != switches_off(flag)
@@ -111,8 +114,8 @@ def value_of(flag: str, text: str) -> Any:
 
 
 def from_words(words: Sequence[str]) -> Settings:
-    """Returns the settings of an argument list, as Megatron's parser takes it. Raises Invalid where
-    a value has another type than its flag, or is none of its choices."""
+    """Returns the settings of an argument list. Records a reservation for words that are no
+    flag's value. Raises Invalid for values that Megatron's parser refuses."""
     settings = Settings(table())
     for flag, behind in _grouped(words):
         strays = behind
@@ -133,8 +136,8 @@ def from_words(words: Sequence[str]) -> Settings:
 
 
 def from_dump(values: Mapping[str, str]) -> Settings:
-    """Returns the settings of a dump, {"micro_batch_size": "2"}, by flag; those that no flag sets,
-    by argument."""
+    """Returns the settings of a dump, {"micro_batch_size": "2"}, under the names of flags.
+    Arguments without a flag keep their own names."""
     settings = Settings(table())
     for argument, text in values.items():
         flag = flag_of_argument().get(argument)
@@ -147,7 +150,8 @@ def from_dump(values: Mapping[str, str]) -> Settings:
 
 
 def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yields each flag with the words behind it. Words in front of the first have no flag."""
+    """Yields each flag with the words behind it. Words in front of the first flag have the flag
+    ""."""
     flag = ""
     behind: list[str] = []
     for word in words:
@@ -163,7 +167,8 @@ def _grouped(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _split_values(flag: str, behind: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the words behind a flag that are its values, and those that are not."""
+    """Returns the words behind a flag that are its values, and those that are not. Raises
+    Invalid where a value is missing."""
     field = table().fields[flag]
     if field.kind == "bool":
         return [], behind
@@ -177,7 +182,8 @@ def _split_values(flag: str, behind: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _value(flag: str, words: Sequence[str]) -> Any:
-    """Returns the value of a flag. Raises Invalid for words that the parser refuses."""
+    """Returns the value of a flag, given its words. Raises Invalid for words that the parser
+    refuses."""
     field = table().fields[flag]
     if field.kind == "bool":
         return True
@@ -190,6 +196,8 @@ def _value(flag: str, words: Sequence[str]) -> Any:
 
 
 def _parsed(field: Field, word: str) -> Any:
+    """Returns the value of a word, by the type of the field. Raises Invalid for a word of
+    another type, and for an undefined shell variable."""
     require_defined(field.name, word)
     shape, rule = _SHAPES.get(field.kind, (None, ""))
     try:

@@ -19,8 +19,8 @@ _LIST = re.compile(r"\[([ab]+)\]")
 
 
 def layer_switches(text: str, max_layers: int) -> list[bool]:
-    """Returns a switch for each layer: [False, True, True] of ([0]*1+[1]*2). Empty where the text
-    is no such expression, or where a list in it has more than `max_layers` items."""
+    """Returns a switch for each layer: [False, True, True] of "([0]*1+[1]*2)". Empty where the
+    text is no such expression, or has more than `max_layers` items."""
     if len(text) > _MAX_CHARACTERS or "a" in text or "b" in text:
         return []
     text = _COMMA.sub("", _SWITCH.sub(lambda match: "ab"[int(match.group())], text))
@@ -40,4 +40,5 @@ def layer_switches(text: str, max_layers: int) -> list[bool]:
 
 
 def _repeat(switches: str, times: int, max_layers: int) -> str:
+    """Returns a bracketed list repeated; "", which is no list, where it would be too long."""
     return f"[{switches * times}]" if len(switches) * times <= max_layers else ""

@@ -24,14 +24,15 @@ _MAMBA_EXPANSION = 2
 
 
 def has_layers_of_kinds(args: Arguments) -> bool:
-    """Returns True where layers are of several kinds, or of one that a shape has no words for."""
+    """Returns True where the model needs a list of layers: they differ, or have parts that a
+    plain shape cannot express."""
     named = (*PATTERNS, _VARIANT, "moe_latent_size")
     return any(args.text(name) for name in named) or args.boolean("attention_output_gate")
 
 
 def pattern_of(args: Arguments) -> str | None:
-    """Returns the pattern of a hybrid, such as "M-M*-|M-M-"; None for another model. Raises Invalid
-    for one that Megatron does not take."""
+    """Returns the layer pattern of a hybrid, such as "M-M*-|M-M-"; None for any other model.
+    Raises Invalid for letters that Megatron does not have."""
     name = next((name for name in PATTERNS if args.text(name)), None)
     if name is None:
         return None
@@ -43,13 +44,14 @@ def pattern_of(args: Arguments) -> str | None:
 
 
 def chunks_of(pattern: str) -> list[str]:
-    """Returns the letters of each chunk of the pipeline; one chunk where the pattern does not
-    divide them."""
+    """Returns the letters of each pipeline chunk of a layer pattern: ["M-M*-", "M-M-"] of
+    "M-M*-|M-M-". What is behind a / is multi-token prediction, and left out."""
     return pattern.partition("/")[0].split("|")
 
 
 def prediction_modules(pattern: str) -> int:
-    """Returns how many modules of multi-token prediction stand behind the layers."""
+    """Returns the number of multi-token prediction modules, each of which stands behind a / of
+    the pattern."""
     return pattern.count("/")
 
 
@@ -60,10 +62,11 @@ def layer_list(
     moe: Mapping[str, Any] | None,
     switches: Mapping[str, list[bool]],
 ) -> dict[str, Any]:
-    """Returns the `layers` and `layer_kinds` of a model, made of the parts that its layers have.
+    """Returns the `layers` and `layer_kinds` of a model as a request writes them, made of these
+    parts.
 
-    `switches` say of each layer of a model without a pattern whether it is `sparse`, has a
-    `window`, and has a `recurrence`.
+    `switches` is for models without a pattern: it has lists that say for each layer whether it
+    is `sparse`, has a `window`, and has a `recurrence`.
     """
     pattern = pattern_of(args)
     if pattern is not None:
@@ -93,7 +96,8 @@ def _blocks(
     mlp: Mapping[str, Any],
     moe: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Returns what each letter of the pattern means."""
+    """Returns, for each letter of the model's pattern, the part that it stands for: {"-":
+    {"mlp": …}, "M": {"recurrence": …}}."""
     pattern = pattern_of(args) or ""
     blocks: dict[str, Any] = {"-": {"mlp": mlp}}
     if set("*+D") & set(pattern):
@@ -112,6 +116,7 @@ def _blocks(
 
 
 def _mamba(args: Arguments) -> dict[str, Any]:
+    """Returns the sizes of Mamba-2 as a request writes them, with Megatron's defaults."""
     head_dim = args.integer("mamba_head_dim") or 64
     heads = args.integer("mamba_num_heads")
     return {
@@ -132,8 +137,8 @@ def _mixer(
     switches: Mapping[str, list[bool]],
     index: int,
 ) -> tuple[str, dict[str, Any]]:
-    """Returns the mixer of the layer of this index, attention or a recurrence, with a name for
-    it."""
+    """Returns a name for the mixer of the layer at this index, and the mixer, attention or a
+    recurrence, as a request writes it."""
     if switches["recurrence"][index]:
         return "linear_attention", {"recurrence": _delta_net(args)}
     mixer = dict(attention)
@@ -152,8 +157,8 @@ def _mixer(
 
 
 def variant_of(args: Arguments) -> str | None:
-    """Returns the attention variant: gated_delta_net, dsa or none. Raises Unsupported for
-    another."""
+    """Returns the attention variant, "gated_delta_net" or "dsa"; None without one. Raises
+    Unsupported for any other."""
     variant = args.text(_VARIANT)
     if variant not in (None, "gated_delta_net", "dsa"):
         raise args.unsupported(_VARIANT, "attention of this kind")
@@ -161,6 +166,8 @@ def variant_of(args: Arguments) -> str | None:
 
 
 def _delta_net(args: Arguments) -> dict[str, Any]:
+    """Returns the sizes of the gated delta net as a request writes them, with Megatron's
+    defaults."""
     return {
         "kind": "gated_delta_net",
         "num_heads": args.integer("linear_num_value_heads") or 32,
@@ -172,7 +179,8 @@ def _delta_net(args: Arguments) -> dict[str, Any]:
 
 
 def _indexer(args: Arguments) -> dict[str, Any]:
-    """Returns the indexer of sparse attention, whose keys have a norm with a bias."""
+    """Returns the indexer of sparse attention as a request writes it. Its keys have a norm with
+    a bias."""
     head_dim = args.required("dsa_indexer_head_dim")
     return {
         "num_heads": args.required("dsa_indexer_n_heads"),
@@ -183,6 +191,7 @@ def _indexer(args: Arguments) -> dict[str, Any]:
 
 
 def shares_indexer(index: int, period: int, offset: int) -> bool:
-    """Returns True where the layer of this index, counted from 0, reads the keys that one before it
-    chose (core/transformer/experimental_attention_variant/dsa.py, is_dsa_skip_topk_layer)."""
+    """Returns True where the layer at this index, from 0, uses the keys that an earlier layer's
+    indexer chose (core/transformer/experimental_attention_variant/dsa.py,
+    is_dsa_skip_topk_layer)."""
     return max(index + 1 - max(offset, 1), 0) % period != 0

@@ -32,6 +32,7 @@ _UNSUPPORTED = {
 
 
 def num_layers(args: Arguments) -> int:
+    """Returns the number of layers. Raises Invalid where it is missing or too large."""
     layers = args.required("num_layers")
     if layers > _MAX_LAYERS:
         raise args.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
@@ -39,7 +40,8 @@ def num_layers(args: Arguments) -> int:
 
 
 def read_model(args: Arguments) -> dict[str, Any]:
-    """Returns the model of the arguments, in its wire form."""
+    """Returns the model of the arguments as a request writes it. Raises Invalid where a deciding
+    argument is missing, and Unsupported for models that cannot be expressed."""
     _require_described(args)
     layers = num_layers(args)
     args.require_any("swiglu", "quick_geglu", part="model")
@@ -59,7 +61,7 @@ def read_model(args: Arguments) -> dict[str, Any]:
 
 
 def _require_described(args: Arguments) -> None:
-    """Raises Unsupported for what the wire form of models does not describe."""
+    """Raises Unsupported for arguments whose effect on the model a request cannot express."""
     for name, missing in _UNSUPPORTED.items():
         if args.text(name) not in (None, "False"):
             raise args.unsupported(name, missing)
@@ -69,7 +71,7 @@ def _require_described(args: Arguments) -> None:
 
 
 def _shape(args: Arguments, layers: int) -> dict[str, Any]:
-    """Returns the fields of a model whose layers are alike."""
+    """Returns the sizes of a model whose layers are alike, as a request writes them."""
     model: dict[str, Any] = {
         "num_layers": layers,
         "intermediate_size": args.required("ffn_hidden_size"),
@@ -94,13 +96,13 @@ def _is_gated(args: Arguments) -> bool:
 
 
 def _has_head_norms(args: Arguments) -> bool:
-    """Returns True where queries and keys are normalised by head. In latent attention the argument
-    means norms of the latents, which there always are."""
+    """Returns True where queries and keys are normalised by head. In latent attention the
+    argument switches on norms of the latents instead, which are always counted."""
     return args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention")
 
 
 def _layers(args: Arguments, layers: int) -> dict[str, Any]:
-    """Returns the layers of a model with several kinds of them."""
+    """Returns a model with several kinds of layers, as a request lists them."""
     has_experts = args.text("num_experts") is not None
     sparse = [has_experts] * layers
     if has_experts and args.text("moe_layer_freq") and pattern_of(args) is None:
@@ -119,7 +121,7 @@ def _layers(args: Arguments, layers: int) -> dict[str, Any]:
 
 
 def _attention(args: Arguments) -> dict[str, Any]:
-    """Returns the attention of a layer in a list."""
+    """Returns the attention of a listed layer, as a request writes it."""
     has_latent_letter = bool(set("+D") & set(pattern_of(args) or ""))
     is_latent = args.boolean("multi_latent_attention") or has_latent_letter
     fields: dict[str, Any] = {
@@ -138,7 +140,7 @@ def _attention(args: Arguments) -> dict[str, Any]:
 
 
 def _listed_experts(args: Arguments) -> dict[str, Any]:
-    """Returns the experts of a layer in a list."""
+    """Returns the experts of a listed layer, as a request writes them."""
     return {
         **_experts(args),
         "gated": _is_gated(args),
@@ -148,7 +150,8 @@ def _listed_experts(args: Arguments) -> dict[str, Any]:
 
 
 def _vocabulary(args: Arguments) -> dict[str, int]:
-    """Returns the padded vocabulary; nothing where typed arguments leave it to the tokenizer."""
+    """Returns the size of the padded vocabulary; nothing where a typed command line leaves it to
+    the tokenizer."""
     size = args.integer("padded_vocab_size") or args.integer("vocab_size")
     if size is None and args.flags is not None:
         return {}
@@ -156,6 +159,7 @@ def _vocabulary(args: Arguments) -> dict[str, int]:
 
 
 def _heads(args: Arguments) -> dict[str, int]:
+    """Returns the key-value heads and the elements of a head, as a request writes them."""
     args.require_any("group_query_attention", part="model")
     is_grouped = args.boolean("group_query_attention")
     kv_heads = args.required("num_query_groups" if is_grouped else "num_attention_heads")
@@ -165,6 +169,7 @@ def _heads(args: Arguments) -> dict[str, int]:
 
 
 def _mla(args: Arguments) -> dict[str, int | None]:
+    """Returns the sizes of multi-head latent attention, as a request writes them."""
     return {
         "q_lora_rank": args.integer("q_lora_rank"),
         "kv_lora_rank": args.required("kv_lora_rank"),
@@ -175,8 +180,9 @@ def _mla(args: Arguments) -> dict[str, int | None]:
 
 
 def _window(args: Arguments, layers: int) -> dict[str, int]:
-    """Returns the sliding window of a shape. With `window_attn_skip_freq` n every n-th layer sees
-    the whole sequence."""
+    """Returns the sliding window of a model whose layers are otherwise alike. With
+    window_attn_skip_freq n every n-th layer sees the whole sequence. Raises Unsupported for
+    irregular distances."""
     size = _window_size(args)
     if size is None:
         return {}
@@ -192,8 +198,8 @@ def _window(args: Arguments, layers: int) -> dict[str, int]:
 
 
 def _window_size(args: Arguments) -> int | None:
-    """Returns the keys that a query of a local layer sees, 128 of (127, 0): `window_size` (left,
-    right) counts those beside its own."""
+    """Returns the number of keys that a query of a windowed layer sees; None without a window.
+    window_size (127, 0) counts those on its left and right beside its own, so that is 128."""
     text = args.text("window_size")
     if text is None:
         return None
@@ -205,18 +211,20 @@ def _window_size(args: Arguments) -> int | None:
 
 
 def _windowed(args: Arguments, layers: int) -> list[bool]:
-    """Returns for each layer whether its attention has the window."""
+    """Returns, for each layer, whether its attention has the window."""
     if args.text("window_attn_skip_freq") is None:
         return [True] * layers
     return _layer_pattern(args, "window_attn_skip_freq", layers, _all_but_last_of_period)
 
 
 def _moe(args: Arguments, layers: int) -> dict[str, int | bool]:
+    """Returns the experts of a model whose layers are alike, and which of its layers have them."""
     first, period = _sparse_layers(args, layers)
     return {**_experts(args), "first_k_dense": first, "moe_layer_freq": period}
 
 
 def _experts(args: Arguments) -> dict[str, int | bool]:
+    """Returns the sizes of the experts, as a request writes them."""
     width = args.integer("moe_ffn_hidden_size") or args.required("ffn_hidden_size")
     return {
         "num_experts": args.required("num_experts", least=2),
@@ -229,7 +237,8 @@ def _experts(args: Arguments) -> dict[str, int | bool]:
 
 
 def _groups(args: Arguments) -> dict[str, int]:
-    """Returns the groups of experts. Without --moe-router-group-topk they limit nothing."""
+    """Returns the groups among which experts are chosen; none without --moe-router-group-topk,
+    where groups limit nothing."""
     groups = args.integer("moe_router_num_groups")
     top_k = args.integer("moe_router_group_topk")
     return {"num_groups": groups, "groups_per_token": top_k} if groups and top_k else {}
@@ -241,11 +250,11 @@ def _shared_expert(args: Arguments) -> dict[str, int]:
 
 
 def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
-    """Returns the number of dense layers that come first, and the period of sparse layers from
-    there.
+    """Returns the number of dense layers in front, and the period of sparse layers behind them.
+    Raises Unsupported where sparse layers stand irregularly.
 
-    Of the layers of a period Megatron makes the first sparse, and the wire form the last. That is
-    as many layers of each kind, in another order.
+    Of each period Megatron makes the first layer sparse, and a request the last. The numbers of
+    dense and sparse layers are the same, in another order.
     """
     sparse = _layer_pattern(args, "moe_layer_freq", layers, _first_of_period)
     if not any(sparse):
@@ -253,6 +262,7 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
     first = sparse.index(True)
     if all(sparse[first:]):
         return first, 1
+    # Otherwise try sparse layers at one distance, the last of each period as a request has them.
     distance = sparse.index(True, first + 1) - first if sum(sparse) > 1 else layers
     num_dense_first = first if first >= distance else 0
     last_of_each_period = [
@@ -260,6 +270,7 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
     ]
     if sparse == last_of_each_period:
         return num_dense_first, distance
+    # Otherwise one sparse layer anywhere in each period costs as much.
     period = layers // sum(sparse)
     counts = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
     if any(count != 1 for count in counts) or layers % period:
@@ -268,23 +279,27 @@ def _sparse_layers(args: Arguments, layers: int) -> tuple[int, int]:
 
 
 def require_layer_pattern(args: Arguments, name: str, layers: int) -> bool:
-    """Raises Stopped where an argument that is given has no switch for each layer."""
+    """Returns True where an argument is absent or has a switch for each layer. Raises Stopped
+    otherwise."""
     return args.text(name) is None or bool(_layer_pattern(args, name, layers, _first_of_period))
 
 
 def _first_of_period(period: int, index: int) -> bool:
+    """Returns True for the first layer of each period."""
     return index % period == 0
 
 
 def _all_but_last_of_period(period: int, index: int) -> bool:
+    """Returns True for every layer of a period but the last."""
     return (index + 1) % period > 0
 
 
 def _layer_pattern(
     args: Arguments, name: str, layers: int, is_on: Callable[[int, int], bool]
 ) -> list[bool]:
-    """Returns a switch for each layer: of an expression of lists, ([0]*3+[1]*58), or of a period,
-    with which `is_on` says for a period and the index of a layer whether that is on."""
+    """Returns a switch for each layer, from an expression such as "([0]*3+[1]*58)" or from a
+    period. `is_on` says, for a period and the index of a layer, whether that layer's switch is
+    on."""
     text = (args.text(name) or "1").replace(" ", "")
     if _PERIOD.fullmatch(text):
         return [is_on(int(text), index) for index in range(layers)]

@@ -36,7 +36,8 @@ _MOST_VALUES = 4  # that a cure names
 
 
 def virtual_stages(args: Arguments, pp: int) -> int:
-    """Returns the number of chunks of a stage. Raises Stopped where Megatron stops."""
+    """Returns the number of chunks of a pipeline stage. Raises Stopped where Megatron refuses
+    the arguments."""
     given_names = [name for name in _VIRTUAL if args.text(name) is not None]
     if (pattern := pattern_of(args)) is not None:
         return _virtual_stages_of_pattern(args, pattern, pp, given_names)
@@ -69,8 +70,9 @@ def virtual_stages(args: Arguments, pp: int) -> int:
 def _virtual_stages_of_pattern(
     args: Arguments, pattern: str, pp: int, given_names: Sequence[str]
 ) -> int:
-    """Returns the number of chunks of a stage of a hybrid, whose pattern divides them. Raises
-    Stopped where one of `given_names` divides them too."""
+    """Returns the number of chunks of a stage, by the | in a layer pattern. Raises Stopped where
+    one of the arguments in `given_names` sets it too, or the chunks do not divide over the
+    stages."""
     if given_names:
         rule = f"does not go with {args.called(PATTERN)}, which divides chunks by |: {_STOPS}"
         raise args.stopped(given_names[0], rule, "drop it, and write | between chunks")
@@ -82,8 +84,8 @@ def _virtual_stages_of_pattern(
 
 
 def _require_even_chunks(args: Arguments, pp: int, virtual: int) -> None:
-    """Raises Stopped where the layers of a stage do not divide over its chunks, unless the first or
-    the last stage has a number of its own."""
+    """Raises Stopped where the layers of a stage do not divide over its chunks. Where the first
+    or last stage has its own number of layers, that is checked elsewhere."""
     if args.integer("num_layers") is None or any(map(args.text, (FIRST, LAST))):
         return
     of_stage, remainder = divmod(_counted_layers(args), pp)
@@ -99,7 +101,8 @@ def _flag_with(args: Arguments, name: str, values: Iterable[int]) -> str:
 
 
 def _virtual_stages_by_layers(args: Arguments, pp: int, chunk_layers: int) -> int:
-    """Returns the number of chunks of a stage, by the number of layers of each."""
+    """Returns the number of chunks of a stage, given the layers of a chunk. Raises Stopped where
+    these do not divide the layers."""
     name = "num_layers_per_virtual_pipeline_stage"
     for ends in (FIRST, LAST):
         if args.text(ends) is not None:
@@ -115,8 +118,8 @@ def _virtual_stages_by_layers(args: Arguments, pp: int, chunk_layers: int) -> in
 
 
 def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
-    """Returns the number of layers of each chunk; an empty list where all have as many. Raises
-    Stopped where Megatron stops because they do not add up."""
+    """Returns the number of layers of each chunk, in the order of the model; an empty list where
+    all have equally many. Raises Stopped where they do not add up."""
     if pp == 1:
         return []
     pattern = pattern_of(args)
@@ -147,10 +150,10 @@ def layers_per_chunk(args: Arguments, pp: int, virtual: int) -> list[int]:
 
 
 def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> list[int]:
-    """Returns the layers of each chunk where every module of multi-token prediction trades places
-    with a layer of the last stage: the cost model has these modules beside the loss, and so every
-    stage does as much as before. Returns the counts as they are where that stage has no layer to
-    spare."""
+    """Returns the number of layers of each chunk with every early module of multi-token
+    prediction swapped for a layer of the last stage. The cost model has these modules beside the
+    loss, and so every stage keeps its amount of work. Returns `counts` where the last stage has
+    no layer to spare."""
     traded = list(counts)
     for index, chunk in enumerate(chunks[:-1]):
         for _ in range(chunk.count("m")):
@@ -164,15 +167,15 @@ def _with_late_prediction(counts: list[int], chunks: Sequence[str], pp: int) -> 
 
 
 def has_early_prediction(args: Arguments) -> bool:
-    """Returns True where multi-token prediction stands before the last chunk, which the cost model
-    does not describe."""
+    """Returns True where a layout has multi-token prediction before its last chunk, which the
+    cost model does not describe."""
     early, _, _ = (args.text("pipeline_model_parallel_layout") or "").rpartition("|")
     return "m" in early
 
 
 def has_empty_chunks(args: Arguments) -> bool:
-    """Returns True where chunks other than the first and the last have no layer, which no rule of
-    layouts allows."""
+    """Returns True where a layout has a chunk without layers between its first and last one,
+    which layouts here cannot have."""
     try:
         return not all("t" in chunk for chunk in _chunks(args)[1:-1])
     except Invalid:  # the layout is refused elsewhere
@@ -180,13 +183,14 @@ def has_empty_chunks(args: Arguments) -> bool:
 
 
 def _counted_layers(args: Arguments) -> int:
-    """Returns the number of layers, with the embedding and the loss where each counts as one."""
+    """Returns the number of layers that are split over stages. The embedding and the loss count
+    as one each where an argument says so."""
     return args.required("num_layers") + args.boolean(EMBEDDING) + args.boolean(LOSS)
 
 
 def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
-    """Returns the layers of each chunk where the first or the last stage has a number of its
-    own."""
+    """Returns the number of layers of each chunk where arguments set that of the first or the
+    last stage. Raises Stopped where the other layers do not divide evenly."""
     own = [name for name in (FIRST, LAST) if args.text(name) is not None]
     for name in (EMBEDDING, LOSS):
         if args.boolean(name):
@@ -195,6 +199,7 @@ def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
     remaining = args.required("num_layers") - sum(args.required(name) for name in own)
     others = pp - len(own)
     is_even = remaining % others == 0 if others else remaining == 0
+    # Other stages need layers, and layers need other stages.
     if not is_even or remaining < 0 or bool(remaining) != bool(others):
         rule = f"leaves {remaining} layers for {others} other stages, which must have as many each"
         cure = _even_ends(args, own, pp, virtual)
@@ -212,8 +217,8 @@ def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
 
 
 def _even_ends(args: Arguments, own: list[str], pp: int, virtual: int) -> str:
-    """Returns the first of the stages with numbers of their own as a flag, with the numbers nearest
-    to its own that leave the others as many layers each; empty where there are none."""
+    """Returns a flag for the first of the stages in `own`, with the nearest numbers of layers
+    that leave the other stages equally many; "" where there are none."""
     count = args.required(own[0])
     layers = args.required("num_layers") - sum(args.required(name) for name in own[1:])
     others = pp - len(own)
@@ -228,8 +233,8 @@ def _even_ends(args: Arguments, own: list[str], pp: int, virtual: int) -> str:
 
 
 def _chunks(args: Arguments) -> list[str]:
-    """Returns the chunks of a layout string, each with a letter for all it has: ["Ett", "tt",
-    "ttmL"] of Et*2|tt|ttmL."""
+    """Returns the chunks of a layout string written out, a letter for each part: ["Ett", "tt",
+    "ttmL"] of Et*2|tt|ttmL. Raises Stopped for a string that Megatron refuses."""
     name = "pipeline_model_parallel_layout"
     text = (args.text(name) or "").strip("\"'").replace(",", "")
     for pattern in (_REPEATED_GROUP, _REPEATED):

@@ -27,13 +27,13 @@ class Arguments(Settings):
         self.flags = flags
 
     def text(self, name: str) -> str | None:
-        """Returns the text of an argument, in its own case."""
+        """Returns the text of an argument; None where it is absent or "None"."""
         text: str = self.given.get(name, "").strip()
         return text if text not in ("", "None") else None
 
     def value(self, name: str) -> Any:
-        """Returns the value of an argument, by the kind that it has; None where it has none.
-        Raises Invalid for a text of another kind."""
+        """Returns the value of an argument by its type; None where it is absent. Raises Invalid
+        for a text of another type."""
         text = self.text(name)
         if text is None:
             return None
@@ -44,18 +44,21 @@ class Arguments(Settings):
             raise self.invalid(name, f"must be {KINDS[kind]}") from None
 
     def required(self, name: str, least: int = 1) -> int:
-        """Returns a whole number. Raises Invalid where there is none."""
+        """Returns a whole number of at least `least`. Raises Invalid where it is missing or
+        smaller."""
         value = self.integer(name, least)
         if value is None:
             raise self.invalid(name, f"is required{'' if self.flags is None else ': write it too'}")
         return value
 
     def replaced(self, **texts: str) -> Arguments:
-        """Returns the arguments with other texts of some."""
+        """Returns the arguments with other texts for some of them."""
         return Arguments({**self.given, **texts}, self.flags)
 
     def require_any(self, *names: str, part: str) -> None:
-        """Raises Invalid unless the dump has one of the arguments, be it None."""
+        """Raises Invalid unless the dump has one of these arguments, even as None. An argument
+        that is missing from a dump may have been cut off. `part` is what the request can give
+        instead."""
         if not any(name in self.given for name in names):
             rule = (
                 "is not in the dump of arguments, and an absent argument is not one that is off:"
@@ -64,7 +67,8 @@ class Arguments(Settings):
             raise Invalid(f"{DUMP_PATH}.{names[0]}", None, rule)
 
     def called(self, name: str) -> str:
-        """Returns the name of an argument where it is given: its flag, or its name in a dump."""
+        """Returns an argument by the name that the user sees: its flag, or its own name in a
+        dump."""
         return name if self.flags is None else self.flags.get(name, name)
 
     def invalid(self, name: str, rule: str) -> Invalid:
@@ -74,13 +78,14 @@ class Arguments(Settings):
         return Unsupported(self._path(name), self._as_given(name), missing)
 
     def stopped(self, name: str, rule: str, cure: str = "") -> Invalid:
-        """Returns the error of a value that the parser takes and Megatron stops at. No run that
-        printed a dump has one, so that of a dump it is as invalid as any."""
+        """Returns the error for a value that Megatron's parser accepts and its later checks
+        refuse. In a dump, which only a running job prints, it counts as invalid."""
         if self.flags is None:
             return self.invalid(name, rule)
         return Stopped(self.called(name), self.shortened(name), rule, cure)
 
     def below(self, name: str, least: int) -> Invalid:
+        """Returns the error for a number below `least`."""
         rule = f"must be a whole number of at least {least}"
         return self.stopped(name, rule, f"{self.called(name)} {least}")
 
@@ -89,10 +94,11 @@ class Arguments(Settings):
         return None if value is None else shortened(value)
 
     def _path(self, name: str) -> str:
+        """Returns the field of the request that an error about this argument names."""
         return f"{DUMP_PATH}.{name}" if self.flags is None else PATH
 
     def _as_given(self, name: str) -> str | None:
-        """Returns the value in a dump; the flag and its value, if it has one, where it is typed."""
+        """Returns a value as it was written: alone in a dump, with its flag where it was typed."""
         value = self.shortened(name)
         if self.flags is None:
             return value

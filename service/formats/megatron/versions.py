@@ -30,21 +30,21 @@ _WHOLE = re.compile(r"(\d{1,9})(?:\.0)?", re.ASCII)
 
 
 def is_of_gpt_neox(arguments: Mapping[str, str]) -> bool:
-    """Returns True where GPT-NeoX made the dump: its arguments have meanings of their own."""
+    """Returns True for a dump of GPT-NeoX, in which arguments have other meanings."""
     return _NEOX_ARGUMENT in arguments
 
 
 def is_of_deepspeed(arguments: Mapping[str, str]) -> bool:
-    """Returns True where DeepSpeed shards the optimizer, so that `zero_stage` says how far."""
+    """Returns True where DeepSpeed shards the optimizer, to the degree that `zero_stage` gives."""
     if "deepspeed" in arguments:
         return arguments["deepspeed"].strip() == "True"
     return "zero_stage" in arguments
 
 
 def in_todays_names(arguments: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns the arguments with those of other versions translated: {"tensor_model_parallel_size":
-    "8"} of {"model_parallel_size": "8"}. A dump of today's version comes back as it is. Values that
-    cannot be read are passed on, for the reader of the argument to refuse."""
+    """Returns the arguments with names of other versions and forks translated:
+    {"tensor_model_parallel_size": "8"} of {"model_parallel_size": "8"}. A dump of the present
+    version is unchanged. Values that cannot be read are passed on."""
     renamed = dict(arguments)
     for name, name_today in facts(VERSIONS)["renamed"].items():
         if name in arguments and _is_unset(renamed, name_today):
@@ -70,13 +70,14 @@ def _is_unset(arguments: Mapping[str, str], name: str) -> bool:
 
 
 def _whole(arguments: Mapping[str, str], name: str) -> int | None:
+    """Returns the whole number that an argument holds; None where it holds none."""
     match = _WHOLE.fullmatch(arguments.get(name, "").strip())
     return int(match.group(1)) if match else None
 
 
 def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Returns today's granularity of recompute: activation checkpointing of whole layers is
-    full."""
+    """Returns the present name for older arguments of recompute. Activation checkpointing of
+    whole layers was called by other names, and is "full"."""
     if not _is_unset(arguments, "recompute_granularity"):
         return {}
     if not _is_unset(arguments, "activations_checkpoint_granularity"):
@@ -92,19 +93,21 @@ def _recompute(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _feed_forward_width(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Returns four times the hidden size as the width of the MLP, where the version had no argument
-    for it, or printed None."""
+    """Returns four times the hidden size as the width of the MLP, for versions that had no
+    argument for it or printed None."""
     hidden = _whole(arguments, "hidden_size")
     came_later = "micro_batch_size" in arguments
     if not hidden or not _is_unset(arguments, "ffn_hidden_size"):
         return {}
+    # Versions with micro_batch_size print this argument: here it was cut off.
     if came_later and "ffn_hidden_size" not in arguments:
         return {}
     return {"ffn_hidden_size": str(4 * hidden)}
 
 
 def _model(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Returns today's arguments for the model: gates, ties, groups of heads, fp8."""
+    """Returns the present arguments for gates, tied embeddings, groups of heads and fp8 of other
+    versions."""
     renamed: dict[str, str] = {}
     if "glu_activation" in arguments and _is_unset(arguments, "swiglu"):
         renamed["swiglu"] = str(arguments["glu_activation"].strip().lower() in _GATED)
@@ -129,8 +132,8 @@ def _model(arguments: Mapping[str, str]) -> dict[str, str]:
 
 
 def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Returns today's batch sizes. `batch_size` of 2019 and 2020 counts the sequences of one
-    data-parallel rank, in one micro-batch."""
+    """Returns the present batch arguments. `batch_size` of 2019 and 2020 counts the sequences of
+    one data-parallel rank in a micro-batch. `renamed` has the arguments translated so far."""
     per_rank = _whole(arguments, "batch_size")
     if per_rank is None or not _is_unset(arguments, "micro_batch_size"):
         return {}
@@ -148,9 +151,8 @@ def _batch(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str
 
 
 def _experts(arguments: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Returns today's arguments for the experts of Megatron-DeepSpeed, which has a list with their
-    number, 1 in a dense model. They are in every layer whose number from 1 is a multiple of
-    `expert_interval`."""
+    """Returns the present arguments for the experts of Megatron-DeepSpeed. It prints their
+    number as a list, [1] for a dense model, and has experts in every `expert_interval`-th layer."""
     listed = _LIST_OF_ONE.fullmatch(arguments.get("num_experts", "").strip())
     if listed is None:
         return {}

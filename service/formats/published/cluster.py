@@ -13,8 +13,8 @@ from service.formats.published.software import Row
 
 
 def read_cluster(row: Row) -> Cluster:
-    """Returns the cluster of a run: one of the catalogue where the row names it, or else the chip
-    with the sizes and bandwidths that the row states."""
+    """Returns the cluster of a run: with the catalogue's fabric where the row names it, or else
+    with the sizes and bandwidths that the row states. Raises Invalid without a number of chips."""
     chip = catalogue.chip(row["chip"])
     num_chips = row.get("num_chips")
     if not num_chips:
@@ -38,8 +38,8 @@ def read_cluster(row: Row) -> Cluster:
 
 
 def _named_fabric(row: Row) -> Fabric | None:
-    """Returns the fabric of the catalogue that the row names, unless it states a bandwidth of its
-    own."""
+    """Returns the catalogue's fabric that the row names; None where it names none of this chip,
+    or states a bandwidth of its own."""
     text = row.get("fabric") or ""
     name = text.split(",")[0]
     if not name or row.get("scaleout_gbps_per_chip"):
@@ -53,8 +53,8 @@ def _named_fabric(row: Row) -> Fabric | None:
 
 
 def _torus_shape(row: Row, torus: Torus, num_chips: int) -> tuple[int, ...] | None:
-    """Returns the shape of a slice, where the row prints it or says that there are several
-    slices."""
+    """Returns the shape of a slice, (8, 8, 4), where the row prints it or has several slices;
+    None where the whole torus is one slice of the usual shape."""
     shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
     if shape is not None:
         dims = tuple(int(dim) for dim in shape.groups() if dim)

@@ -38,7 +38,8 @@ all).
 def read_degrees(
     training: Row, cluster: Cluster, architecture: Architecture, stack: Stack, assumed: list[str]
 ) -> dict[str, Any]:
-    """Returns the degrees of the mesh and how parameters are sharded, in the fields of Layout."""
+    """Returns the degrees of parallelism, the ZeRO stage and resharding, as fields of Layout.
+    Adds to `assumed` the names of fields that the row does not state."""
     num_devices = cluster.num_devices
     tp = _degree(training, "tp", assumed)
     pp = _degree(training, "pp", assumed)
@@ -74,6 +75,7 @@ def read_degrees(
 
 
 def _degree(training: Row, name: str, assumed: list[str]) -> int:
+    """Returns a stated degree, or 1, which is noted in `assumed`."""
     if training.get(name) is None:
         assumed.append(name)
     return training.get(name) or 1
@@ -82,8 +84,9 @@ def _degree(training: Row, name: str, assumed: list[str]) -> int:
 def _sharding(
     training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]
 ) -> tuple[int, bool, int]:
-    """Returns the ZeRO stage, whether parameters are dropped after forward, and the degree of
-    sharding. Where a row states no kind of sharding, or an unknown one, it is the stack's own."""
+    """Returns the ZeRO stage, whether FSDP frees parameters after forward, and the degree of
+    sharding. A row that states no known kind of sharding gets the stack's usual one. `dp` is the
+    number of data-parallel ranks."""
     stage = stated_zero_stage(training)
     if stage is None:
         assumed.append("data_parallel_kind")
@@ -102,8 +105,9 @@ def _sharding(
 
 
 def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, experts: int) -> int:
-    """Returns the degree of sharding within a slice, where parameters are replicated over the
-    slices; over all slices where the other axes leave no room within one."""
+    """Returns the degree of sharding within a slice, beside replicas in each slice; `shard`,
+    over all slices, where the other axes leave no room within one. `experts` is the number of
+    ranks over which experts are split."""
     within_slice = math.gcd(shard, cluster.scale_up_domain // other_degrees)
     has_room = within_slice > 1 and within_slice * other_degrees % experts == 0
     return within_slice if has_room else shard
@@ -112,8 +116,8 @@ def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, expert
 def _expert_tensor_degree(
     stack: Stack, architecture: Architecture, tp: int, ep: int, stage_devices: int
 ) -> int:
-    """Returns the tensor parallelism of experts where a row does not state it: that of the dense
-    layers if the stack does so by habit, and if the devices of a stage can be divided so."""
+    """Returns the tensor parallelism of experts where the row does not state it: that of dense
+    layers where the stack usually does so and the devices of a stage can be divided so, else 1."""
     if stage_devices % (ep * tp):
         return 1
     is_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
@@ -125,8 +129,8 @@ def _expert_tensor_degree(
 def read_layouts(
     row: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]
 ) -> tuple[Layout, ...]:
-    """Returns the layouts that a row may mean: one for each schedule, recompute and micro-batch
-    that it leaves open."""
+    """Returns the layouts that a row may mean: one for each combination of schedule, recompute
+    and micro-batch that it leaves open. Adds the names of such fields to `assumed`."""
     training = row["training"]
     pp = degrees["pp"]
     num_layers = problem.architecture.num_layers
@@ -163,8 +167,8 @@ _UNDESCRIBED = ("v-half", "v-min", "dualpipe-v")
 def _schedules(
     training: Row, problem: Problem, pp: int, assumed: list[str]
 ) -> list[tuple[str, int]]:
-    """Returns schedules with their virtual stages: the stated one, or where none is stated the
-    plain one and one as interleaved as the layers allow."""
+    """Returns the possible schedules, each with its chunks of a stage: the stated one, or else
+    the plain one and the most interleaved one that the layers allow."""
     if pp == 1:
         return [("1f1b", 1)]
     schedules = [_schedule(training, problem, pp, assumed)]
@@ -177,7 +181,8 @@ def _schedules(
 
 
 def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
-    """Returns the stated schedule, or the plain one of the stack, with its virtual stages."""
+    """Returns the stated schedule, or else the stack's plain one, and its chunks of a stage.
+    Raises Invalid for a schedule that is not modelled."""
     text = (training.get("pp_schedule") or "").lower()
     num_layers = problem.architecture.num_layers
     stated_vpp = training.get("vpp")
@@ -211,8 +216,8 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
 
 
 def _max_virtual_stages(num_layers: int, pp: int) -> int:
-    """Returns the number of virtual stages with a layer in each chunk. Embedding and head may be
-    chunks by themselves, which are two more."""
+    """Returns the number of chunks of a stage where each chunk has one layer. Embedding and head
+    may be chunks of their own, two more in all."""
     most = -(-num_layers // pp)
     return most if most * pp <= num_layers + 2 else max(num_layers // pp, 1)
 
@@ -220,15 +225,17 @@ def _max_virtual_stages(num_layers: int, pp: int) -> int:
 def _recompute_policies(
     training: Row, problem: Problem, chunk_layers: int, assumed: list[str]
 ) -> list[RecomputePolicy]:
-    """Returns the policies that a row may mean: one of "selective:core_attn,mlp" or "full:block,4
-    layers", and those of the stack where it states none. A stack without recompute of modules
-    means some of the layers by "selective", and a row may leave open which."""
+    """Returns the recompute policies that a row may mean: ("selective", modules, 0) of
+    "selective:core_attn,mlp", ("full", (), 4) of "full:block,4 layers", and those usual in the
+    stack where the row states none. Stacks without recompute of modules mean some layers by
+    "selective", and the row may leave open how many of the `chunk_layers` of a chunk."""
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
         return _habitual_policies(problem, chunk_layers)
     policy, _, details = text.partition(":")
     stack = problem.stack
+    # Such stacks recompute whole layers, and "selective" means some of them.
     selects_layers = stack.recompute_layers and "selective" not in stack.recompute
     if policy.startswith("selective") and selects_layers:
         layers = _stated_layers(text, chunk_layers)
@@ -253,7 +260,7 @@ def _recompute_policies(
 
 
 def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePolicy]:
-    """Returns the policy that the stack has by default, and every policy that recomputes more."""
+    """Returns the stack's default recompute policy, and every policy that recomputes more."""
     stack = problem.stack
     module_sets = [tuple(filter(problem.has_module, modules)) for modules in stack.selective]
     selective = [modules for modules in dict.fromkeys(module_sets) if modules]
@@ -269,6 +276,7 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
 
 
 def _offloads_activations(training: Row) -> bool:
+    """Returns True where the row says that activations are offloaded to the host."""
     offload = (training.get("offload") or "").lower()
     return (
         "decoder_layer" in offload
@@ -278,8 +286,8 @@ def _offloads_activations(training: Row) -> bool:
 
 
 def _stated_layers(text: str, chunk_layers: int) -> int | None:
-    """Returns the number of layers of a chunk that a text names: "8 layers", "1/3" or "0.5". 0
-    means all of them, and None that the text names no number."""
+    """Returns the number of layers of a chunk that a text gives as "8 layers", "1/3" or "0.5"; 0
+    where that is all of them, None where it gives none."""
     count = re.search(r"(\d+) layers", text)
     if count:
         return min(int(count[1]), chunk_layers) % chunk_layers
@@ -291,12 +299,13 @@ def _stated_layers(text: str, chunk_layers: int) -> int | None:
 
 
 def _eighths(layers: int) -> list[int]:
-    """Returns one to seven eighths of the layers, rounded down to whole ones."""
+    """Returns one to seven eighths of the layers, rounded down, without 0."""
     return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
 
 
 def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
-    """Returns the stated micro-batch, or those that the run may have had."""
+    """Returns the stated micro-batch, or else all that the run may have had. Raises Invalid
+    where the batch has less than one sequence for each rank."""
     training = row["training"]
     pp = degrees["pp"]
     stack = problem.stack

@@ -67,11 +67,11 @@ class Run:
 
 
 def read(row: Row, software_year: float) -> Run:
-    """Returns the run of a row. Raises Invalid, naming the field, where the row cannot be
-    expressed.
+    """Returns the run of a row: a problem, the layouts that the row may mean, and what was
+    measured. Raises Invalid, naming the field, where it cannot be expressed.
 
-    `software_year` is the newest software that the profile describes, from which the age of the
-    run's software is counted.
+    `software_year` is the year of the newest software that the profile describes; the age of the
+    run's software counts from there.
     """
     try:
         return _read(row, software_year)
@@ -81,6 +81,7 @@ def read(row: Row, software_year: float) -> Run:
 
 
 def _read(row: Row, software_year: float) -> Run:
+    """Returns the run of a row that follows the schema."""
     assumed: list[str] = []
     training = row["training"]
     architecture = _architecture(row["model"])
@@ -103,8 +104,8 @@ def _read(row: Row, software_year: float) -> Run:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a file, one JSON object a line. A model may be the path of a config.json,
-    from the folder that the file's folder is in."""
+    """Returns the rows of a file with one JSON object on each line. A model given as the path of
+    a config.json, relative to the parent of the file's folder, is read from there."""
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
     for row in rows:
         model = row.get("model")
@@ -114,14 +115,16 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _architecture(model: Row) -> Architecture:
+    """Returns the model of a row, from its config.json or its sizes."""
     if "config" in model:
         return huggingface.read(model["config"], "run")
     return catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(model)))
 
 
 def _memory_bytes(row: Row) -> float | None:
-    """Returns the printed peak of a run that worked. That of the schedule ZB-H2 (ZB-2p) is left
-    out: it holds twice as many activations as the zero-bubble schedules that the models know."""
+    """Returns the peak memory of a run that worked, in bytes; None where it is not stated. The
+    schedule ZB-H2 (ZB-2p) is left out, as it holds twice the activations of the zero-bubble
+    schedules that are modelled."""
     schedule = row["training"].get("pp_schedule") or ""
     if row.get("outcome", "ok") != "ok" or "2p" in schedule or "h2" in schedule:
         return None
@@ -129,7 +132,8 @@ def _memory_bytes(row: Row) -> float | None:
 
 
 def shape(model: Row) -> dict[str, Any]:
-    """Returns the model in the fields of Architecture.from_shape, but for its name."""
+    """Returns the sizes of a model as arguments of Architecture.from_shape, without its name.
+    Raises Invalid without a vocabulary, and for heads of two sizes."""
     if model["vocab_size"] is None:
         raise Invalid("model.vocab_size", None, "not stated")
     extra = model.get("extra") or {}
@@ -160,6 +164,8 @@ def shape(model: Row) -> dict[str, Any]:
 
 
 def _moe_shape(moe: Row | None) -> MoeShape | None:
+    """Returns the experts of a model; None for a dense one. Unknown and empty fields are left
+    out."""
     if not moe:
         return None
     known = {name: value for name, value in moe.items() if name in MoeShape.__slots__}
@@ -167,8 +173,8 @@ def _moe_shape(moe: Row | None) -> MoeShape | None:
 
 
 def _window(extra: Row) -> tuple[int | None, bool, int | None]:
-    """Returns the window of local attention, whether it is chunked, and the period of layers that
-    see the whole sequence: (4096, False, 6) of "sliding_window 4096, 5:1"."""
+    """Returns the window of local attention in tokens, whether it is chunked, and the period of
+    layers that see the whole sequence: (4096, False, 6) of "sliding_window 4096, 5:1"."""
     text = " ".join(
         f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
     )
@@ -191,8 +197,9 @@ def _window(extra: Row) -> tuple[int | None, bool, int | None]:
 def _workload(
     training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]
 ) -> Workload:
-    """Returns the workload. A length or a batch that is not stated is the usual one of the stack,
-    or follows from the micro-batch."""
+    """Returns the workload. A length or a batch that the row does not state is the stack's usual
+    one, or follows from the micro-batch, and is noted in `assumed`. Raises Invalid where it does
+    not follow."""
     seq_len = training.get("seq_len") or stack.usual_seq_len
     if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")
@@ -227,6 +234,8 @@ def _workload(
 
 
 def _optimizer(training: Row) -> str:
+    """Returns the optimizer that a description names, in the words of requests; "adamw" by
+    default."""
     description = (training.get("optimizer") or "").lower()
     for words, name in _OPTIMIZERS.items():
         if words in description:
@@ -235,20 +244,22 @@ def _optimizer(training: Row) -> str:
 
 
 def _capacity_factor(switches: Row) -> float | None:
-    """The stated factor, or 1 where experts are said to have a capacity and not which."""
+    """Returns the stated capacity factor of experts; 1 where they have a capacity that is not
+    stated, and None where they have none."""
     stated = switches.get("capacity_factor")
     return 1.0 if stated is None and switches.get("routing") == "capacity" else stated
 
 
 def _has_master_weights(training: Row) -> bool:
+    """Returns True unless the row says that parameters have no fp32 copy."""
     switches = training.get("switches") or {}
     said = f"{training.get('optimizer') or ''} {switches.get('autocast') or ''}".lower()
     return not any(words in said for words in _WITHOUT_MASTERS)
 
 
 def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
-    """Returns the step time in seconds, and whether it was converted from FLOP/s or MFU, in the
-    convention of the row."""
+    """Returns the step time in seconds, None where it is not stated, and whether it was
+    converted from FLOP/s or MFU, by the row's own way of counting FLOPs."""
     num_chips = problem.cluster.num_chips
     workload = problem.workload
     if seconds := measured.get("step_time_s"):

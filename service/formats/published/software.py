@@ -47,8 +47,8 @@ _SHARDING = re.compile(rf"\b({'|'.join(_ZERO_STAGES)})")
 
 
 def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[str]) -> Stack:
-    """Returns the software of a run, as old as its date says, with the abilities that the run
-    shows."""
+    """Returns the software stack of a run, with the features and the age that its date implies,
+    and with what the row states or shows of it. Adds the names of assumed fields to `assumed`."""
     training = row["training"]
     try:
         stack = catalogue.stack(_stack_name(row))
@@ -68,7 +68,7 @@ def read_stack(row: Row, cluster: Cluster, software_year: float, assumed: list[s
 
 
 def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
-    """Returns what a row says of the kernels, as fields of Stack."""
+    """Returns what a row states of kernels and compilation, as fields of Stack."""
     changes: dict[str, Any] = {}
     kernel = _KERNELS.get(training.get("attention_kernel") or "")
     if kernel:
@@ -86,9 +86,9 @@ def _stated_changes(training: Row, stack: Stack) -> dict[str, Any]:
 
 
 def _stack_name(row: Row) -> str:
-    """Returns the name of the stack in the catalogue. A row names Megatron-Core or FSDP whatever
-    runs on top of them; the name of its framework says what that is. A framework that drives
-    PyTorch's FSDP itself is that, whichever stack it is said to be near to."""
+    """Returns the catalogue's name for the stack. A row may name Megatron-Core or FSDP for what
+    runs on top of them, which the name of its framework tells. A framework that drives PyTorch's
+    FSDP itself counts as "fsdp"."""
     if (row.get("software") or {}).get("backend") in _FSDP:
         return "fsdp"
     framework = row.get("framework") or ""
@@ -99,8 +99,8 @@ def _stack_name(row: Row) -> str:
 
 
 def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
-    """Returns what a run shows that its build of the stack could do, as fields of Stack: no
-    sequence parallelism yet, or the chips, schedules or degrees of a fork."""
+    """Returns, as fields of Stack, abilities that the run must have had: chips of its vendor,
+    and the schedules, degrees, ZeRO stages and offloads that it used."""
     shown: dict[str, Any] = {}
     if stack.vendors:
         shown["vendors"] = tuple(dict.fromkeys((*stack.vendors, vendor)))
@@ -124,15 +124,15 @@ def _shown_abilities(stack: Stack, training: Row, vendor: str) -> dict[str, Any]
 
 
 def offloaded_states(training: Row) -> list[str]:
-    """Returns the states that a row says are on the host, in the words of Stack.offload. An
-    optimizer may go by its name."""
+    """Returns the states that a row says are in host memory, "activations" or "optimizer"; an
+    optimizer may go by its own name."""
     text = (training.get("offload") or "").lower().replace("adamw", "optimizer")
     return [name for name in ("activations", "optimizer") if name in text]
 
 
 def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:
-    """Returns the age in years of the software of a run. A row without a date counts as one of the
-    newest software."""
+    """Returns the age of the run's software in years; 0 without a date, which is noted in
+    `assumed`."""
     if not row.get("date"):
         assumed.append("date")
         return 0.0
@@ -140,8 +140,8 @@ def _age_years(row: Row, software_year: float, assumed: list[str]) -> float:
 
 
 def software_date(row: Row) -> str:
-    """Returns the date of a run's software. Of a release of NeMo that is the month of the release,
-    which may be earlier than the publication; of its main branch it is the date of the row."""
+    """Returns the date of the run's software, "2024-07": the month of a NeMo release, which may
+    be earlier than the publication, or else the row's date."""
     release = _NEMO_RELEASE.search(row.get("framework") or "")
     if release is None:
         return str(row["date"])
@@ -149,19 +149,21 @@ def software_date(row: Row) -> str:
 
 
 def age_years(date: str, software_year: float) -> float:
-    """Returns by how many years software of that date is older than `software_year`, the newest
-    that a profile describes. A date is "2024" or "2024-07"."""
+    """Returns by how many years software of that date, "2024" or "2024-07", is older than
+    `software_year`; 0 where it is newer."""
     return max(software_year - _decimal_year(date), 0.0)
 
 
 def _decimal_year(date: str) -> float:
-    """Returns the middle of the month, or of the year where there is no month."""
+    """Returns a date as a year with decimals: the middle of its month, or of the year without
+    one."""
     year, _, month = date.partition("-")
     return int(year) + ((int(month[:2]) - 0.5) / 12 if month else 0.5)
 
 
 def is_older_than(row: Row, year: float | None) -> bool:
-    """Returns True where a run is older than an ability that came to its stack in that year."""
+    """Returns True where the run's date is before `year`, in which its stack got an ability.
+    False without either."""
     return bool(year and row.get("date") and _decimal_year(row["date"]) < year)
 
 
@@ -170,8 +172,8 @@ def data_parallel_kind(training: Row) -> str:
 
 
 def stated_zero_stage(training: Row) -> int | None:
-    """Returns the ZeRO stage that a row states: 3 for "hsdp (fsdp in slice, dp across slices)" and
-    for "dp2 x fsdp256 over jax devices". None where a row states no kind of data parallelism, or
-    one that is not in the table."""
+    """Returns the ZeRO stage that a row states: 3 for "hsdp (fsdp in slice, dp across slices)"
+    and for "dp2 x fsdp256 over jax devices". None where it states no known kind of data
+    parallelism."""
     kind = _SHARDING.search(data_parallel_kind(training))
     return None if kind is None else _ZERO_STAGES[kind[1]]

@@ -37,25 +37,26 @@ _GRAPHS = {"none": "none", "partial": "partial", "full": "full", "on": "full"}
 
 
 def _flag(field: str) -> Callable[[Any], Changes]:
-    """A switch that is on or off is a field of the stack."""
+    """Returns a reader of a switch that sets this field of Stack to true or false."""
     return lambda value: {field: bool(value)}
 
 
 def _graphs(value: Any) -> Changes:
-    """Returns the part of a step that is captured. A run that was captured whole had experts of a
-    fixed size."""
+    """Returns the fields of Stack for how much of a step is captured as a CUDA graph. A step can
+    be captured whole only where experts have a fixed size."""
     extent = _GRAPHS[value]
     return {"moe_graphs": extent, "static_experts": extent == "full"}
 
 
 def _named(field: str, words: Mapping[Any, Any]) -> Callable[[Any], Changes]:
-    """A switch whose words stand for values of a field; others change nothing."""
+    """Returns a reader of a switch that sets this field of Stack by the value's word; other
+    words set nothing."""
     return lambda value: {field: words[value]} if value in words else {}
 
 
 def _gathers_fp8(value: Any) -> Changes:
-    """Returns the changes for whether parameters are gathered in the format of GEMMs, which 0 bytes
-    stand for."""
+    """Returns the field of Stack for the bytes in which parameters are gathered. 0 means the
+    format of GEMMs."""
     return {"gather_bytes": 0 if value else 2}
 
 
@@ -90,9 +91,8 @@ that states one is refused."""
 
 
 def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
-    """Returns the fields of a stack that the switches of a run say, and its library of kernels.
-    Raises Invalid for a switch that the models lack, and for a word that is not known of CUDA
-    graphs."""
+    """Returns the fields of Stack that a run's switches and its library of kernels decide.
+    Raises Invalid for a switch that is not modelled, and for unknown extents of CUDA graphs."""
     switches = row["training"].get("switches") or {}
     changes: Changes = {}
     if (row.get("software") or {}).get("kernel_library") == "transformer_engine":
@@ -112,6 +112,6 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
 
 
 def _of_own_kernels(stack: Stack, changes: Changes) -> Changes:
-    """Returns the changes where a stack takes the kernels of its framework unless told
-    otherwise."""
+    """Returns `changes`, which come with a framework's kernels; none for a stack whose attention
+    kernel is chosen automatically."""
     return {} if stack.attention_kernel == "auto" else changes

@@ -62,9 +62,9 @@ class Field:
     """The member of the request that says it."""
 
     def parse(self, text: str) -> Any:
-        """Returns the value of a text: 8 of "8" for a field of kind int. Raises Invalid where it is
-        of another type or no choice, and where it is a variable of unknown value, unless the field
-        is of no account."""
+        """Returns the value of a text, by the field's type: 8 of "8". Raises Invalid for a value
+        of another type or outside of the choices, and for a shell variable without a value.
+        Fields that change neither time nor memory may have such a variable."""
         if self._may_be_undefined(text):
             return text
         require_defined(self.name, text)
@@ -73,8 +73,8 @@ class Field:
         return self.checked(self._typed(text))
 
     def checked(self, value: Any) -> Any:
-        """Returns the value of a document's member, of the type of the field. Raises Invalid as
-        `parse` does."""
+        """Returns a value from a document, converted to the field's type where that loses
+        nothing. Raises Invalid as `parse` does."""
         if value is None and (self.is_optional or self.kind == "any"):
             return None
         if self._may_be_undefined(value):
@@ -102,11 +102,13 @@ class Field:
         return Invalid(PATH, shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
-        """Returns True where a value is a variable of unknown value, and that does not matter."""
+        """Returns True where the value is an undefined shell variable, and the field changes
+        neither time nor memory."""
         is_variable = isinstance(value, str) and bool(undefined_variables(value))
         return self.use == "no_account" and is_variable
 
     def _typed(self, text: str) -> Any:
+        """Returns a text as a value of the field's type. Raises Invalid where it is none."""
         try:
             if self.kind == "int":
                 return int(text.replace("_", ""))
@@ -121,12 +123,15 @@ class Field:
         return text
 
     def _boolean(self, text: str) -> bool:
+        """Returns the truth value of a word such as "true" or "no". Raises Invalid for other
+        words."""
         if text.lower() not in (*_TRUE, *_FALSE):
             raise self.invalid(text, "must be true or false")
         return text.lower() in _TRUE
 
 
 def shown(name: str, value: object) -> str:
-    """Returns a setting as an answer repeats it, `bf16.enabled = true`, cut where it is long."""
+    """Returns a setting as an answer repeats it, "bf16.enabled = true", shortened where it is
+    long."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return f"{shortened(name)} = {shortened(text)}"

@@ -63,7 +63,8 @@ class FieldTable:
     """Whatever else the file holds."""
 
     def field(self, name: str) -> Field | None:
-        """Returns the field of a name; None where the release has none."""
+        """Returns the field of this name, or of the first pattern that matches it; None where
+        the release has none."""
         field = self.fields.get(name) or self.patterns.get(name)
         if field is not None:
             return field
@@ -71,11 +72,12 @@ class FieldTable:
         return None if pattern is None else self.patterns[pattern]
 
     def is_of_no_account(self, name: str) -> bool:
+        """Returns True for a known setting that changes neither time nor memory."""
         field = self.field(name)
         return field is not None and field.use == "no_account"
 
     def unknown_as(self, name: str) -> Unknown:
-        """Returns what becomes of a name that is in no table."""
+        """Returns what the framework does with a name that it does not have."""
         return "open" if self._first_open(name) else self.unknown
 
     @cached_property
@@ -92,7 +94,8 @@ class FieldTable:
 
 @cache
 def field_table(file: str) -> FieldTable:
-    """Returns the table in a file of the folder `fields`."""
+    """Returns the table of settings in fields/FILE.json. Facts beyond the fields stay in
+    `facts`."""
     document = dict(facts(file))
     choices = document.pop("choices", {})
     predicted = document.pop("as_predicted", {})
@@ -138,7 +141,8 @@ def _field(
     choices: Sequence[Any] = (),
     as_predicted: Sequence[Any] = (),
 ) -> Field:
-    """Returns the field of a row, its words those of `not_described`."""
+    """Returns the field of a table's row: its type, default and use. `words` are the reason, the
+    cure and the answering field for settings that are not described."""
     kind, default, use = row
     if use not in USES:
         raise ValueError(f"{name} has the use {use}, which is none of {', '.join(USES)}")
@@ -155,12 +159,14 @@ def _field(
 
 
 def longest_first(by_pattern: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns the patterns sorted by length, so that the most specific one matches first."""
     return dict(sorted(by_pattern.items(), key=lambda item: -len(item[0])))
 
 
 def _first_match(patterns: Iterable[str]) -> FirstMatch:
-    """Returns a function that tries all patterns in one expression: a launch may have tens of
-    thousands of names, and trying patterns one by one takes a fifth of a millisecond for each."""
+    """Returns a function from a name to the first pattern that matches it, None where none does.
+    It tries all in one expression: a launch may have tens of thousands of names, and patterns
+    one by one take a fifth of a millisecond for each."""
     in_order = [*patterns]
     expression = re.compile("|".join(f"({translate(pattern)})" for pattern in in_order) or "(?!)")
 

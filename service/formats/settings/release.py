@@ -11,9 +11,9 @@ _RELEASE = re.compile(r"(?:core_)?[rv]?(\d{1,4}(?:\.\d{1,4}){0,3})", re.ASCII)
 
 
 def known_release(stack_id: str, version: str | None) -> str | None:
-    """Returns the release whose defaults hold for a version: itself, or the last known one before
-    it, or the first known one; None, which is the newest, without a version. Raises Invalid for a
-    text that is no version."""
+    """Returns the release whose defaults apply to a version: the last known one up to it, or
+    else the first known one. Returns None, which means the newest, without a version. Raises
+    Invalid for a text that is no version."""
     if version is None:
         return None
     known = releases(stack_id)
@@ -26,5 +26,6 @@ def known_release(stack_id: str, version: str | None) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    """Returns the numbers of a version, (0, 19, 2); none for a text that is no version."""
     match = _RELEASE.match(version)
     return tuple(map(int, match.group(1).split("."))) if match else ()

@@ -26,12 +26,12 @@ class Reservation:
 
     @property
     def text(self) -> str:
-        """Returns the setting with its reason, where it has one of its own."""
+        """Returns the setting, with the reason in brackets where it is not the usual one."""
         return self.setting if self.reason == COULD_MATTER else f"{self.setting} ({self.reason})"
 
     @classmethod
     def of_file(cls, setting: str, file: str) -> Reservation:
-        """Returns a setting that names a file whose text was not sent."""
+        """Returns the reservation for a setting that names a file which was not sent."""
         return cls(
             setting=setting,
             reason=f"the text of {file} was not sent, and the settings in it are not known",
@@ -41,7 +41,8 @@ class Reservation:
 
     @classmethod
     def of_branch(cls, assignment: str) -> Reservation:
-        """Returns an assignment of a script that may or may not have run."""
+        """Returns the reservation for an assignment in a branch of a script that may or may not
+        have run."""
         return cls(
             setting=assignment,
             reason="set in a branch",

@@ -32,7 +32,7 @@ class UnreadSettings:
 
     @classmethod
     def joined(cls, parts: Sequence[UnreadSettings]) -> UnreadSettings:
-        """Returns the unread settings of a launch that has several tables of settings."""
+        """Returns the unread settings of several tables of one launch, joined."""
         return cls(
             reservations=tuple(entry for part in parts for entry in part.reservations),
             warnings=tuple(entry for part in parts for entry in part.warnings),
@@ -61,26 +61,26 @@ class Settings:
         self._num_hints = 0
 
     def __contains__(self, name: str) -> bool:
-        """Tells whether a setting, or one of an object, is given."""
+        """Tells whether a setting is given, or any setting inside the object of that name."""
         return name in self.given or any(
             given_name.startswith(f"{name}.") for given_name in self.given
         )
 
     @property
     def known(self) -> dict[str, Any]:
-        """Returns the given settings that the release has."""
+        """Returns the given settings whose names the release has."""
         return {
             name: value for name, value in self.given.items() if self.table.field(name) is not None
         }
 
     def is_auto(self, name: str) -> bool:
-        """Tells whether another program fills a setting in."""
+        """Tells whether a setting is "auto", to be filled in by another program."""
         return self.given.get(name) == _AUTO
 
     def value(self, name: str) -> Any:
-        """Returns the value of a field of the table, of its type; its default where it is not
-        given. Where another program fills it in and nobody `put` it, that is the default too, with
-        a reservation. Raises Invalid for a value that the field does not take."""
+        """Returns the value of a setting by its type, or its default where it is not given. A
+        value "auto", which another program fills in, counts as the default, with a reservation.
+        Raises Invalid for a value that does not fit."""
         field = self.table.fields[name]
         if name not in self.given:
             return field.default
@@ -92,8 +92,8 @@ class Settings:
         return field.checked(self.given[name])
 
     def integer(self, name: str, least: int = 1) -> int | None:
-        """Returns a whole number of at least `least`; None where there is none. Raises Invalid for
-        a smaller one."""
+        """Returns a whole number of at least `least`; None where there is no value. Raises
+        Invalid for a smaller one."""
         value = self.value(name)
         if value is None:
             return None
@@ -102,7 +102,7 @@ class Settings:
         return int(value)
 
     def below(self, name: str, least: int) -> Invalid:
-        """Returns the error of a number that is too small."""
+        """Returns the error for a number below `least`."""
         value = self.value(name)
         return self.table.fields[name].invalid(value, f"must be a whole number from {least} up")
 
@@ -111,19 +111,20 @@ class Settings:
         return bool(self.value(name))
 
     def text(self, name: str) -> str | None:
-        """Returns a word in lower case. YAML reads `no` as false; here it is the word "no"."""
+        """Returns the value as a word in lower case; None where there is no value. YAML reads
+        `no` as false, which becomes "no" again."""
         value = self.value(name)
         if value is None:
             return None
         return "no" if value is False else str(value).lower()
 
     def put(self, name: str, value: Any) -> None:
-        """Fills in a value, such as one of "auto"."""
+        """Sets a value, such as one for "auto"."""
         self.given[name] = value
 
     def change(self, changes: Mapping[str, Any]) -> None:
-        """Takes other values for some settings, by type where they are texts; None leaves one
-        out."""
+        """Replaces the values of some settings; None removes one. Texts are converted to the
+        type of the setting."""
         for name, value in changes.items():
             field = self.table.fields.get(name)
             self.given.pop(name, None)
@@ -133,7 +134,8 @@ class Settings:
                 self.given[name] = value
 
     def update(self, other: Settings) -> None:
-        """Takes what another text of the same launch gives."""
+        """Adds the settings and reservations of another text of the same launch, which override
+        these."""
         self.given |= other.given
         self.written |= other.written
         for reservation in other.reservations:
@@ -142,7 +144,9 @@ class Settings:
     def reserve(
         self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
     ) -> None:
-        """Notes that the value of a setting is not taken into account."""
+        """Records a reservation: the setting `name` is not taken into account, for this reason.
+        `cure` says what to write instead, and `answered_by` which field of the request settles
+        it."""
         self.reserve_text(self.shown(name), reason, cure, answered_by)
 
     def reserve_text(
@@ -154,7 +158,8 @@ class Settings:
         *,
         is_open: bool = False,
     ) -> None:
-        """Notes that a part of the launch, as it is written, is not taken into account."""
+        """Records a reservation about a part of the launch as it is `written`. With `is_open` it
+        stands for any number of unknown settings."""
         self.note(
             Reservation(
                 setting=written, reason=reason, cure=cure, answered_by=answered_by, is_open=is_open
@@ -162,33 +167,34 @@ class Settings:
         )
 
     def reserve_file_value(self, name: str, value: Any) -> None:
-        """Notes a value of a file of the framework's own, where it is not described and changes
-        something."""
+        """Records a reservation for a value from a file of the framework's own, unless it is
+        described or changes nothing."""
         field = self.table.field(name)
         if field and field.use == "not_described" and not changes_nothing(field, value):
             self.note(_not_described(field, shown(name, value)))
 
     def shown(self, name: str) -> str:
-        """Returns a setting as it was written; with its default where it was not."""
+        """Returns a setting as it was written, or with its default where it is not given: "bf16
+        = true"."""
         if name in self.written:
             return self.written[name]
         field = self.table.fields.get(name)
         return shown(name, self.given.get(name, None if field is None else field.default))
 
     def nearest(self, name: str) -> str | None:
-        """Returns the setting that an unknown name may have meant; None where none is near, and for
-        names beyond the first so many, since each takes half a millisecond to look up."""
+        """Returns the known setting that an unknown name probably means; None where none is
+        near. Only the first MOST_HINTS names are looked up, since each takes half a millisecond."""
         self._num_hints += 1
         return nearest_setting(name, self.table.fields) if self._num_hints <= MOST_HINTS else None
 
     def note(self, reservation: Reservation) -> None:
-        """Notes a setting that is not taken into account. Equal reservations are one in the
+        """Records that something is not taken into account. Equal reservations appear once in an
         answer."""
         self.reservations.append(reservation)
 
     def unread(self) -> UnreadSettings:
-        """Returns the settings that are given and not read, by what they mean for an answer, beside
-        those that readers noted themselves."""
+        """Returns the given settings that no reader uses, sorted by what the framework does with
+        them, together with the reservations that readers recorded."""
         reservations = [*self.reservations]
         warnings = [*self.warnings]
         stops = [*self.stops]
@@ -218,15 +224,16 @@ class Settings:
         )
 
     def _unknown_as(self, name: str, near: str | None) -> Unknown:
-        """Returns how the framework takes a name that the release does not have."""
+        """Returns what the framework does with an unknown name: it "stops", ignores it, or it is
+        "open", as another program may read it. `near` is a similar known name."""
         kind = "open" if self.is_other_release else self.table.unknown_as(name)
         if kind == "misspelt":
             return "open" if near is None else "stops"
         return kind
 
     def _stop(self, name: str, value: Any, near: str | None) -> Stop:
-        """Returns the stop at a name that the framework does not have; `near` is the name that is
-        probably meant."""
+        """Returns the stop for a name that the framework does not have; `near` is the name that
+        is probably meant."""
         meant = f"{self.table.prefix}{near}" if near else ""
         hint = f"did you mean {meant}?" if near else "leave it out"
         return Stop(
@@ -240,13 +247,14 @@ class Settings:
         )
 
     def _of_own_program(self, name: str, near: str | None) -> Reservation:
-        """Returns the reservation of a name that the framework does not have, and a program of the
-        caller's own may."""
+        """Returns the reservation for a name that the framework does not have, but that the
+        caller's own program may read."""
         reason = f"{self._framework} has no such setting"
         cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
         return Reservation(setting=self.shown(name), reason=reason, cure=cure)
 
     def _ignored(self, name: str, near: str | None) -> str:
+        """Returns the warning about a name that the framework ignores."""
         hint = f"did you mean {near}?" if near else "leave it out"
         framework = self.table.framework
         return f"{self.shown(name)} is no setting of {framework}, which ignores it: {hint}"
@@ -257,6 +265,7 @@ class Settings:
 
 
 def _not_described(field: Field, written: str) -> Reservation:
+    """Returns the reservation for a field that is not described, in the words of its table."""
     return Reservation(
         setting=written, reason=field.reason, cure=field.cure, answered_by=field.answered_by
     )

@@ -42,7 +42,8 @@ class Stopped(Invalid):
         self.cure = cure
 
     def stop(self, source: str) -> Stop:
-        """Returns the stop that a file of the framework makes of it."""
+        """Returns this error as a stop; `source` is the file of the framework that refuses the
+        setting."""
         return Stop(
             setting=self.setting,
             value=self.setting_value,
@@ -62,7 +63,8 @@ class Stops:
         self.found: list[Stop] = []
 
     def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
-        """Returns what is read; or, where the framework stops at it, what stands in for it."""
+        """Returns the result of `read`. Where it raises Stopped, notes the stop and returns
+        `instead`."""
         try:
             return read()
         except Stopped as stopped:

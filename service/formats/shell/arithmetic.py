@@ -27,7 +27,8 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
 
 
 def value_of(expression: str) -> int | None:
-    """Returns the value of a sum without names; None where it is none."""
+    """Returns the value of an arithmetic expression of whole numbers, 16 of "8 * 2"; None where
+    it has names or is no such expression."""
     choice = _CHOICE.fullmatch(expression)
     if choice is not None:
         condition = value_of(choice[1])
@@ -42,13 +43,14 @@ def value_of(expression: str) -> int | None:
 
 
 def _truncated(left: int, right: int) -> int:
-    """Returns a quotient as a shell has it, which is rounded towards 0."""
+    """Returns a quotient rounded towards 0, as shells divide."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
 def _evaluated(node: ast.expr) -> int:
-    """Returns the value of a parsed sum. Raises ValueError where it is something else."""
+    """Returns the value of a parsed expression. Raises ValueError for anything but arithmetic on
+    whole numbers below a limit."""
     if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < _MOST:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -64,6 +66,8 @@ def _evaluated(node: ast.expr) -> int:
 
 
 def _operated(kind: type[ast.AST], left: ast.expr, right: ast.expr) -> int:
+    """Returns the value of a binary operation or a comparison, which is 0 or 1. Raises
+    ValueError for an operator that shells do not have, and for too large a value."""
     if kind not in _OPERATIONS:
         raise ValueError(kind)
     value = int(_OPERATIONS[kind](_evaluated(left), _evaluated(right)))

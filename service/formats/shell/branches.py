@@ -36,8 +36,8 @@ class Branches:
     reader: Interpreter
 
     def follow_if(self, node: Node) -> Truth:
-        """Follows the branch whose test is true; all branches that may run, undecided, where the
-        text does not decide the tests."""
+        """Follows the first branch of an `if` whose test is true. Where the text does not decide
+        a test, every branch that may run is followed, and what they set is in doubt."""
         reader = self.reader
         clauses = [clause(node)]
         otherwise: list[Node] | None = None
@@ -66,8 +66,9 @@ class Branches:
         return None
 
     def _branch(self, body: Sequence[Node], default: str | None = None) -> Variables:
-        """Returns the variables behind a branch of which the text does not decide whether it runs.
-        `default` is a variable that the branch gives a default: [ -z "$TP" ] && TP=4."""
+        """Follows a branch of which the text does not decide whether it runs, and returns the
+        variables at its end. The variables outside stay as they are, except for `default`: the
+        one to which the branch only gives a default, as [ -z "$TP" ] && TP=4 does."""
         reader = self.reader
         outside = reader.variables
         reader.variables = outside.copied()
@@ -89,20 +90,23 @@ class Branches:
         return inside
 
     def _default_of(self, tests: Sequence[Node]) -> str | None:
-        """Returns the variable that a branch behind [ -z "$X" ] gives a default; None where the
-        test is another, or the variable is set."""
+        """Returns the variable to which a branch behind these tests gives a default: X of [ -z
+        "$X" ]. None for other tests, and where X has a value."""
         if len(tests) != 1:
             return None
         name = variable_found_unset(self.reader.tree.text(tests[0]))
         return None if name in self.reader.variables.values else name
 
     def _merge(self, branches: Sequence[Variables], *, one_runs: bool) -> None:
+        """Sets variables to what they may be after these undecided branches. `one_runs` says
+        that one of them surely runs."""
         reader = self.reader
         if branches:
             reader.variables.merge(branches, one_ran=one_runs, is_inside=reader.undecided > 0)
 
     def follow_list(self, node: Node) -> Truth:
-        """Follows a && b, or a || b. A plain command in front is taken to succeed."""
+        """Follows `a && b` or `a || b`. Returns whether it succeeds; None where that is not
+        known. A command in front that is not a test counts as successful."""
         reader = self.reader
         left = node.children[0]
         right = node.children[-1]
@@ -118,13 +122,15 @@ class Branches:
         return reader.follow(right) if truth == (operator == "&&") else truth
 
     def follow_not(self, node: Node) -> Truth:
+        """Follows `! command`. Returns True where the command fails; None where that is not
+        known."""
         reader = self.reader
         truth = reader.run(node.children[1:])
         return None if truth is None else not truth
 
     def follow_case(self, node: Node) -> Truth:
-        """Follows the branch whose pattern matches; all that may match, undecided, where the text
-        does not decide."""
+        """Follows the first branch of a `case` whose pattern matches. Where the text does not
+        decide a match, every branch that may run is followed, and what they set is in doubt."""
         reader = self.reader
         value = node.child_by_field_name("value")
         expansion = reader.expansion()
@@ -147,11 +153,14 @@ class Branches:
         return None
 
     def _matches(self, text: str, node: Node) -> Truth:
+        """Returns whether a text matches a pattern of a `case`; None where the pattern is not
+        known."""
         pattern = self.reader.expansion().text(node)
         return None if undefined_variables(pattern) else matches(text, pattern)
 
     def follow_for(self, node: Node) -> Truth:
-        """Follows the body once for each word; once, undecided, where the words are not known."""
+        """Follows the body of a `for` loop once for each word. Where the words are not known it
+        follows the body once, and what that sets is in doubt."""
         reader = self.reader
         variable = node.child_by_field_name("variable")
         body = node.child_by_field_name("body")
@@ -177,7 +186,7 @@ class Branches:
         return None
 
     def _ends_loop(self, body: Node) -> bool:
-        """Follows the body of a loop once. Returns True where a `break` ends the loop."""
+        """Follows the body of a loop once. Returns True where a `break` ends the loop there."""
         try:
             self.reader.run(body.children)
         except Finished as finished:
@@ -187,8 +196,8 @@ class Branches:
         return False
 
     def follow_while(self, node: Node) -> Truth:
-        """Follows a loop over the arguments, `while [ $# -gt 0 ]`, as long as there are some; the
-        body of another loop once, undecided."""
+        """Follows a loop over the script's arguments, `while [ $# -gt 0 ]`, until there are none
+        left. It follows the body of any other loop once, and what that sets is in doubt."""
         body = node.child_by_field_name("body")
         tests = node.children_by_field_name("condition")
         is_until = node.children[0].type == "until"
@@ -207,7 +216,7 @@ class Branches:
         return None
 
     def follow_counted(self, node: Node) -> Truth:
-        """Follows the body of `for ((…; …; …))` once, undecided."""
+        """Follows the body of `for ((i=0; i<8; i++))` once; what it sets is in doubt."""
         body = node.child_by_field_name("body")
         if body is not None:
             self._merge([self._branch(body.children)], one_runs=False)

@@ -14,7 +14,7 @@ _FINDS_UNSET = re.compile(
 
 
 def clause(node: Node) -> tuple[list[Node], list[Node]]:
-    """Returns the tests and the body of `if … then …`, or of `elif`."""
+    """Returns the tests and the body of `if tests; then body`, or of an `elif`."""
     tests: list[Node] = []
     body: list[Node] = []
     place = tests
@@ -29,14 +29,15 @@ def clause(node: Node) -> tuple[list[Node], list[Node]]:
 
 
 def case_parts(item: Node) -> tuple[list[Node], list[Node]]:
-    """Returns the patterns and the body of one item of a `case`."""
+    """Returns the patterns and the body of one branch of a `case`: a and b of `a|b) body ;;`."""
     patterns = item.children_by_field_name("value")
     brackets = (index for index, child in enumerate(item.children) if child.type == ")")
     return patterns, item.children[next(brackets, 0) + 1 :]
 
 
 def is_test(tree: Tree, node: Node) -> bool:
-    """Returns whether a command is there to be true or false, as [ -f x ] or `grep -q` are."""
+    """Returns True for a command whose purpose is to succeed or fail, such as [ -f x ] or `grep
+    -q`."""
     if node.type == "list":
         return any(is_test(tree, child) for child in node.children)
     if node.type == "command":
@@ -46,6 +47,7 @@ def is_test(tree: Tree, node: Node) -> bool:
 
 
 def variable_found_unset(test: str) -> str | None:
-    """Returns the variable that a test finds unset: X of [ -z "$X" ]. None for another test."""
+    """Returns the variable that a test checks to be empty: "X" of [ -z "$X" ]. None for any
+    other test."""
     match = _FINDS_UNSET.fullmatch(test.strip())
     return match[1] if match else None

@@ -74,8 +74,8 @@ class Command:
 
 @cached_by_identity(_KEPT, objects=2)
 def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
-    """Returns the command in a text. Raises Invalid where the text has several that differ, or a
-    quote that is not closed."""
+    """Returns the training command of a text, with its words, program, environment and ranks.
+    Raises Invalid where the text has several different ones, or a quote that is not closed."""
     words = _json_words(text) or _overrides(text)
     if words:
         words = tuple(_with_variables(word, files.environment) for word in words)
@@ -115,13 +115,13 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
 
 
 def files_of(text: str, files: LaunchFiles = NO_FILES) -> LaunchFiles:
-    """Returns the files that were sent, and those that a script writes."""
+    """Returns the files that were sent, together with those that the script writes."""
     return files.with_written(read_script(text, {}, files).written)
 
 
 def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
-    """Returns a fault about a variable with the line where it stands, and why nobody can know its
-    value."""
+    """Returns a fault about an undefined variable with the line that uses it, and with the
+    reason why its value is not known."""
     name = fault.variable
     uses = rf"\$\{{?[#!]?{re.escape(name)}\b" if name.isidentifier() else re.escape(name)
     lines = [at for at, line in enumerate(text.splitlines(), 1) if re.search(uses, line)]
@@ -142,8 +142,8 @@ def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
 
 
 def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
-    """Returns the script of a text, and what its job asks for. A script that it submits may ask for
-    more, and read the variables that the scheduler then sets."""
+    """Returns the commands of a text, and the options of its job. A script that it submits may
+    ask for more; the text is then read again with the variables that the scheduler sets."""
     header = files.header or header_of([text], files.environment)
     script = read_script(text, scheduler_variables(header), files)
     if len(script.batch_texts) > 1 and files.header is None:
@@ -155,8 +155,8 @@ def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
 def _without_defaults(
     text: str, files: LaunchFiles, header: Header, before: Sequence[str]
 ) -> Sequence[str]:
-    """Returns the words in front of the program without numbers that are defaults: 8 of
-    --nnodes=${NNODES:-8} is the number of nodes only where nothing sets the variable."""
+    """Returns the words in front of the program, with values that come only from defaults left
+    out: of --nnodes=${NNODES:-8} the 8 holds only where nothing sets the variable."""
     if "${" not in text and "-z" not in text:
         return before
     script = read_script(text, scheduler_variables(header), files, takes_defaults=False)
@@ -168,7 +168,8 @@ def _without_defaults(
 
 
 def _program(words: Sequence[str], at: int) -> str:
-    """Returns the program; of one with commands of its own, both words."""
+    """Returns the program at index `at` of the words, "train.py"; with its subcommand for a tool
+    that has some, "axolotl train"."""
     is_command = at > 0 and "." not in words[at] and words[at - 1] not in ("-m", "--module")
     is_variable = words[at].startswith("$")
     if is_command and not is_variable:
@@ -177,7 +178,8 @@ def _program(words: Sequence[str], at: int) -> str:
 
 
 def _json_words(text: str) -> tuple[str, ...] | None:
-    """Returns the words of a JSON list, ["torchrun", "train.py"]; None for another text."""
+    """Returns the words of a JSON list, such as ["torchrun", "train.py"]; None for any other
+    text."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -190,8 +192,8 @@ def _json_words(text: str) -> tuple[str, ...] | None:
 
 
 def _overrides(text: str) -> tuple[str, ...] | None:
-    """Returns the words of a text that is a list of key=value, which to a shell would be variables;
-    None for another text."""
+    """Returns the words of a text that has only key=value pairs, which a shell would take for
+    variables; None for any other text."""
     if not _BEGINS_OVERRIDES.match(text):
         return None
     try:
@@ -202,11 +204,13 @@ def _overrides(text: str) -> tuple[str, ...] | None:
 
 
 def _training(script: Script) -> Statement:
-    """Returns the statement that trains; of a list of arguments, all of it as one statement."""
+    """Returns the statement that starts the training. A text that starts no program is a list of
+    arguments, and becomes one statement."""
     statements = script.statements
     starting = [statement for statement in statements if program_at(statement.words) is not None]
     if starting:
         return _most_likely(starting)
+    # Arguments may stand on several lines, which were read as commands.
     flags = [statement for statement in statements if statement.words[0].startswith("-")]
     joined = Statement(())
     for statement in flags or statements:
@@ -220,8 +224,8 @@ def _training(script: Script) -> Statement:
 
 
 def _most_likely(statements: list[Statement]) -> Statement:
-    """Returns the statement that looks most as if it trained; the last one of a text of which none
-    does. Raises Invalid where several that differ do so alike."""
+    """Returns the statement that most likely trains, or the last one where none seems to. Raises
+    Invalid where different statements are equally likely."""
     most = max(likelihood(statement.words) for statement in statements)
     likely = [statement for statement in statements if likelihood(statement.words) == most]
     distinct = {of_any_node(statement.words): statement for statement in likely}
@@ -238,15 +242,17 @@ def _most_likely(statements: list[Statement]) -> Statement:
 
 
 def _with_variables(word: str, environment: Mapping[str, str]) -> str:
-    """Returns a word with the variables of the request that it names as Kubernetes does, $(TP)."""
+    """Returns a word with references as Kubernetes writes them, $(TP), replaced by the request's
+    variables."""
     return re.sub(r"\$\((\w+)\)", lambda match: environment.get(match[1], match[0]), word)
 
 
 def _assignments_in(doubts: Iterable[Doubt]) -> tuple[str, ...]:
+    """Returns the assignments of these doubts as they are written, each once."""
     return tuple(dict.fromkeys(doubt.written for doubt in doubts))
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:
-    """Returns variables that are set among some words, as behind `env`."""
+    """Returns the variables that some words set, as `env NAME=value` does."""
     pairs = (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=", word, re.ASCII))
     return {name: value for name, _, value in pairs}

@@ -62,14 +62,15 @@ class _Streams:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Follows the simple commands of a text."""
+    """Interprets the simple commands of a text."""
 
     reader: Interpreter
 
     # -- redirections
 
     def redirected(self, node: Node) -> Truth:
-        """Follows a command with heredocs or files behind it: `cat > run.sh <<EOF`."""
+        """Interprets a command with redirections, such as `cat > run.sh <<EOF`. Returns whether it
+        succeeds; None where that is not known."""
         body = node.child_by_field_name("body")
         text: str | None = None
         outputs: list[tuple[str, bool]] = []
@@ -93,7 +94,8 @@ class Commands:
         return truth
 
     def _with_input(self, body: Node | None, streams: _Streams, arguments: list[str]) -> Truth:
-        """Follows a command, or the last of a pipeline or list, with these streams."""
+        """Interprets a command with this input and these output files; of a pipeline or list, its
+        last command gets them. `arguments` are words that follow its own."""
         if body is None:
             return None
         if body.type == "command":
@@ -107,7 +109,8 @@ class Commands:
         return self.reader.follow(body)
 
     def _follow_behind(self, nodes: Sequence[Node], text: str | None) -> None:
-        """Follows what stands on the line of a heredoc behind its mark."""
+        """Interprets the commands that stand on a heredoc's first line behind its mark, as in `cat
+        <<EOF | bash`. `text` is the heredoc, which the next command of a pipeline reads."""
         for node in nodes:
             inner = node.children if node.type == "pipeline" else [node]
             for child in (inner_node for inner_node in inner if inner_node.is_named):
@@ -117,6 +120,8 @@ class Commands:
                     self.reader.follow(child)
 
     def _output(self, node: Node) -> list[tuple[str, bool]]:
+        """Returns the file that a redirection writes, and whether it appends: [("run.sh",
+        False)] of `> run.sh`. Returns an empty list for redirected input."""
         operator = next((child.type for child in node.children if not child.is_named), ">")
         destination = node.child_by_field_name("destination")
         if destination is None or operator not in (">", ">>", ">|", "&>", "&>>"):
@@ -125,14 +130,15 @@ class Commands:
         return [(name, operator.endswith(">>"))]
 
     def _arguments_behind(self, node: Node) -> list[str]:
-        """Returns the words behind the name of a file, which belong to the command in front of it:
-        --bf16 of `python train.py > log --bf16`."""
+        """Returns the words behind a redirection's file name, which are arguments of the command
+        in front of it: ["--bf16"] of `python train.py > log --bf16`."""
         expansion = self.reader.expansion()
         behind = node.children_by_field_name("destination")[1:]
         return [word for argument in behind for word in expansion.words(argument)]
 
     def _heredoc(self, node: Node) -> str:
-        """Returns the text of a heredoc, with its variables put in unless its mark is quoted."""
+        """Returns the text of a heredoc. Variables are replaced by their values unless its mark
+        is quoted."""
         marks = [child for child in node.children if child.type == "heredoc_start"]
         bodies = [child for child in node.children if child.type == "heredoc_body"]
         if not marks or not bodies:
@@ -144,8 +150,9 @@ class Commands:
         return text
 
     def _write(self, text: str, streams: _Streams) -> None:
-        """Puts a text into the files that the output goes to; without any it is printed. A variable
-        in a file that no shell reads is a value there, and is quoted as one."""
+        """Writes a text into the output files of a command, or prints it where there are none.
+        Variables left in a file that is no shell script are quoted, so that they stay values
+        there."""
         written = self.reader.script.written
         if not streams.outputs:
             self.reader.print_out(text)
@@ -160,8 +167,8 @@ class Commands:
     # -- commands
 
     def run(self, node: Node, streams: _Streams | None = None, more: Sequence[str] = ()) -> Truth:
-        """Follows one command, with `more` words behind its own. Returns whether it succeeds, where
-        that is known."""
+        """Interprets one simple command, with the words `more` behind its own. Returns whether it
+        succeeds; None where that is not known."""
         reader = self.reader
         streams = streams or _Streams()
         expansion = reader.expansion()
@@ -190,8 +197,8 @@ class Commands:
         return self._dispatch(statement, streams, line_of(node))
 
     def _dispatch(self, command: Statement, streams: _Streams, line: int) -> Truth:
-        """Runs a command of the shell, a function or the text of another shell; notes any other
-        command as one that the script starts."""
+        """Interprets a shell builtin, a function, or the script that a command runs. Any other
+        command is added to those that the text starts."""
         reader = self.reader
         words = [*command.words]
         environment = command.environment
@@ -219,8 +226,8 @@ class Commands:
     def _runs_text(
         self, words: list[str], environment: Mapping[str, str], streams: _Streams
     ) -> bool:
-        """Follows the text of a shell that a command starts, in one of its words (`sh -c`), a file
-        or its input. Returns whether it starts one."""
+        """Interprets the shell script that a command runs, from one of its words (`sh -c`), a file
+        or its input. Returns False where it runs none."""
         inner = wrapped(words)
         if inner is None:
             inner = self._shell_file(words) or self._shell_input(words, streams)
@@ -238,7 +245,8 @@ class Commands:
         return True
 
     def _shell_file(self, words: Sequence[str]) -> Wrapped | None:
-        """Returns the text of the script that a command starts, as `sbatch job.sh 8` does."""
+        """Returns the text of the script file that a command runs, with its arguments: `sbatch
+        job.sh 8`. None where it runs none, or its text is not known."""
         at = shell_file_at(words)
         text = None if at is None else self._text_of(words[at])
         if at is None or text is None:
@@ -246,21 +254,24 @@ class Commands:
         return Wrapped(_without_shell(words[:at]), text, tuple(words[at + 1 :]))
 
     def _shell_input(self, words: Sequence[str], streams: _Streams) -> Wrapped | None:
-        """Returns the text that a command reads as a script, as `sbatch <<EOF` does."""
+        """Returns the script that a command reads from its input, as `sbatch <<EOF` does; None
+        where it reads none."""
         is_input = shell_file_at(words) is None and self._reads_shell(words)
         if streams.input is None or not is_input:
             return None
         return Wrapped(_without_shell(words), streams.input)
 
     def _reads_shell(self, words: Sequence[str]) -> bool:
-        """Returns whether a command takes a script from its input."""
+        """Returns True where a command takes a script from its standard input, as bash, sbatch
+        and ssh do."""
         if program_at(words) is not None:
             return False
         plain = [word for word in words if not word.startswith("-")] or [words[0]]
         return base_name(plain[-1]) in _READS_STDIN or base_name(words[0]) in (*_SUBMITS, "ssh")
 
     def _text_of(self, name: str) -> str | None:
-        """Returns the text of a file that the script writes, or that was sent; None for another."""
+        """Returns the text of a file that the script has written or that was sent; None for any
+        other file."""
         written = self.reader.script.written
         if name in written:
             return written[name]
@@ -272,8 +283,9 @@ class Commands:
         return condition_of_words(words[1:], self.reader.has_file)
 
     def _finish(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Ends the text where that is sure. A script that is sent trains: an `exit` in front of
-        what it starts is for callers that give it no arguments."""
+        """Ends the text at `exit`, `return`, `break` or `continue`, by raising Finished. An
+        `exit` before any program is started is passed over: it is meant for callers that give no
+        arguments, and this script is taken to train."""
         reader = self.reader
         has_started = any(
             program_at(statement.words) is not None for statement in reader.script.statements
@@ -283,11 +295,14 @@ class Commands:
         return None
 
     def _set(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Interprets `set -- words`, which replaces the arguments of the script."""
         if words[1:2] == ["--"]:
             self.reader.set_arguments(words[2:])
         return True
 
     def _shift(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Interprets `shift N`, which drops the script's first arguments; not in a branch that may
+        not run."""
         arguments = self.reader.variables.values.get("@")
         count = int(words[1]) if len(words) > 1 and re.fullmatch(r"\d{1,4}", words[1]) else 1
         if arguments is not None and arguments.words and not self.reader.undecided:
@@ -295,17 +310,20 @@ class Commands:
         return True
 
     def _getopts(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Fails where the text is started without arguments."""
+        """Interprets `getopts`. Returns False, which ends a loop, where the script has no
+        arguments."""
         arguments = self.reader.variables.values.get("@")
         return False if arguments is not None and not arguments.words else None
 
     def _let(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Interprets `let N=2*M`, one assignment for each word."""
         for word in words[1:]:
             self.reader.set_by_sum(word, line)
         return None
 
     def _read(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Sets the variables of `read` to the words of its input, where that is known."""
+        """Interprets `read A B`: sets variables to the words of the input, or to unknown values
+        where the input is not known."""
         names = [word for word in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII)]
         text = streams.input or ""
         is_known = streams.input is not None and "$" not in text
@@ -322,6 +340,8 @@ class Commands:
         return self.reader.inner(" ".join(words[1:]), is_own_shell=False)
 
     def _source(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Interprets the text of the file that `source` reads, in this shell. A file that was not
+        sent is noted."""
         text = self._text_of(words[1]) if len(words) > 1 else None
         if text is None:
             if len(words) > 1:
@@ -330,6 +350,8 @@ class Commands:
         return self.reader.inner(text, arguments=words[2:] or None, is_own_shell=False)
 
     def _echo(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Interprets `echo` and `printf`: writes their words. The output of a printf with a format
+        counts as unknown."""
         printed = [word for word in words[1:] if word not in ("-n", "-e")]
         if words[0] == "printf" and printed and "%" in printed[0]:
             self.reader.print_out(None)
@@ -338,7 +360,7 @@ class Commands:
         return True
 
     def _cat(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        """Writes the files that it names, or its input."""
+        """Interprets `cat`: writes the files that it names, or its input."""
         names = [word for word in words[1:] if word != "-"]
         texts = [self._text_of(name) for name in names] or [streams.input]
         known = [text for text in texts if text is not None]
@@ -351,6 +373,7 @@ class Commands:
         return True
 
     def _tee(self, words: list[str], streams: _Streams, line: int) -> Truth:
+        """Interprets `tee`: writes its input into the files that it names, and to its output."""
         if streams.input is not None:
             adds = "-a" in words
             names = [(word, adds) for word in words[1:] if not word.startswith("-")]
@@ -359,8 +382,8 @@ class Commands:
 
 
 def _without_shell(words: Sequence[str]) -> tuple[str, ...]:
-    """Returns the words in front of a script without the shell that runs it: `srun` of `srun bash
-    -x`."""
+    """Returns the words in front of a script without the shell that runs it: ("srun",) of `srun
+    bash -x`."""
     before = [*words]
     while before and (base_name(before[-1]) in SHELLS or before[-1] in ("-s", "-", "-l", "-x")):
         before.pop()

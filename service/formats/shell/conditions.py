@@ -37,7 +37,8 @@ class _Token:
 
 
 def condition(expansion: Expansion, node: Node, has_file: Callable[[str], bool]) -> Truth:
-    """Returns what a test says. A value that is in doubt decides nothing."""
+    """Returns whether a test, such as [ "$A" = b ] or (( N > 1 )), is true; None where the text
+    does not decide it, as with a value that is in doubt. `has_file` says which files exist."""
     opener = node.children[0].type
     if opener == "((":
         value = expansion.sum(expansion.tree.text(node)[2:-2])
@@ -49,7 +50,7 @@ def condition(expansion: Expansion, node: Node, has_file: Callable[[str], bool])
 
 
 def condition_of_words(words: list[str], has_file: Callable[[str], bool]) -> Truth:
-    """Returns what the command `test` says with some words."""
+    """Returns whether the command `test` with these words is true; None where that is not known."""
     signs = {*_BINARY, "!", "(", ")", "-a", "-o"}
     tokens = [
         _Token(word, is_operator=word in signs or bool(re.fullmatch(r"-[a-zA-Z]", word)))
@@ -59,7 +60,7 @@ def condition_of_words(words: list[str], has_file: Callable[[str], bool]) -> Tru
 
 
 def _tokens(expansion: Expansion, node: Node) -> list[_Token]:
-    """Returns the operators and the words of a test, with variables put in."""
+    """Returns the operators and the words of a test, with variables replaced by their values."""
     if node.type in _INNER:
         return [token for child in node.children for token in _tokens(expansion, child)]
     if node.type in _OPERATOR_NODES:
@@ -83,6 +84,7 @@ class _Parsing:
         return truth if self.at == len(self.tokens) else None
 
     def _takes(self, *operators: str) -> bool:
+        """Returns True, and moves past it, where the next token is one of these operators."""
         is_next = self.at < len(self.tokens) and self.tokens[self.at].is_operator
         if is_next and self.tokens[self.at].text in operators:
             self.at += 1
@@ -90,6 +92,8 @@ class _Parsing:
         return False
 
     def _or(self) -> Truth:
+        """Returns the truth of `A || B || …` or `A -o B`. One true part decides it, whatever is
+        unknown."""
         truth = self._and()
         while self._takes("||", "-o"):
             other = self._and()
@@ -97,6 +101,8 @@ class _Parsing:
         return truth
 
     def _and(self) -> Truth:
+        """Returns the truth of `A && B && …` or `A -a B`. One false part decides it, whatever is
+        unknown."""
         truth = self._not()
         while self._takes("&&", "-a"):
             other = self._not()
@@ -105,6 +111,7 @@ class _Parsing:
         return truth
 
     def _not(self) -> Truth:
+        """Returns the truth of `! A`, of a group in brackets, or of a single test."""
         if self._takes("!"):
             truth = self._not()
             return None if truth is None else not truth
@@ -115,7 +122,8 @@ class _Parsing:
         return self._single()
 
     def _single(self) -> Truth:
-        """Returns the truth of one test: -f FILE, LEFT = RIGHT, or a word that is not empty."""
+        """Returns the truth of one test: -f FILE, LEFT = RIGHT, or a word, which is true unless
+        it is empty."""
         first = self._next()
         if first is None:
             return None
@@ -129,12 +137,15 @@ class _Parsing:
         return None if undefined_variables(first.text) else bool(first.text)
 
     def _next(self) -> _Token | None:
+        """Returns the next token and moves past it; None at the end."""
         if self.at >= len(self.tokens):
             return None
         self.at += 1
         return self.tokens[self.at - 1]
 
     def _unary(self, operator: str, text: str) -> Truth:
+        """Returns the truth of `-z text`, `-n text` or a test of a file; None where that is not
+        known, such as for a file that was not sent."""
         if undefined_variables(text):
             # What the text does not set may be set where it runs.
             return None
@@ -145,7 +156,8 @@ class _Parsing:
         return None
 
     def _binary(self, left: _Token, operator: str, right: _Token) -> Truth:
-        """Returns the truth of LEFT operator RIGHT."""
+        """Returns the truth of LEFT operator RIGHT; None where a side is not known, or no number
+        where the operator compares numbers."""
         if undefined_variables(left.text) or undefined_variables(right.text):
             return None
         if operator in _NUMBERS:

@@ -53,6 +53,8 @@ class Budget:
     steps: int = 0
 
     def count(self, length: int) -> None:
+        """Counts characters that variables were replaced by. Raises Invalid where there are too
+        many."""
         self.expanded += length
         if self.expanded > _MAX_EXPANDED:
             rule = f"its variables hold more than {_MAX_EXPANDED} characters: write them out"
@@ -84,8 +86,9 @@ class Expansion:
     """The variables that nothing sets and whose defaults were put in: TP=4."""
 
     def words(self, node: Node) -> list[str]:
-        """Returns the words that a word of the text becomes: ["-n", "8"] of $OPTIONS, where that is
-        "-n 8". Variables without quotes are split at spaces, arrays in quotes at their elements."""
+        """Returns the words that one word of the text expands to: ["-n", "8"] of $OPTIONS, where
+        that is "-n 8". Variables outside quotes are split at spaces, arrays in quotes at their
+        elements."""
         elements = self._elements(node)
         if elements is not None:
             return elements
@@ -102,11 +105,12 @@ class Expansion:
         return [word for word in words if word or is_quoted]
 
     def text(self, node: Node) -> str:
-        """Returns the one word that a value is."""
+        """Returns a word of the text with variables replaced, without splitting it at spaces."""
         return "".join(piece.text for piece in self._pieces(node))
 
     def value(self, node: Node | None) -> tuple[tuple[str, ...], bool]:
-        """Returns the words of a value, and whether it is an array."""
+        """Returns the words of an assigned value, and True where it is an array: (("a", "b"),
+        True) of (a b)."""
         if node is None:
             return ("",), False
         if node.type != "array":
@@ -118,7 +122,8 @@ class Expansion:
         return tuple(words), True
 
     def heredoc(self, node: Node, is_quoted: bool) -> str:
-        """Returns the text of a heredoc. Variables in it are put in unless its mark is quoted."""
+        """Returns the text of a heredoc. Variables are replaced by their values unless its mark
+        is quoted."""
         if is_quoted:
             return self.tree.text(node)
         parts = self._between(node.children, node.start_byte, node.end_byte, escapes="$`\\")
@@ -127,7 +132,8 @@ class Expansion:
     # -- pieces
 
     def _elements(self, node: Node) -> list[str] | None:
-        """Returns the words of ${ARRAY[@]}, "${ARRAY[@]}", $@ or "$*"; None for another node."""
+        """Returns the words of ${ARRAY[@]}, "${ARRAY[@]}", $@ or "$*"; None for anything else,
+        and for an unset array."""
         is_quoted = node.type == "string"
         inner = [child for child in node.children if child.type != '"'] if is_quoted else [node]
         if len(inner) != 1 or inner[0].type not in ("simple_expansion", "expansion"):
@@ -142,7 +148,8 @@ class Expansion:
         return [value.text] if is_joined else list(value.words)
 
     def _pieces(self, node: Node) -> Iterator[_Piece]:
-        """Yields the parts of a word: "lr" and the value of LR of lr$LR."""
+        """Yields the parts of a word with variables replaced: "lr" and the value of LR for
+        lr$LR."""
         kind = node.type
         text = self.tree.text(node)
         if kind in _SUBSTITUTIONS:
@@ -168,6 +175,7 @@ class Expansion:
             yield _Piece(_unescaped(text))
 
     def _string(self, node: Node) -> Iterator[_Piece]:
+        """Yields the parts of a text in double quotes, none of which is split at spaces."""
         if node.type == "translated_string":
             node = node.children[-1]
         for piece in self._between(
@@ -178,9 +186,9 @@ class Expansion:
     def _between(
         self, nodes: list[Node], start: int, end: int, escapes: str | None = None
     ) -> Iterator[_Piece]:
-        """Yields the pieces of a stretch of the text, of which the grammar leaves out some, such as
-        spaces between variables. `escapes` are the characters that a backslash quotes there; any,
-        outside of double quotes."""
+        """Yields the parts of the text between two byte offsets, of which `nodes` are the
+        variables and quotes; the grammar has no nodes for spaces between them. `escapes` are the
+        characters that a backslash quotes there; None means any."""
         at = start
         for node in nodes:
             is_special = node.type in _SUBSTITUTIONS or (
@@ -198,6 +206,8 @@ class Expansion:
     # -- variables
 
     def _looked_up(self, name: str) -> Value | None:
+        """Returns the value of a variable; None where it has none. Doubts and defaults of the
+        value become those of the words being expanded."""
         value = self.variables.values.get(name)
         if value is not None:
             self.budget.count(sum(len(word) + 1 for word in value.words))
@@ -206,8 +216,8 @@ class Expansion:
         return value
 
     def _substituted(self, node: Node, text: str) -> str:
-        """Returns the value of a variable, a sum or a command: 16 of $((8 * 2)). Where that is not
-        known it is the text itself."""
+        """Returns what a variable, an arithmetic expression or a command in $( ) is replaced by:
+        "16" of $((8 * 2)). Where that is not known it stays as written."""
         # Behind the := of ${…} the grammar takes a sum for a command in brackets.
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
@@ -223,8 +233,8 @@ class Expansion:
         return self._braced(node, text)
 
     def _braced(self, node: Node, written: str) -> str:
-        """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}; the
-        text itself where that is not known."""
+        """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}.
+        Where it is not known it stays as written."""
         target = next((child for child in node.children if child.type in _NAMES), None)
         if target is None:
             return written
@@ -249,8 +259,8 @@ class Expansion:
         return self._operated(name, text, behind, node, written)
 
     def _index(self, text: str) -> str:
-        """Returns the index or the key of an element, with variables put in: 3 of I+1, where I is
-        2."""
+        """Returns the index or key of an array's element with variables replaced: "3" of I+1
+        where I is 2."""
         if text in ("@", "*"):
             return text
 
@@ -264,7 +274,8 @@ class Expansion:
         return re.sub(r"\$\{?(\w+)\}?", put_in, text.strip("'\""), flags=re.ASCII)
 
     def _measured(self, operator: str, value: Value | None, index: str | None, written: str) -> str:
-        """Returns a length, of ${#X}; or the value of the variable that X names, of ${!X}."""
+        """Returns the length for ${#X} (`operator` "#"), or the value of the variable that X
+        names for ${!X}. Returns `written`, the text itself, where that is not known."""
         if value is None or (operator == "!" and index is not None):
             return written
         if operator == "!":
@@ -275,8 +286,9 @@ class Expansion:
     def _operated(
         self, name: str, text: str | None, behind: list[Node], node: Node, written: str
     ) -> str:
-        """Returns the value of ${NAME…} with an operator behind the name. `text` is the value of
-        the variable, None where it has none, and `behind` are the operators."""
+        """Returns the value of ${NAME…} with operators behind the name, such as :-, %% or //.
+        `text` is the variable's value, None where it has none. Returns `written`, the text
+        itself, where the result is not known."""
         operator = behind[0].type
         end = node.end_byte - 1
         argument = partial(self._argument, node.children, behind[0].end_byte)
@@ -309,11 +321,13 @@ class Expansion:
         return _CASES[operator](text) if operator in _CASES else written
 
     def _argument(self, nodes: list[Node], start: int, end: int) -> str:
-        """Returns a stretch of the text behind an operator, with its variables put in."""
+        """Returns the text between two byte offsets, behind an operator, with variables
+        replaced."""
         return "".join(piece.text for piece in self._between(nodes, start, end))
 
     def _default(self, name: str, default: str, *, assigns: bool) -> str:
-        """Takes a default, such as 4 of ${TP:-4}; that of ${TP:=4} becomes the variable's value."""
+        """Returns the default of a variable, such as 4 of ${TP:-4}, and notes that it was used.
+        With `assigns`, as in ${TP:=4}, the variable keeps it."""
         if name.isidentifier():
             note = f"{name}={default}"
             self.defaults[note] = None
@@ -322,8 +336,8 @@ class Expansion:
         return default
 
     def _slice(self, text: str, bounds: str, otherwise: str) -> str:
-        """Returns a part of a text, as ${NAME:2:3} has it; `otherwise` where bounds are not
-        known."""
+        """Returns a part of a text, as ${NAME:2:3} does by the bounds "2:3"; `otherwise` where
+        the bounds are not known."""
         start, _, length = bounds.partition(":")
         begin = value_of(start.strip() or "0")
         count = value_of(length.strip() or str(len(text)))
@@ -333,13 +347,14 @@ class Expansion:
         return part[:count] if count >= 0 else part[: len(part) + count]
 
     def sum(self, expression: str) -> str | None:
-        """Returns the value of a sum of whole numbers; None where something in it is not known."""
+        """Returns the value of an arithmetic expression of whole numbers, as text; None where
+        part of it is not known."""
         number = value_of(self._in_sum(expression))
         return None if number is None else str(number)
 
     def _in_sum(self, expression: str) -> str:
-        """Returns a sum with the numbers that are known for their names: 8*GPUS of NODES*GPUS,
-        where NODES is 8."""
+        """Returns an arithmetic expression with known variables replaced by their numbers:
+        "8*GPUS" of NODES*GPUS, where only NODES is known, as 8."""
 
         def put_in(match: re.Match[str]) -> str:
             value = self._looked_up(match[1])
@@ -354,7 +369,7 @@ class Expansion:
         return _IN_SUM.sub(put_in, without_braces)
 
     def _in_braces(self, match: re.Match[str]) -> str:
-        """Returns the name in ${NAME}, or the default of ${NAME:-8} where nothing sets it."""
+        """Returns the name in ${NAME}, or 8 of ${NAME:-8} where nothing sets NAME."""
         value = self.variables.values.get(match[1])
         if value is None and match[2] is not None and self.takes_defaults:
             return match[2]
@@ -372,7 +387,8 @@ _QUOTED = ("raw_string", "ansi_c_string", "string")
 
 
 def _unescaped(text: str, escapes: str | None = None) -> str:
-    """Returns a text without the backslashes that quote a character."""
+    """Returns a text without the backslashes that quote one of `escapes`, or any character where
+    that is None. An escaped end of line is removed."""
     if "\\" not in text:
         return text
 
@@ -386,8 +402,8 @@ def _unescaped(text: str, escapes: str | None = None) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Returns a text split at its spaces, but for those of a command whose output is not known: the
-    command stands for one word."""
+    """Returns a text split at spaces. A command in $( ) whose output is not known stays in one
+    piece."""
     if "$(" not in text and "`" not in text:
         return re.split(r"\s+", text)
     parts = [""]
@@ -402,14 +418,15 @@ def _split(text: str) -> list[str]:
 
 
 def _first(value: Value) -> str:
-    """Returns the value of $X, which of an array is its first element."""
+    """Returns the value of $X, which for an array is its first element."""
     if not value.is_array:
         return value.text
     return value.words[0] if value.words else ""
 
 
 def _element(value: Value, index: str | None) -> str | None:
-    """Returns the element of an array by its index or its key; None where it has none."""
+    """Returns the element of an array at an index or key; None where there is none. The index
+    "@" or "*" means all elements, joined by spaces."""
     if index in ("@", "*"):
         return value.text
     if index is None:
@@ -425,7 +442,8 @@ def _element(value: Value, index: str | None) -> str | None:
 
 
 def _is_set(text: str | None, operator: str) -> bool:
-    """Returns True where a variable has a value, which for :- and :+ must not be empty."""
+    """Returns True where a variable has a value. Operators with a colon, such as :-, count an
+    empty one as unset."""
     return bool(text) if operator[0] == ":" else text is not None
 
 

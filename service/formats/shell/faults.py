@@ -30,20 +30,21 @@ class Undefined(Invalid):
 
 
 def shortened(text: str) -> str:
-    """Returns a text that is short and that every database stores: without halves of characters,
-    and with NUL, which PostgreSQL does not take, written out."""
+    """Returns a text cut to what messages show, in characters that every database stores: lone
+    surrogates and NUL, which PostgreSQL refuses, are written as escapes."""
     short = text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
     return short.encode("utf-8", "backslashreplace").decode().replace("\0", "\\u0000")
 
 
 def undefined_variables(word: str) -> list[str]:
-    """Returns the variables in a word, or `(…)` for a command, whose value the text does not
-    say."""
+    """Returns the variables in a word whose values the text does not define: ["TP"] of
+    "--tp=$TP"; "(…)" stands for a command."""
     return [match["summed"] or match["named"] or "(…)" for match in _UNDEFINED.finditer(word)]
 
 
 def require_defined(name: str, word: str) -> None:
-    """Raises Undefined where a value is, or has in it, a variable that the text does not define."""
+    """Raises Undefined where the value `word` of the setting `name` contains a variable that the
+    text does not define."""
     undefined = undefined_variables(word)
     if undefined:
         rule = (
@@ -55,7 +56,7 @@ def require_defined(name: str, word: str) -> None:
 
 def require_arguments_defined(word: str) -> None:
     """Raises Undefined where a word in the place of a flag is a variable that the text does not
-    define: it may hold any flags."""
+    define: it could hold any flags."""
     undefined = undefined_variables(word)
     if undefined and word[0] in "$`" and undefined[0] not in "@*":
         rule = (
@@ -67,7 +68,7 @@ def require_arguments_defined(word: str) -> None:
 
 
 def _cure(variable: str) -> str:
-    """Returns how to send a value beside the text."""
+    """Returns advice on how to send the value of a variable with the text."""
     if re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII):
         return f'send it as launch.environment {{"{variable}": "…"}}'
     if variable.isdecimal():

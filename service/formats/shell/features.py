@@ -10,9 +10,10 @@ _MOST_FEATURES = 16  # sites have a few for each kind of node
 
 
 def required_features(expression: str, num_nodes: int | None) -> tuple[str, ...]:
-    """Returns the features that every node of a job has: `h100` and `ib` of h100&ib. An expression
-    with alternatives requires none, nor does a feature of only some of the nodes, such as h100*4 of
-    16. Of a feature with a key, GPU_SKU:H100_SXM5, it is the value."""
+    """Returns the features that every node of a job must have: ("h100", "ib") of
+    --constraint=h100&ib. An expression with alternatives requires none. A feature of only some
+    nodes, such as h100*4 of 16, does not count. A key in front is dropped: "H100_SXM5" of
+    GPU_SKU:H100_SXM5."""
     if "|" in expression:
         return ()
     parts = _AND.split(re.sub(r"[\[\]()\s]", "", expression))[:_MOST_FEATURES]

@@ -35,8 +35,8 @@ class LaunchFiles:
     """The requests to the scheduler of the object that had the text in it, if there was one."""
 
     def text(self, name: str, setting: str | None = None) -> str:
-        """Returns the text of the file that a command calls `name`; `setting` is how it does so.
-        Raises NotSent where no file of that name is here."""
+        """Returns the text of the file that a command calls `name`; `setting` is how the command
+        writes it, for the error. Raises NotSent where that file was not sent."""
         name_and_text = self.named(name)
         if name_and_text is None:
             raise NotSent(name, setting or name)
@@ -51,13 +51,14 @@ class LaunchFiles:
         return self.named(name) is not None
 
     def with_written(self, texts: Mapping[str, str]) -> LaunchFiles:
-        """Returns these files and those that a script writes, which take the place of others of
-        the same name, as they do where it runs."""
+        """Returns these files together with those that a script writes, which replace files of
+        the same name."""
         return replace(self, texts={**self.texts, **texts}) if texts else self
 
     def named(self, name: str) -> str | None:
-        """Returns the name that a file was sent under: of those that end as `name` does, the one
-        that shares most folders with it. Raises Invalid where two that differ do so alike."""
+        """Returns the name under which a file was sent: of those with the same last part, the
+        one that shares most folders with `name`. None where there is none. Raises Invalid where
+        different files are equally near."""
         if name in self.texts:
             return name
         steps = _steps(name)
@@ -90,6 +91,7 @@ def _steps(name: str) -> list[str]:
 
 
 def _common_end(first: list[str], second: list[str]) -> int:
+    """Returns how many components two paths share at their ends: 2 of a/b/c and x/b/c."""
     count = 0
     for one, other in zip(reversed(first), reversed(second), strict=False):
         if one != other:

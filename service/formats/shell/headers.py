@@ -41,6 +41,8 @@ class Header:
     """Sentences about values that were taken in the place of others."""
 
     def component(self, index: int) -> Header:
+        """Returns the header of one component of a heterogeneous job; without options beyond the
+        last one."""
         parts = (self.options, *self.others)
         options = parts[index] if index < len(parts) else {}
         return replace(self, options=options, others=())
@@ -51,8 +53,8 @@ class Header:
 
 
 def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
-    """Returns what the batch scripts among some texts ask for: {"nodes": "4"} of #SBATCH --nodes=4.
-    Variables of the scheduler in the request's environment go before that."""
+    """Returns the options that batch scripts ask for: {"nodes": "4"} of #SBATCH --nodes=4.
+    Variables in `environment` that the scheduler sets, such as SLURM_NNODES, override them."""
     header = Header()
     for text in texts:
         header = _joined(header, _of_text(text))
@@ -60,8 +62,8 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
 
 
 def options(words: Iterable[str]) -> dict[str, str]:
-    """Returns options with their values, by name without dashes in front: {"nodes": "4", "N": "8"}
-    of --nodes 4 -N8. An option without a value has an empty one."""
+    """Returns options with their values, without dashes: {"nodes": "4", "N": "8"} of --nodes 4
+    -N8. An option without a value has ""."""
     values: dict[str, str] = {}
     name: str | None = None  # whose value may be the next word
     for word in words:
@@ -80,7 +82,8 @@ def options(words: Iterable[str]) -> dict[str, str]:
 
 
 def _joined(first: Header, second: Header) -> Header:
-    """Returns the options of two texts as one header; those of the second go first."""
+    """Returns the options of two texts as one header. Those of the second override those of the
+    first."""
     if not second.options and not second.others:
         return first
     name = second.name
@@ -93,6 +96,8 @@ def _joined(first: Header, second: Header) -> Header:
 
 
 def _of_text(text: str) -> Header:
+    """Returns the options of the #SBATCH lines of a text, or else of its first #PBS line that
+    asks for nodes."""
     components = [options(words) for words in _components(text)]
     if any(components):
         return Header(options=components[0], others=tuple(components[1:]))
@@ -104,7 +109,8 @@ def _of_text(text: str) -> Header:
 
 
 def _components(text: str) -> Iterator[list[str]]:
-    """Yields the words of the #SBATCH lines of each component of a job."""
+    """Yields the words of the #SBATCH lines of each component of a job; a line `hetjob` begins
+    the next one."""
     words: list[str] = []
     for line in text.splitlines():
         if not line.lstrip().startswith(SBATCH):
@@ -123,7 +129,8 @@ def _components(text: str) -> Iterator[list[str]]:
 
 
 def _of_pbs(line: str) -> Header | None:
-    """Returns what `-l select=4:ncpus=64:ngpus=8` asks for; chunks that differ are components."""
+    """Returns the options of a line such as `#PBS -l select=4:ncpus=64:ngpus=8`; None where it
+    selects no nodes. Several chunks are components of the job."""
     selected = _SELECTED.search(line)
     if selected is None or "-l" not in line:
         return None
@@ -138,8 +145,8 @@ def _of_pbs(line: str) -> Header | None:
 
 
 def _chunk(text: str) -> dict[str, str]:
-    """Returns the options of one chunk of PBS: {"nodes": "4", "gpus-per-node": "8"} of
-    4:ncpus=64:ngpus=8."""
+    """Returns the options of one chunk of PBS in Slurm's words: {"nodes": "4", "gpus-per-node":
+    "8"} of 4:ncpus=64:ngpus=8."""
     count, *parts = text.split(":")
     pairs = dict(part.partition("=")[::2] for part in parts)
     if not count.isdecimal():
@@ -157,8 +164,8 @@ def _chunk(text: str) -> dict[str, str]:
 
 
 def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
-    """Returns the header with what the scheduler gave the job, in the place of what its script asks
-    for: `sbatch -N 8 job.sh` goes before #SBATCH -N 16."""
+    """Returns the header with what the scheduler has granted in place of what the script asks
+    for: `sbatch -N 8 job.sh` overrides #SBATCH -N 16. Notes each difference."""
     options = dict(header.options)
     as_written = dict(header.as_written)
     notes = []
@@ -180,8 +187,8 @@ def _with_grants(header: Header, environment: Mapping[str, str]) -> Header:
 
 
 def used_components(header: Header, before: Sequence[str]) -> list[int]:
-    """Returns the indices of the components of a heterogeneous job that a command runs on: [0, 2]
-    of srun --het-group=0,2; else the first, and all of them under mpirun."""
+    """Returns the indices of the components of a heterogeneous job that a command runs on: [0,
+    2] of srun --het-group=0,2. Without that option srun runs on the first, and mpirun on all."""
     everything = [*range(header.num_components)]
     named = options(before).get("het-group")
     if named is None:

@@ -25,8 +25,8 @@ class Hosts:
 
 
 def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
-    """Returns the hosts of a command, by the words in front of its program; None where another
-    launcher starts it, or the file was not sent or is none of hosts."""
+    """Returns the hosts that DeepSpeed's launcher uses, by the words in front of the program.
+    None where another launcher starts it, or its hostfile was not sent or cannot be read."""
     names = [base_name(word) for word in before]
     if "deepspeed" not in names:
         return None
@@ -41,7 +41,8 @@ def hosts_of(before: Sequence[str], files: LaunchFiles) -> Hosts | None:
 
 
 def _slots(text: str) -> dict[str, int] | None:
-    """Returns the slots of each host, 8 of "worker-0 slots=8"; None for another text."""
+    """Returns the number of devices of each host in a hostfile: {"worker-0": 8} of "worker-0
+    slots=8". None where a line has another form."""
     lines = [line.strip() for line in text.splitlines()]
     matches = [_LINE.fullmatch(line) for line in lines if line and not line.startswith("#")]
     slots_of_host = {match["host"]: int(match["slots"]) for match in matches if match}
@@ -49,7 +50,8 @@ def _slots(text: str) -> dict[str, int] | None:
 
 
 def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[str, int]:
-    """Returns the number of ranks of each host that the options of the launcher leave."""
+    """Returns the number of ranks on each host, after --include or --exclude and the limits of
+    the launcher."""
     if "include" in flags:
         included = _filtered(flags["include"])
         return {host: len(devices) or slots[host] for host, devices in included if host in slots}
@@ -64,8 +66,8 @@ def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[s
 
 
 def _filtered(text: str) -> list[tuple[str, set[str]]]:
-    """Returns the hosts of a filter with their devices: [("worker-0", set()), ("worker-1", {"0",
-    "2"})] of worker-0@worker-1:0,2, whose first host has all."""
+    """Returns the hosts of a filter, each with its devices: [("worker-0", set()), ("worker-1",
+    {"0", "2"})] of worker-0@worker-1:0,2. An empty set means all devices."""
     matches = [_FILTER.fullmatch(part) for part in text.split("@")]
     return [(match[1], {*(match[2] or "").split(",")} - {""}) for match in matches if match]
 

@@ -56,8 +56,8 @@ class Interpreter:
     # -- statements
 
     def run(self, nodes: Sequence[Node]) -> Truth:
-        """Follows statements in order. Returns whether the last one succeeds, where that is
-        known."""
+        """Interprets statements in order. Returns whether the last one succeeds; None where that is
+        not known."""
         truth: Truth = None
         for node in nodes:
             if node.is_named and node.type not in _NO_COMMAND:
@@ -65,6 +65,8 @@ class Interpreter:
         return truth
 
     def follow(self, node: Node) -> Truth:
+        """Interprets one statement. Returns whether it succeeds; None where that is not known.
+        Raises Invalid after too many statements, so that loops end."""
         self.budget.steps += 1
         if self.budget.steps > _MOST_STEPS:
             rule = f"has more than {_MOST_STEPS} commands: send the one that trains"
@@ -79,13 +81,15 @@ class Interpreter:
         return True
 
     def _assignments(self, node: Node) -> Truth:
+        """Interprets several assignments on one line: `A=1 B=2`."""
         for child in node.children:
             if child.type == "variable_assignment":
                 self.assign(child)
         return True
 
     def _declaration(self, node: Node) -> Truth:
-        """Follows `export X=1`, `local X=1` or `declare X=1`."""
+        """Interprets `export X=1`, `local X=1` or `declare X=1`. Exported variables are passed on
+        to commands."""
         is_export = node.children[0].type == "export"
         for child in node.children[1:]:
             if child.type == "variable_assignment":
@@ -98,6 +102,8 @@ class Interpreter:
         return True
 
     def _unset(self, node: Node) -> Truth:
+        """Interprets `unset X`. It removes no value that the request sends, and none in a branch
+        that may not run."""
         for child in node.children[1:]:
             name = self.tree.text(child)
             if not self.undecided and name not in self.variables.fixed:
@@ -105,8 +111,8 @@ class Interpreter:
         return True
 
     def assign(self, node: Node) -> None:
-        """Sets a variable, unless the request sends a value for it, which goes first. It does not
-        where the assignment builds on the value, as ARGS="$ARGS --bf16" does."""
+        """Interprets an assignment. A value that the request sends for the variable is kept, unless
+        the assignment builds on it, as ARGS="$ARGS --bf16" does."""
         target = node.children[0]
         text = " ".join(self.tree.text(node).split())
         if target.type != "variable_name":
@@ -132,8 +138,9 @@ class Interpreter:
         )
 
     def set(self, name: str, value: Value, doubt: Doubt, *, keeps: bool) -> None:
-        """Gives a variable a value. In an undecided branch the assignment is pending, and a doubt
-        outside of it. `keeps` says that the value before is a part of the new one."""
+        """Gives a variable a value. In a branch that may not run, the assignment is kept as
+        pending, and outside of the branch it is a doubt. `keeps` says that the old value is part
+        of the new one."""
         before = self.variables.values.get(name)
         doubts = value.doubts
         defaults = value.defaults
@@ -158,16 +165,19 @@ class Interpreter:
     # -- groups
 
     def _group(self, node: Node) -> Truth:
+        """Interprets commands in { }, or an expression in (( ))."""
         if node.children and node.children[0].type == "((":
             return self._arithmetic(node)
         return self.run(node.children)
 
     def _arithmetic(self, node: Node) -> Truth:
+        """Interprets (( )): an assignment in it, and whether it is true, which means not 0."""
         self.set_by_sum(self.tree.text(node)[2:-2], line_of(node))
         return condition(self.expansion(), node, self.has_file)
 
     def set_by_sum(self, text: str, line: int) -> None:
-        """Follows an assignment among sums, such as ((N=2*M)), ((N+=1)) or ((N++))."""
+        """Interprets an assignment in an arithmetic expression: N=2*M, N+=1 or N++. Other texts are
+        passed over."""
         match = re.fullmatch(r"\s*(\w+)\s*(?:([-+*/%]?)=(?!=)(.*)|(\+\+|--))\s*", text, re.DOTALL)
         if match is None or match[1] in self.variables.fixed:
             return
@@ -180,6 +190,7 @@ class Interpreter:
         self.set(name, Value(words), doubt, keeps=bool(operator))
 
     def _subshell(self, node: Node) -> Truth:
+        """Interprets commands in ( ), whose variables do not outlive it."""
         outside = self.variables
         self.variables = outside.copied()
         try:
@@ -190,6 +201,7 @@ class Interpreter:
             self.variables = outside
 
     def _pipeline(self, node: Node) -> Truth:
+        """Interprets the commands of a pipeline in order. Whether it succeeds is not known."""
         children = [child for child in node.children if child.is_named]
         self.run(children)
         return None
@@ -198,6 +210,7 @@ class Interpreter:
         return condition(self.expansion(), node, self.has_file)
 
     def _function(self, node: Node) -> Truth:
+        """Remembers the body of a function, which is followed where it is called."""
         name = node.child_by_field_name("name")
         body = node.child_by_field_name("body")
         if name is not None and body is not None:
@@ -213,10 +226,11 @@ class Interpreter:
     # -- what commands ask for
 
     def expansion(self) -> Expansion:
+        """Returns the expansion of words with the present variables."""
         return Expansion(self.tree, self.variables, self.budget, self.takes_defaults, self._printed)
 
     def set_arguments(self, arguments: Sequence[str]) -> None:
-        """Sets $@, $# and $1 upwards."""
+        """Sets the script's arguments: $@, $*, $# and $1 upwards."""
         values = self.variables.values
         for name in [name for name in values if name.isdecimal()]:
             del values[name]
@@ -247,8 +261,8 @@ class Interpreter:
         return self._output_of_text(command) if output is None else output
 
     def _output_of_text(self, command: str) -> str | None:
-        """Returns what a function, or a file of the launch, prints; None where a program is
-        started, and where the text does not decide what is printed."""
+        """Returns what a function, or a file that the launch writes, prints. None for a command
+        that starts a program, or whose output the text does not decide."""
         command = re.sub(r"^\s*<(?!<)", "cat ", command)
         first = command.split(None, 1)[0] if command.strip() else ""
         if first not in self.functions and first not in PRINTS:
@@ -270,7 +284,8 @@ class Interpreter:
             self.printed, self.undecided = outside, undecided
 
     def print_out(self, text: str | None) -> None:
-        """Adds to what the command in $( ) prints; None is a text that is not known."""
+        """Adds a text to the output of the command in $( ) that is being interpreted; None is
+        unknown text."""
         if self.printed is not None:
             self.budget.count(len(text or ""))
             self.printed.append(None if self.undecided else text)
@@ -284,9 +299,9 @@ class Interpreter:
         environment: Mapping[str, str] | None = None,
         is_own_shell: bool,
     ) -> Truth:
-        """Follows a text in the place of a command: that of `sh -c`, or of a file. A shell of its
-        own leaves no variables behind. `before` are the words in front of the shell, and
-        `arguments` its $1, $2 and so on."""
+        """Interprets a text in place of a command: that of `sh -c`, or of a file. `before` are the
+        words in front of the shell, and `arguments` its $1, $2 and so on. With `is_own_shell`
+        its variables do not outlive it."""
         tree = parse(text)
         outside = self.variables
         if environment:
@@ -309,7 +324,9 @@ class Interpreter:
         *,
         is_own_shell: bool,
     ) -> Truth:
-        """Follows statements of another text, or of a function."""
+        """Interprets the statements of another text or of a function, one level deeper, and
+        restores this text's state afterwards. Raises Invalid beyond a depth that only recursion
+        reaches."""
         if self.depth >= _MOST_DEPTH:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"
             raise Invalid(PATH, None, rule)

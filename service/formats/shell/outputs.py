@@ -18,8 +18,8 @@ def output_of(
 ) -> str | None:
     """Returns what a command prints; None where only running it would tell.
 
-    Hosts and GPUs that a job counts are those that its scheduler gives it, `look_up` says the
-    value of a variable, and `put_in` a text with its variables put in.
+    `look_up` returns the value of a variable, and `put_in` a text with variables replaced.
+    Commands that count the hosts or GPUs of a job print what its scheduler was asked for.
     """
     if re.fullmatch(r"[A-Z_][A-Z0-9_]*", command):  # as Kubernetes writes a variable
         return look_up(command)
@@ -43,8 +43,8 @@ def output_of(
 
 
 def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | None:
-    """Returns the number of nodes, ranks or GPUs that a command counts, as `nvidia-smi -L | wc -l`
-    does."""
+    """Returns the number of nodes, ranks or GPUs that a command counts, as `nvidia-smi -L | wc
+    -l` does; None for any other command."""
     if not _COUNTS_LINES.search(command):
         return None
     if any(mark in command for mark in _HOST_LISTS):
@@ -57,7 +57,7 @@ def _count_of_job(command: str, look_up: Callable[[str], str | None]) -> str | N
 
 
 def _cut(text: str, options: list[str]) -> str | None:
-    """Returns the field of a text that `cut -d X -f N` prints; None where it is asked otherwise."""
+    """Returns the field of a text that `cut -d X -f N` prints; None for other options."""
     match = re.fullmatch(r"-d ?(.) -f ?(\d{1,3})", " ".join(options))
     if match is None or "\n" in text:
         return None
@@ -66,6 +66,7 @@ def _cut(text: str, options: list[str]) -> str | None:
 
 
 def _words(command: str) -> list[str]:
+    """Returns the words and operators of a command; none where a quote is not closed."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
     lexer.whitespace_split = True
     try:

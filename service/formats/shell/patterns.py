@@ -16,6 +16,8 @@ _SET = re.compile(r"\?|\[[!^]?[\w\s.:/,=@-]{1,99}\]", re.ASCII)
 
 @lru_cache(maxsize=256)
 def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Returns a pattern of the shell as a regular expression; None where it could take too long
+    to match."""
     if pattern.count("*") > _MOST_STARS or len(pattern) > MAX_CHARACTERS:
         return None
     try:
@@ -25,7 +27,8 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 
 def matches(text: str, pattern: str) -> bool | None:
-    """Returns whether a whole text has a pattern; None where that would take too long to tell."""
+    """Returns whether a whole text matches a pattern of the shell; None where that could take
+    too long."""
     if not set(pattern) & set("*?["):
         return text == pattern
     compiled = _compiled(pattern)
@@ -35,8 +38,8 @@ def matches(text: str, pattern: str) -> bool | None:
 
 
 def cut(text: str, pattern: str, operator: str) -> str | None:
-    """Returns a text without the part in front (# or ##) or at the end (% or %%) that has a
-    pattern; None where that would take too long."""
+    """Returns a text without its beginning (`operator` # or ##) or end (% or %%) that matches a
+    pattern: doubled operators cut the longest match. None where that could take too long."""
     if len(text) > MAX_CHARACTERS:
         return None
     front = operator[0] == "#"
@@ -53,8 +56,9 @@ def cut(text: str, pattern: str, operator: str) -> str | None:
 
 
 def replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
-    """Returns a text with the first part, or all (//), that have a pattern replaced; None where the
-    pattern is more than characters."""
+    """Returns a text with the first match of a pattern replaced by `instead`: with `operator` //
+    all, with /# one at the start, with /% one at the end. None for patterns with more than
+    characters or one set of them."""
     if set(pattern) & set("*?[") or not pattern:
         return text if not pattern else _with_class_replaced(text, pattern, instead, operator)
     if operator == "/#":
@@ -65,7 +69,8 @@ def replaced(text: str, pattern: str, instead: str, operator: str) -> str | None
 
 
 def _with_class_replaced(text: str, pattern: str, instead: str, operator: str) -> str | None:
-    """Returns the same for one set of characters, such as [^0-9], or for any character."""
+    """Returns a text in which characters of one set, such as [^0-9], or any character (?), are
+    replaced: the first, or all with `operator` //. None for other patterns."""
     if not _SET.fullmatch(pattern) or operator not in ("/", "//"):
         return None
     try:

@@ -81,10 +81,10 @@ def base_name(path: str) -> str:
 
 
 def program_at(words: Sequence[str]) -> int | None:
-    """Returns the place of the program among the words of a command, as 4 of `torchrun
-    --nproc_per_node 8 -m train`: a file of Python, the module behind `-m`, a script of the shell, a
-    trainer with commands of its own, or a variable named for a program. None where it starts
-    none."""
+    """Returns the index of the program among the words of a command: 4 of `torchrun
+    --nproc_per_node 8 -m train`. It is a Python file, the module behind `-m`, a shell script, a
+    subcommand of a training tool, or a variable named for a program. None where the command
+    starts none."""
     starts_python = False
     starts_program = False
     if words and base_name(words[0]) in _FILE_TOOLS:
@@ -110,8 +110,8 @@ def program_at(words: Sequence[str]) -> int | None:
 
 
 def _wraps(words: Sequence[str], at: int) -> bool:
-    """Returns True where a word is a script that starts the words behind it, as `./wrap.sh python
-    train.py` and `./wrap.sh train.py` do."""
+    """Returns True where the word at index `at` is a script that runs the words behind it, as
+    `./wrap.sh python train.py` does."""
     if not words[at].endswith(".sh") or at + 1 == len(words):
         return False
     name = base_name(words[at + 1])
@@ -119,8 +119,8 @@ def _wraps(words: Sequence[str], at: int) -> bool:
 
 
 def wrapped(words: Sequence[str]) -> Wrapped | None:
-    """Returns the text of the shell that a command has in one of its words; None where it has
-    none in front of its program."""
+    """Returns the shell text that a command has as one of its words, behind `sh -c` or an option
+    of a launcher; None where there is none in front of its program."""
     end = program_at(words)
     for at, word in enumerate(words[:end]):
         if base_name(word) in SHELLS:
@@ -138,6 +138,8 @@ def wrapped(words: Sequence[str]) -> Wrapped | None:
 
 
 def _behind_shell(words: Sequence[str], at: int) -> Wrapped | None:
+    """Returns the text behind `-c` of the shell at index `at`, with its arguments; None where
+    that shell runs a file."""
     for place in range(at + 1, len(words) - 1):
         word = words[place]
         if not word.startswith(("-", "+")):
@@ -148,25 +150,27 @@ def _behind_shell(words: Sequence[str], at: int) -> Wrapped | None:
 
 
 def shell_file_at(words: Sequence[str]) -> int | None:
-    """Returns the place of the shell script that a command runs, as in `bash train.sh`, `sbatch
-    train.slurm` or `./train.sh`; None where it runs none."""
+    """Returns the index of the shell script that a command runs, 1 of `bash train.sh`; None
+    where it runs none."""
     at = program_at(words)
     starts_python = at is not None and base_name(words[at]).endswith((".py", ".pyc"))
     for place, word in enumerate(words[: len(words) if at is None else at + 1]):
+        # Where a Python program is started, only a script that wraps it runs; others are arguments.
         if starts_python and not _wraps(words, place):
             continue
         is_script = re.search(r"\.(?:sh|bash|slurm|sbatch|pbs|job|lsf)$", word) is not None
         if is_script and not word.startswith("-"):
             return place
         before = base_name(words[place - 1]) if place else ""
+        # Behind a shell or a scheduler a word is a script even without such an ending.
         if before in (*SHELLS, "sbatch", "qsub") and not word.startswith("-") and "$" not in word:
             return place
     return None
 
 
 def of_any_node(words: Sequence[str]) -> tuple[str, ...]:
-    """Returns a command without what differs from node to node: the host that it is sent to, and
-    the rank of the node."""
+    """Returns a command without the words that differ between nodes: the host that it is sent
+    to, and the rank of the node."""
     launcher_places = (at for at, word in enumerate(words) if base_name(word) in LAUNCHERS)
     words = words[next(launcher_places, 0) :]
     common: list[str] = []
@@ -184,19 +188,22 @@ def _option_name(word: str) -> str:
 
 
 def launchers(words: Sequence[str]) -> list[str]:
-    """Returns the launchers in front of the program, outermost first."""
+    """Returns the names of the launchers in front of the program, outermost first: ["srun",
+    "torchrun"]."""
     names = [base_name(word) for word in words[: program_at(words)]]
     return [name for name in names if name in LAUNCHERS]
 
 
 def likelihood(words: Sequence[str]) -> int:
-    """Returns how much a command looks as if it trained; negative where its program is named for
-    something else. Launchers of training programs count, and the name of the program more."""
+    """Returns how likely a command trains, from -8 up; negative where its program is named for
+    something else. Launchers of training programs count, and the name of the program counts
+    more."""
     at = program_at(words)
     if at is None:
         return -8
     program = words[at]
     if at and program in _TRAINERS.get(base_name(words[at - 1]), ()):
+        # A training tool's own subcommand is surer than any name.
         return 6
     name = re.sub(r"\.(?:py|sh)$", "", program).lower()
     trains = bool({*re.split(r"[^a-z]+", name)} & _TRAINS)

@@ -67,13 +67,17 @@ class _Launcher:
         return self.is_header or self.name in _SLURM
 
     def figures(self, names: Iterable[str]) -> Iterator[_Figure]:
+        """Yields the counts of the options with these names that are given as numbers, in this
+        order."""
         for name in names:
             count = _number(self.options.get(name))
             if count:
                 yield _Figure(count, self.shown(name))
 
     def shown(self, name: str) -> str:
-        """Returns an option with its value as the text has it: "torchrun --nnodes=2"."""
+        """Returns an option with its value as the text writes it, for messages: "torchrun
+        --nnodes=2". MPI launchers write the option for ranks, -np, with one dash, as all do for
+        names of one letter."""
         if name in self.as_written:
             return self.as_written[name]
         dashes = "-" if len(name) == 1 or (self.name in _MPI and name in _RANKS) else "--"
@@ -81,10 +85,10 @@ class _Launcher:
 
 
 def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, str]) -> Ranks:
-    """Returns the ranks that the words in front of a program start, in a job that asks for
-    `header`.
+    """Returns the ranks that a command starts, by the words in front of its program and by
+    `header`, the options of its job.
 
-    Raises Invalid where two options say different numbers of nodes or of GPUs, or where there are
+    Raises Invalid where two options contradict each other on nodes or GPUs, or where there are
     more ranks than GPUs.
     """
     of_sets = _ranks_of_sets(before)
@@ -110,14 +114,14 @@ def ranks_of(header: Header, before: Sequence[str], environment: Mapping[str, st
 
 
 def _sum_if_known(counts: Sequence[int | None]) -> int | None:
-    """Returns the sum of some counts; None where one of them is not known."""
+    """Returns the sum of the counts; None where one of them is None."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
 def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
-    """Returns the ranks of a launcher that counts them by sets of equal size: the resource sets of
-    jsrun, or the nodes of torchx as -j 4x8; None where another launcher starts them."""
+    """Returns the ranks of a launcher that counts equal sets: resource sets of jsrun, or nodes
+    of torchx as in -j 4x8. None for any other launcher."""
     for launcher in _launchers(before):
         if launcher.name == "jsrun":
             sets = next(launcher.figures(("nrs", "n")), None)
@@ -135,7 +139,8 @@ def _ranks_of_sets(before: Sequence[str]) -> Ranks | None:
 def _ranks_of_component(
     header: Header, before: Sequence[str], environment: Mapping[str, str]
 ) -> Ranks:
-    """Returns the ranks of one component of a job, or of the job that has only one."""
+    """Returns the ranks of a job, or of one component of a heterogeneous job, as far as its
+    options tell."""
     launchers = [_of_header(header), *_launchers(before)]
     has_agent = any(launcher.name in AGENTS for launcher in launchers)
     nodes = _nodes(launchers, has_agent=has_agent)
@@ -173,7 +178,8 @@ def _gpus_on_node(
     tasks: _Figure | None,
     ranks: _Figure | None,
 ) -> _Figure | None:
-    """Returns the GPUs of a node. Raises Invalid where two options say different numbers."""
+    """Returns the number of GPUs of a node; None where no option gives it. Raises Invalid where
+    two options differ."""
     figures: list[_Figure] = []
     for launcher in launchers:
         figures += _gpus(launcher, nodes, tasks, ranks)
@@ -183,7 +189,7 @@ def _gpus_on_node(
 def _require_gpus_for(
     per_node: _Figure | None, ranks: _Figure | None, nodes: _Figure | None, gpus: _Figure | None
 ) -> None:
-    """Raises Invalid where there are more ranks than GPUs, on a node or on all."""
+    """Raises Invalid where more ranks than GPUs are asked for, on one node or on all together."""
     if gpus is None:
         return
     if per_node is not None and per_node.count > gpus.count:
@@ -194,7 +200,7 @@ def _require_gpus_for(
 
 
 def scheduler_variables(header: Header) -> dict[str, str]:
-    """Returns the variables that Slurm or PBS sets in a job, by what its script asks for:
+    """Returns the environment variables that Slurm or PBS sets for a job with these options:
     {"SLURM_NNODES": "4"} of #SBATCH --nodes=4."""
     script = _of_header(header)
     nodes = _last([script], _NODES)
@@ -215,11 +221,13 @@ def scheduler_variables(header: Header) -> dict[str, str]:
     if nodes and tasks:
         counts["SLURM_NTASKS"] = nodes.count * tasks.count
     is_slurm = header.name != "#PBS"
+    # Each scheduler sets its own variables alone.
     others = "PBS_" if is_slurm else "SLURM_"
     return {name: str(count) for name, count in counts.items() if not name.startswith(others)}
 
 
 def _of_header(header: Header) -> _Launcher:
+    """Returns the #SBATCH or #PBS options of a job as those of a launcher."""
     return _Launcher(
         header.name,
         _with_underscores(header.options),
@@ -233,8 +241,8 @@ def _with_underscores(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _launchers(words: Sequence[str]) -> Iterator[_Launcher]:
-    """Yields the launchers among some words, each with the options up to the next. Words in front
-    of the first have a launcher without a name."""
+    """Yields the launchers among some words, each with the options up to the next one. Options
+    in front of the first launcher belong to one without a name."""
     name = ""
     behind: list[str] = []
     for word in words:
@@ -249,15 +257,16 @@ def _launchers(words: Sequence[str]) -> Iterator[_Launcher]:
 
 
 def _last(launchers: Sequence[_Launcher], names: Iterable[str]) -> _Figure | None:
-    """Returns the figure of the innermost launcher that has one: it overrides those outside."""
+    """Returns the count that the innermost launcher gives by one of these options, since it
+    overrides those outside; None where none gives one."""
     names = tuple(names)
     figures = [next(launcher.figures(names), None) for launcher in launchers]
     return next((figure for figure in reversed(figures) if figure), None)
 
 
 def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
-    """Returns the figure that all are; None where there are none. Raises Invalid where they
-    differ."""
+    """Returns the count on which all options agree; None where there are none. Raises Invalid
+    where two differ; `what` is what they count."""
     for figure in figures:
         if figure.count != figures[0].count:
             rule = (
@@ -269,6 +278,7 @@ def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
 
 
 def _more_ranks(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
+    """Returns the error for more ranks than GPUs; `options` are those that ask for the GPUs."""
     rule = (
         f"starts {ranks.count} ranks on {place}, and {options} asks for {gpus} GPUs there: write as"
         " many ranks as GPUs"
@@ -277,8 +287,9 @@ def _more_ranks(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
 
 
 def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
-    """Returns the number of nodes. It is one where neither nodes nor all GPUs or tasks of the job
-    are said, and an agent or a script of Slurm is there."""
+    """Returns the number of nodes; None where it is not known. Without an option for nodes it is
+    one, if an agent such as torchrun starts the ranks, or a Slurm script asks for no total of
+    GPUs or tasks."""
     figures: list[_Figure] = []
     says_nodes = False
     for launcher in launchers:
@@ -301,8 +312,8 @@ def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None
 def _ranks_on_node(
     launchers: Sequence[_Launcher], tasks: _Figure | None, gpus: _Figure | None
 ) -> _Figure | None:
-    """Returns the ranks on a node that no agent starts. One task with several GPUs starts them
-    itself."""
+    """Returns the ranks that Slurm or MPI starts on a node. A single task with several GPUs
+    counts as starting one rank for each."""
     if tasks is not None:
         return gpus if gpus and tasks.count == 1 else tasks
     return _last([launcher for launcher in launchers if launcher.name in _MPI], _OF_MPI)
@@ -311,7 +322,8 @@ def _ranks_on_node(
 def _gpus(
     launcher: _Launcher, nodes: _Figure | None, tasks: _Figure | None, ranks: _Figure | None
 ) -> Iterator[_Figure]:
-    """Yields the GPUs of a node, as each option of Slurm asks for them."""
+    """Yields the number of GPUs of a node by each option of Slurm that gives it. `nodes`,
+    `tasks` (on a node) and `ranks` divide or multiply options that count GPUs otherwise."""
     if not launcher.asks_for_gpus:
         return
     on_node = tasks.count if tasks else None
@@ -319,6 +331,7 @@ def _gpus(
         on_node = ranks.count // nodes.count
     for name, match in _requests(launcher):
         count = int(match["count"] or 1)
+        # Options count GPUs by task, by job or by node.
         if name == "gpus_per_task":
             count *= on_node or 0
         elif name in ("gpus", "G"):
@@ -328,7 +341,8 @@ def _gpus(
 
 
 def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
-    """Returns all GPUs of a job, where Slurm chooses their nodes."""
+    """Returns the total of GPUs that --gpus asks for, which Slurm spreads over nodes as it
+    likes; None without it."""
     counts = [
         int(match["count"])
         for launcher in launchers
@@ -339,11 +353,13 @@ def _all_gpus(launchers: Sequence[_Launcher]) -> int | None:
 
 
 def _chip(launcher: _Launcher) -> str | None:
+    """Returns the name of the chip that a launcher asks for, such as "h100"; None where it names
+    none."""
     return next((match["chip"] for _, match in _requests(launcher) if match["chip"]), None)
 
 
 def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[str, ...]:
-    """Returns the feature that the innermost constraint asks of every node."""
+    """Returns the features that the innermost --constraint requires of every node."""
     constraints: list[str] = []
     for launcher in launchers:
         if launcher.asks_for_gpus:
@@ -353,8 +369,8 @@ def _features(launchers: Sequence[_Launcher], num_nodes: int | None) -> tuple[st
 
 
 def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
-    """Yields the options of Slurm that ask for GPUs, each with its match: `chip` and `count` of
-    h100:8."""
+    """Yields Slurm's options that ask for GPUs, by name, each with the match of its value:
+    `chip` and `count` of h100:8."""
     if not launcher.asks_for_gpus:
         return
     for name in ("gpus_per_node", "gpus", "G", "gpus_per_task"):
@@ -368,8 +384,8 @@ def _requests(launcher: _Launcher) -> Iterator[tuple[str, re.Match[str]]]:
 
 
 def _number(text: str | None) -> int | None:
-    """Returns a number from 1 up, also of a range such as 2-2 or 4:4 whose ends are the same; None
-    for another text."""
+    """Returns a whole number from 1 up. A range such as 2-2 or 4:4 with equal ends counts as one
+    number. None for any other text."""
     ends = set(re.split(r"[:-]", text or ""))
     end = ends.pop() if len(ends) == 1 else ""
     return int(end) or None if _WHOLE.fullmatch(end) else None

@@ -35,11 +35,11 @@ def read_script(
     *,
     takes_defaults: bool = True,
 ) -> Script:
-    """Returns what a text runs, with variables put in. Raises Invalid where a quote or a bracket is
-    not closed. `variables` are what the scheduler sets; values that the request sends go before
-    those of the text.
+    """Returns the commands that a text runs, with variables replaced. `variables` are those that
+    the scheduler sets; values that the request sends override those of the text. Raises Invalid
+    where a quote or bracket is not closed.
 
-    Without `takes_defaults`, ${X:-1} is not 1 but unknown where nothing sets X.
+    Without `takes_defaults`, ${X:-1} is unknown rather than 1 where nothing sets X.
     """
     words = _as_command(text) if _ARGUMENT_LIST.match(text) else text
     tree = parse(words)
@@ -64,14 +64,14 @@ def read_script(
 
 
 def _run_functions(reader: Interpreter) -> None:
-    """Follows functions that nothing calls, of a text that is part of a script."""
+    """Interprets functions that nothing calls, since the text may be a part of a script."""
     for tree, body in [*reader.functions.values()]:
         reader.at_depth(tree, [body], (), None, is_own_shell=True)
 
 
 def _as_command(text: str) -> str:
-    """Returns an argument list as a command of the shell. In arguments, which no shell has read
-    yet, brackets, bars and the ends of lines are part of words or between them."""
+    """Returns an argument list as a shell command. No shell has read such arguments yet, so
+    brackets and bars are escaped, and comments and ends of lines become spaces."""
 
     def quoted(match: re.Match[str]) -> str:
         if match["mark"]:

@@ -20,8 +20,8 @@ class Statement:
     """Variables that nothing sets, with the values that the text has for them then: TP=4."""
 
     def with_doubts_of(self, inner: Statement) -> Statement:
-        """Returns a statement of the text that this command starts, with what is in doubt about the
-        text itself."""
+        """Returns `inner`, a statement of the script that this command runs, with this command's
+        doubts and defaults added to its own."""
         return replace(
             inner,
             doubts=tuple(dict.fromkeys((*self.doubts, *inner.doubts))),

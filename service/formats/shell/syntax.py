@@ -49,9 +49,11 @@ class Tree:
 
 
 def parse(text: str) -> Tree:
-    """Returns the tree of a text. Raises Invalid where a quote or a bracket is not closed.
+    """Returns the syntax tree of a shell text. Raises Invalid where a quote or bracket is not
+    closed, or the text is too long.
 
-    Other faults stay in the tree as errors: the grammar knows less than a shell does.
+    Other errors stay in the tree as error nodes, since the grammar does not cover all of a
+    shell.
     """
     if len(text) > MAX_CHARACTERS:
         rule = f"has {len(text)} characters with its variables put in; {MAX_CHARACTERS} at most"
@@ -65,7 +67,8 @@ def parse(text: str) -> Tree:
 
 
 def _root(data: bytes) -> Node:
-    """Returns the root of the tree. Raises Invalid for a text that would take too long."""
+    """Returns the root of a text's syntax tree. Raises Invalid for a text that takes too long to
+    parse."""
     until = time.thread_time() + _MOST_SECONDS
     try:
         if data.count(b"|") > _MOST_BARS:
@@ -99,6 +102,7 @@ class _Chunks:
         self._is_parsed = True
 
     def read(self, at: int, _: object) -> bytes | memoryview:
+        """Returns the bytes from the offset `at` on, one chunk at most."""
         if self._is_parsed:
             return self._data[at : at + _CHUNK]
         view = memoryview(self._data)[at : at + _CHUNK]
@@ -111,6 +115,7 @@ def line_of(node: Node) -> int:
 
 
 def _require_closed(tree: Tree) -> None:
+    """Raises Invalid at the first quote or bracket that is not closed."""
     for node in _errors(tree.root):
         opening = _unclosed(tree, node)
         if opening is not None:
@@ -133,10 +138,10 @@ def _errors(root: Node) -> Iterator[Node]:
 
 
 def _unclosed(tree: Tree, error: Node) -> str | None:
-    """Returns the quote or bracket that an error leaves open; None where it is another error.
+    """Returns the quote or bracket that an error node leaves open; None for any other error.
 
-    The grammar inserts a missing node for a bracket that is not closed, and takes a quote that is
-    not closed, with all behind it, for an error.
+    For a bracket the grammar inserts a missing node. For a quote it makes the quote and all
+    behind it an error node.
     """
     if error.is_missing:
         return _OPENING_OF.get(error.type)

@@ -30,8 +30,8 @@ class Slices:
 
 
 def slices_of(options: Mapping[str, str]) -> Slices | None:
-    """Returns the slices that options of xpk ask for, by name with underscores; None where they ask
-    for none, or for what is no TPU."""
+    """Returns the chips of the TPU slices that xpk's options ask for, by their names with
+    underscores; None where they name no TPU."""
     written = next((options[name] for name in _TYPES if name in options), "")
     match = _TYPE.fullmatch(written)
     chip = _CHIPS.get(match["name"]) if match else None

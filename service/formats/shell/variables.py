@@ -53,16 +53,16 @@ class Variables:
         return Variables(dict(self.values), set(self.exported), self.fixed)
 
     def environment(self) -> dict[str, str]:
-        """Returns what a command is started with."""
+        """Returns the exported variables, with which a command is started."""
         return {name: self.values[name].text for name in self.exported if name in self.values}
 
     def merge(self, branches: Sequence[Variables], *, one_ran: bool, is_inside: bool) -> None:
-        """Takes over the variables of branches of which one at most has run, and one surely where
-        `one_ran`.
+        """Sets each variable to what it may be after undecided branches, of which at most one has
+        run, and with `one_ran` exactly one.
 
-        Where the branches agree on a value it is known. A value from before stays where a branch
-        leaves it, and is in doubt. `is_inside` says that the branches are in an undecided branch
-        themselves.
+        A value on which all agree is known. A value from before that some branch leaves alone
+        stays, in doubt. `is_inside` says that the branches are themselves inside of an undecided
+        branch.
         """
         changed = {
             name
@@ -87,9 +87,9 @@ def _merged(
     one_ran: bool,
     is_inside: bool,
 ) -> Value:
-    """Returns the value of a variable behind branches: `after` has its value behind each, None
-    where it has none. The assignments of the branches are pending, and doubts where the values
-    differ."""
+    """Returns the value of a variable after undecided branches. `before` is its value before
+    them, and `after` its value at the end of each, None where it has none. Assignments in the
+    branches become doubts where values differ."""
     possible = after if one_ran else [before, *after]
     values = [value for value in possible if value is not None]
     changed = [value for value in values if value is not before]
@@ -104,6 +104,7 @@ def _merged(
     doubts = _distinct([*doubts, *pending_doubts])
     if before is not None and any(value is before for value in values):
         return replace(before, doubts=doubts, pending=pending_doubts)
+    # Flags that a branch may add are left out, as without that branch.
     if not one_ran and all(value.text.lstrip().startswith("-") for value in changed):
         return Value((), is_array=True, doubts=doubts, pending=pending_doubts)  # flags, or none
     lines = ", ".join(str(line) for line in sorted({doubt.line for doubt in pending_doubts})[:5])
@@ -116,6 +117,7 @@ def _distinct(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
 
 
 def of_environment(environment: Mapping[str, str]) -> Variables:
-    """Returns the variables that the request sends, all of which are exported."""
+    """Returns the variables that the request sends. All are exported, and the text does not
+    override them."""
     values = {name: Value((value,)) for name, value in environment.items()}
     return Variables(values, set(values), frozenset(values))

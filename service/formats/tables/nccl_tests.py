@@ -51,15 +51,15 @@ class Table:
 
 
 def read(text: str, operation: Operation | None = None) -> Table:
-    """Returns the table of an output, given as text."""
+    """Returns the table of one collective in the text of an output."""
     return table_of(read_output(text), operation)
 
 
 def table_of(output: Output, operation: Operation | None = None) -> Table:
-    """Returns the table of an output. `operation` is the collective that it is of, where the output
-    names none or has tables of several.
+    """Returns the size and time of each row of one collective. `operation` chooses the collective
+    where the output names none or several.
 
-    Raises Invalid, about `nccl_tests` or `operation`, where there is no table to read.
+    Raises Invalid, about `nccl_tests` or `operation`, where there is no such table.
     """
     _require_success(output)
     collective = _operation(output.programs, operation)
@@ -81,8 +81,8 @@ def table_of(output: Output, operation: Operation | None = None) -> Table:
 
 
 def _require_success(output: Output) -> None:
-    """Raises Invalid where the run failed, and where nothing was read, saying what is in the
-    way."""
+    """Raises Invalid where the run failed, or where no row could be read, with the likely
+    reason."""
     if output.failure:
         wrong = f"; results were wrong: {output.wrong}" if output.wrong else ""
         rule = f"is of a run that failed: {output.failure}{wrong}; send one that passed"
@@ -108,8 +108,8 @@ def _require_success(output: Output) -> None:
 
 
 def _operation(programs: list[str], requested: Operation | None) -> Operation:
-    """Returns the collective that the output names; the requested one where it names none or
-    several."""
+    """Returns the collective that the output names, or the requested one where it names none or
+    several. Raises Invalid where the two contradict each other or neither decides."""
     operations = _named_operations(programs)
     other = next((name for name in programs if name in _OTHER_COLLECTIVES), None)
     if requested is not None:
@@ -134,8 +134,8 @@ def _named_operations(programs: list[str]) -> list[Operation]:
 
 
 def _require_reduction(operation: Operation, reductions: set[str]) -> None:
-    """Raises Invalid where an output that names a reduction is said to be of a collective without
-    one, for which nccl-tests prints "none"."""
+    """Raises Invalid where the rows have a reduction, such as "sum", and the collective has
+    none, for which nccl-tests prints "none"."""
     is_reduced = reductions & {"sum", "prod", "max", "min", "avg"}
     if operation in ("all_gather", "all_to_all") and is_reduced:
         rule = f"reduces nothing, and the output says redop {min(is_reduced)}"
@@ -143,8 +143,8 @@ def _require_reduction(operation: Operation, reductions: set[str]) -> None:
 
 
 def _ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int | None:
-    """Returns the number of ranks: the one listed in the output, or a larger one that the
-    bandwidths tell, as lines of the list may be missing."""
+    """Returns the number of ranks: those that the output lists, or more where the bandwidths
+    imply more, since lines of the list may be missing. None where neither tells."""
     placements = [placement for row in rows for placement in row.placements]
     by_bandwidth = _ranks_by_bandwidth(operation, placements)
     if listed is None or (by_bandwidth is not None and by_bandwidth > listed):
@@ -153,10 +153,10 @@ def _ranks(listed: int | None, operation: Operation, rows: Iterable[Row]) -> int
 
 
 def _ranks_by_bandwidth(operation: Operation, placements: Iterable[Placement]) -> int | None:
-    """Returns the number n of ranks that the ratio of two bandwidths tells: the bus bandwidth is
-    (n-1)/n of the algorithm's, or twice that for an all-reduce (nccl-tests doc/PERFORMANCE.md).
+    """Returns the number n of ranks that two printed bandwidths imply: bus bandwidth is (n-1)/n of
+    the algorithm's, or twice that for an all-reduce (nccl-tests doc/PERFORMANCE.md).
 
-    None where the digits that are printed do not tell.
+    None where the printed digits allow several n.
     """
     passes = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
     if operation not in passes:

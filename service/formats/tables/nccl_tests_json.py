@@ -26,8 +26,8 @@ _DEVICE_NAMES = ("name", "device_name")
 
 
 def read_json(text: str) -> Output | None:
-    """Returns the output; None where no line begins an object of JSON. Raises Invalid where it is
-    cut off, and where it has no results."""
+    """Returns the rows of JSON output; None where the text has no JSON object. Raises Invalid
+    where the JSON is cut off or has no results."""
     begin = _OBJECT.search(text)
     if begin is None:
         return None
@@ -49,8 +49,9 @@ def read_json(text: str) -> Output | None:
 
 
 def _add_result(output: Output, result: object) -> None:
-    """Adds the row of a result: {"size": 1048576, "redop": "sum", "out_of_place": {"time": 52.1,
-    "alg_bw": 20.13, "bus_bw": 37.74, "nwrong": 0}}."""
+    """Adds the row of one result: {"size": 1048576, "redop": "sum", "out_of_place": {"time":
+    52.1, "alg_bw": 20.13, "bus_bw": 37.74, "nwrong": 0}}. Counts it as unread where it has no
+    size."""
     size = number(result.get("size")) if isinstance(result, Mapping) else None
     if size is None or not isinstance(result, Mapping):
         output.unread += 1
@@ -79,7 +80,8 @@ def _add_result(output: Output, result: object) -> None:
 
 
 def _add_devices(output: Output, document: Mapping[str, Any]) -> None:
-    """Adds the devices that stand beside the results or in the configuration, one a rank."""
+    """Sets the ranks and the names of devices by the list of devices in the document or its
+    configuration, which has one entry for each rank."""
     config = document.get("config")
     places = [document, config] if isinstance(config, Mapping) else [document]
     devices = next((place["devices"] for place in places if "devices" in place), None)
@@ -92,6 +94,8 @@ def _add_devices(output: Output, document: Mapping[str, Any]) -> None:
 
 
 def _failure(document: Mapping[str, Any]) -> str | None:
+    """Returns the document's out_of_bounds entry where it reports wrong results; None where
+    there are none."""
     bounds = document.get("out_of_bounds")
     if isinstance(bounds, Mapping):
         count = number(bounds.get("count"))

@@ -10,7 +10,7 @@ __all__ = ["Output", "read_output"]
 
 
 def read_output(text: str) -> Output:
-    """Returns the rows of the table that the programs print, or else of the JSON that newer ones
-    write."""
+    """Returns the rows of the table that nccl-tests print, or else of the JSON that newer
+    releases write."""
     output = read_text(text)
     return output if output.rows else read_json(text) or output

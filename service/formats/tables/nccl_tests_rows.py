@@ -66,7 +66,8 @@ class Output:
     """Lines of NCCL's own log stand among those of the table."""
 
     def add(self, row: Row, wrong: str | None) -> None:
-        """Adds a row with its right results; `wrong` is the fault of the others."""
+        """Adds a row, which has only placements with right results; one without any counts as
+        unread. `wrong` is the fault of a placement that was left out."""
         if not row.placements:
             self.unread += 1
             self.wrong = self.wrong or wrong
@@ -75,12 +76,14 @@ class Output:
 
 
 def programs_in(text: str) -> list[str]:
-    """Returns the names before _perf, such as alltoall of ./build/alltoall_perf_mpi."""
+    """Returns the collectives whose programs a text names: ["alltoall"] of
+    ./build/alltoall_perf_mpi."""
     return [match[1].lower() for match in _PROGRAM.finditer(text)]
 
 
 def seconds_of(microseconds: object) -> float | None:
-    """Returns a time in seconds; None where there is none, as in a column of N/A."""
+    """Returns a time in microseconds as seconds; None where it is no time, as in a column of
+    N/A."""
     value = number(microseconds)
     if value is None or not 0 < value * 1e-6 < _MAX_S:
         return None
@@ -88,6 +91,7 @@ def seconds_of(microseconds: object) -> float | None:
 
 
 def number(value: object) -> float | None:
+    """Returns a value as a finite number; None where it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -98,8 +102,9 @@ def number(value: object) -> float | None:
 
 
 def wrong_result(column: str, value: object, dtype: str) -> str | None:
-    """Returns what the column that checks the results says is wrong, such as "#wrong 12". `column`
-    is #wrong, which counts elements, or error, which is the largest deviation."""
+    """Returns what the column that checks results reports as wrong, such as "#wrong 12"; None
+    where the results are right or were not checked. The column "#wrong" counts elements, "error"
+    is the largest deviation."""
     if value is None or value in _NOT_CHECKED:
         return None
     count = number(value)
@@ -109,6 +114,8 @@ def wrong_result(column: str, value: object, dtype: str) -> str | None:
 
 
 def _error_limit(column: str, dtype: str) -> float:
+    """Returns the largest value of a column at which results are right: 0 for counts, a
+    tolerance by data type for the column "error"."""
     if column != "error":
         return 0.0
     if dtype.lower().startswith(("fp8", "f8")):
@@ -117,6 +124,7 @@ def _error_limit(column: str, dtype: str) -> float:
 
 
 def cpu_time_refused() -> Invalid:
+    """Returns the error for a table with times of the CPU in place of the collective's."""
     return Invalid(
         "nccl_tests",
         None,

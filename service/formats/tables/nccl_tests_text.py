@@ -70,8 +70,8 @@ class _Columns:
 
     @classmethod
     def of(cls, names: list[str]) -> _Columns | None:
-        """Returns the columns of a header, from the one after `type` on; None where it has no
-        times."""
+        """Returns the columns of a header, given the names behind `type`; None where it has no
+        times. Raises Invalid for times of the CPU."""
         if "cputime" in names:
             raise cpu_time_refused()
         # Rows may end with a time of day whether or not the header names it.
@@ -87,6 +87,8 @@ class _Columns:
 
 
 def _group(names: list[str], begin: int, end: int) -> _Group:
+    """Returns the columns from index `begin` to `end` as one group, out of place or in place.
+    Its `check` is the column that checks results."""
     index = {name: begin + offset for offset, name in enumerate(names[begin:end])}
     check = next(((index[name], _CHECKS[name]) for name in index if name in _CHECKS), None)
     return _Group(begin, end, index.get("algbw"), index.get("busbw"), check)
@@ -103,6 +105,7 @@ _USUAL_COLUMNS = _Columns(
 
 
 def read_text(text: str) -> Output:
+    """Returns the rows of the tables in a text, without the prefixes that launchers print."""
     reading = _Reading()
     for line in text.splitlines():
         reading.read_line(_COLOUR.sub("", line[:_LINE_REACH]))
@@ -125,6 +128,7 @@ class _Reading:
     warning: str | None = None
 
     def read_line(self, line: str) -> None:
+        """Reads a row, a header, a rank of the list or any other line."""
         output = self.output
         output.has_debug_output = output.has_debug_output or bool(_DEBUG.search(line))
         if match := _ROW.search(line):
@@ -139,7 +143,8 @@ class _Reading:
             self._read_remark(line)
 
     def _read_remark(self, line: str) -> None:
-        """Reads a line outside of the table and of the list of ranks."""
+        """Reads a line outside of the table and the list of ranks: names of programs, failures
+        and warnings."""
         if match := _THREADS_AND_GPUS.search(line):
             self.least_ranks = int(match[1]) * int(match[2])
         if programs := programs_in(line):
@@ -152,7 +157,8 @@ class _Reading:
 
     def _read_row(self, size: float, dtype: str, fields: list[str]) -> None:
         """Reads "1048576 262144 float sum -1 52.1 20.13 37.74 0 51.9 20.2 37.88 0"; `fields` are
-        those behind the type."""
+        the words behind the data type. Counts the row as unread where it does not fit the
+        columns."""
         row = _fields_by_column(self.columns or _USUAL_COLUMNS, fields)
         has_columns = self.columns is not None
         if row is None or (not has_columns and row.redop is None):
@@ -177,6 +183,8 @@ class _Reading:
         self.output.add(Row(size, row.redop, self.program, tuple(placements)), wrong)
 
     def finished(self) -> Output:
+        """Returns the output with its ranks, None where lines of the list are missing, and its
+        devices."""
         output = self.output
         if not output.rows and not output.unread:
             output.failure = output.failure or self.warning
@@ -189,7 +197,8 @@ class _Reading:
 
 
 def _placement(measured: list[str], group: _Group) -> Placement | None:
-    """Returns the times and bandwidths of a placement; None where it has no time."""
+    """Returns the time and the bandwidths of one group of columns; None where the time is
+    missing."""
     seconds = seconds_of(measured[group.time])
     if seconds is None:
         return None
@@ -199,6 +208,8 @@ def _placement(measured: list[str], group: _Group) -> Placement | None:
 
 
 def _wrong_result(measured: list[str], group: _Group, dtype: str) -> str | None:
+    """Returns what the group's check column says is wrong, such as "#wrong 12"; None where the
+    group has no such column or the results are right."""
     if group.check is None:
         return None
     index, column = group.check
@@ -214,8 +225,8 @@ class _Fields:
 
 
 def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
-    """Returns the fields after the type, by their columns; None where there are more or fewer, as
-    in a row that another line was printed into."""
+    """Returns the words behind the data type by column; None where there are too few or too
+    many, as in a row that another line was printed into."""
     redop: str | None = None
     for name in columns.leading:
         if name in ("redop", "op"):
@@ -237,8 +248,8 @@ def _fields_by_column(columns: _Columns, fields: list[str]) -> _Fields | None:
 
 
 def _has_own_bandwidth(size: float, placement: Placement) -> bool:
-    """Returns True where the bandwidth follows from the size and the time, as far as its digits
-    tell. This shows that columns without a header are the usual ones."""
+    """Returns True where the bandwidth equals size over time, within the printed digits. This
+    shows that a table without a header has the usual columns."""
     if not placement.algbw:
         return True
     own = size / placement.seconds / 1e9

@@ -37,13 +37,17 @@ _CONFIGS = {
 
 
 def launcher_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of the words between `accelerate launch` and the script: {"fsdp_config.
-    fsdp_version": "2"} of --fsdp_version 2."""
+    """Returns the settings that the words between `accelerate launch` and the script give:
+    {"fsdp_config.fsdp_version": "2"} of --fsdp_version 2."""
     flags = flags_of([word for word in words if word != "launch"], _SWITCHES)
+    # -m says only that the script is a module.
     return dict(_setting(name, value) for name, value in flags.items() if name not in ("m", ""))
 
 
 def _setting(name: str, value: str) -> tuple[str, str]:
+    """Returns the name and the value that a flag of `accelerate launch` has in its document:
+    ("distributed_type", "FSDP") of --use_fsdp, ("fsdp_config.fsdp_version", "2") of
+    --fsdp_version 2."""
     if name in _KINDS:
         return "distributed_type", _KINDS[name]
     for prefix, config in _CONFIGS.items():
@@ -55,8 +59,8 @@ def _setting(name: str, value: str) -> tuple[str, str]:
 
 
 def with_prefixes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with `fsdp_` in front of every key of fsdp_config, where it may be left out
-    (commands/launch.py, _validate_launch_command)."""
+    """Returns settings whose keys in fsdp_config and dynamo_config all have the prefix fsdp_ or
+    dynamo_, which a document may leave out (commands/launch.py, _validate_launch_command)."""
     prefixed: dict[str, Any] = {}
     for name, value in settings.items():
         config, dot, key = name.partition(".")

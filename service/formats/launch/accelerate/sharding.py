@@ -28,7 +28,9 @@ _MEGATRON = {
 
 
 def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
-    """Returns the part of a layout that fsdp_config and parallelism_config decide."""
+    """Returns the fields of a layout that fsdp_config and parallelism_config decide: ZeRO stage,
+    offload and degrees. Degrees at which accelerate refuses to start are left out, and noted in
+    `stops`."""
     layout: dict[str, Any] = {
         "offload_activations": settings.boolean(
             "fsdp_config.fsdp_activation_checkpointing_offload"
@@ -39,6 +41,7 @@ def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str,
     if settings.integer("fsdp_config.fsdp_version") == 1:
         return layout | _fsdp1_sharding(settings, num_devices, stops)
     reshard = settings.text("fsdp_config.fsdp_reshard_after_forward")
+    # The value is true or false, or a strategy of FSDP1, of which two keep parameters gathered.
     return {
         **layout,
         "zero_stage": 3,
@@ -48,8 +51,9 @@ def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str,
 
 
 def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
-    """Returns the sharding of FSDP1, which takes fsdp_sharding_strategy whatever other settings
-    say: its variable FSDP_SHARDING_STRATEGY is always set (utils/launch.py)."""
+    """Returns the sharding of FSDP1 as fields of the layout. It takes fsdp_sharding_strategy,
+    whatever other settings say, because its variable FSDP_SHARDING_STRATEGY is always set
+    (utils/launch.py)."""
     name = "fsdp_config.fsdp_reshard_after_forward"
     strategy = _strategy(settings.value("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = settings.given.get(name)
@@ -61,6 +65,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     if num_devices is None:
         return layout
     machines = settings.integer("num_machines") or 1
+    # Hybrid strategies shard within a machine, and replicate over machines.
     replicas = machines if strategy.startswith("hybrid") else 1
     rule = f"must be a multiple of num_machines({machines})"
     shards = stops.attempt(lambda: quotient(num_devices, replicas, rule), num_devices)
@@ -68,7 +73,8 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
 
 
 def quotient(num_devices: int, divisor: int, rule: str) -> int:
-    """Returns the processes over a number. Raises Stopped where it does not divide them."""
+    """Returns the processes divided by `divisor`. Raises Stopped, with `rule` as its reason,
+    where that leaves a remainder."""
     if num_devices % divisor:
         below = num_devices // divisor * divisor
         cure = f"num_processes {below or divisor} or {below + divisor}"
@@ -77,7 +83,8 @@ def quotient(num_devices: int, divisor: int, rule: str) -> int:
 
 
 def _strategy(value: object) -> str:
-    """Returns the name of a strategy, which may be given by its number: full_shard of 1."""
+    """Returns the name of a sharding strategy of FSDP1 in lower case: full_shard of "FULL_SHARD"
+    and of its number, 1. Raises Invalid for any other."""
     strategy = str(value).lower()
     if strategy.isdigit() and 1 <= int(strategy) <= len(_STRATEGIES):
         strategy = _STRATEGIES[int(strategy) - 1]
@@ -88,8 +95,9 @@ def _strategy(value: object) -> str:
 
 
 def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
-    """Returns the degrees of parallelism_config; without it FSDP2 shards over all ranks. A degree
-    that is "auto" is left out, as it takes the devices that the others leave."""
+    """Returns the degrees that parallelism_config sets. FSDP2 shards over all ranks where it
+    sets none. A degree that is "auto" is left out, because it takes the devices that the others
+    leave. Raises Stopped where the degrees do not multiply to `num_devices`."""
     names = {axis: f"{_MESH}{axis}_size" for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
     mesh = {
         axis: settings.integer(name) or 1
@@ -105,6 +113,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     if not names.keys() <= mesh.keys():
         return mesh
     devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
+    # Ranks that Ulysses leaves over share the work as data parallelism, without a setting for it.
     if sequence > 1 and num_devices is not None and f"{_MESH}dp_shard_size" not in settings:
         return {**mesh, "dp_shard": max(num_devices // devices, 1)}
     if num_devices is not None and devices != num_devices:
@@ -115,8 +124,8 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 
 
 def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
-    """Returns the expert parallelism of axolotl, whose ranks shard all else with those of
-    dp_shard."""
+    """Returns the degree of expert parallelism, as axolotl sets it, and the degree of dp_shard
+    that goes with it: everything but experts is sharded over the ranks of both."""
     ep = settings.integer(f"{_MESH}ep_size") or 1
     if ep == 1:
         return {}
@@ -124,7 +133,8 @@ def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
 
 
 def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
-    """Returns plain data parallelism, with the other degrees of parallelism_config."""
+    """Returns the layout of plain data parallelism (DDP), with the tp, cp and Ulysses degrees of
+    parallelism_config. Records a reservation for shards, which only FSDP makes."""
     others: dict[str, int] = {}
     for axis in ("tp", "cp"):
         name = f"{_MESH}{axis}_size"
@@ -141,7 +151,8 @@ def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 
 
 def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str, Any]:
-    """Returns the layout that megatron_lm_config decides."""
+    """Returns the fields of a layout that megatron_lm_config decides. Notes a stop where the
+    model-parallel degrees do not divide `num_devices`."""
     prefix = "megatron_lm_config.megatron_lm"
     layout: dict[str, Any] = {
         knob: settings.integer(f"{prefix}_{name}") or 1 for knob, name in _MEGATRON.items()

@@ -47,7 +47,7 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the configuration that runs a layout. Raises Inexpressible where none does."""
+    """Returns the document of accelerate that runs a job. Raises Inexpressible where none does."""
     layout = job.layout
     _require_expressible(job)
     machines = job.machines
@@ -86,13 +86,14 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def _layer_class(job: Job) -> str | None:
-    """Returns the class of a layer of the model's family, which no split goes through (transformers
-    5.24.0, _no_split_modules)."""
+    """Returns the class of a layer in models of this family, which FSDP wraps as one unit
+    (transformers 5.24.0, _no_split_modules); None for an unknown family."""
     layer_class: str | None = facts(NAME)["layer_classes"].get(job.family)
     return layer_class
 
 
 def _require_expressible(job: Job) -> None:
+    """Raises Inexpressible for a layout or a precision that accelerate has no settings for."""
     layout = job.layout
     require_values(NAME, layout, _ALLOWED)
     # The mesh of parallelism_config.py, _get_mesh.
@@ -108,6 +109,7 @@ def _require_expressible(job: Job) -> None:
 
 
 def _require_expressible_precision(job: Job) -> None:
+    """Raises Inexpressible for number formats that accelerate's mixed_precision does not offer."""
     precision = job.problem.workload.precision
     if precision not in ("bf16", "fp16", "fp32", "fp8"):
         cure = "mixed_precision is bf16, fp16, fp8 or no; ask with one of these"
@@ -121,6 +123,7 @@ def _require_expressible_precision(job: Job) -> None:
 
 
 def _require_expressible_sharding(job: Job) -> None:
+    """Raises Inexpressible for degrees that accelerate does not combine with the ZeRO stage."""
     layout = job.layout
     if layout.cp > 1 and job.problem.stack.context == "ulysses":
         cure = "Ulysses is of DeepSpeed, not of FSDP; ask with context allgather or ring"
@@ -144,6 +147,8 @@ def _require_expressible_sharding(job: Job) -> None:
 
 
 def _distributed_type(job: Job) -> str:
+    """Returns the value of distributed_type: FSDP, NO for a single device, or the kind of data
+    parallelism for the vendor."""
     if job.layout.zero_stage:
         return "FSDP"
     if job.layout.num_devices == 1:
@@ -152,7 +157,8 @@ def _distributed_type(job: Job) -> str:
 
 
 def _mixed_precision(job: Job) -> str:
-    """Mixed precision makes an fp32 copy of every parameter that is trained (accelerator.py and
+    """Returns the value of mixed_precision: "no" for parameters without an fp32 copy, since
+    mixed precision makes one of every parameter that is trained (accelerator.py and
     utils/fsdp_utils.py, where they upcast)."""
     workload = job.problem.workload
     has_copies = workload.master_weights and workload.precision != "fp32"
@@ -160,6 +166,7 @@ def _mixed_precision(job: Job) -> str:
 
 
 def _fsdp(layout: Layout) -> dict[str, Any]:
+    """Returns the members of fsdp_config, without that prefix: {"fsdp_version": 2, …}."""
     settings: dict[str, Any] = {
         **_fsdp_sharding(layout),
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -173,8 +180,9 @@ def _fsdp(layout: Layout) -> dict[str, Any]:
 
 
 def _fsdp_sharding(layout: Layout) -> dict[str, Any]:
-    """FSDP1 takes fsdp_sharding_strategy, whatever fsdp_reshard_after_forward says: its variable
-    is always set (utils/launch.py)."""
+    """Returns the settings for the ZeRO stage: FSDP2 is ZeRO 3, FSDP1 is written for ZeRO 2
+    alone. FSDP1 takes fsdp_sharding_strategy, whatever fsdp_reshard_after_forward says: its
+    variable is always set (utils/launch.py)."""
     if layout.zero_stage == 3:
         return {"fsdp_version": 2, "fsdp_reshard_after_forward": layout.reshard}
     strategy = "HYBRID_SHARD_ZERO2" if layout.dp_replicate > 1 else "SHARD_GRAD_OP"
@@ -182,12 +190,15 @@ def _fsdp_sharding(layout: Layout) -> dict[str, Any]:
 
 
 def _parallelism(layout: Layout) -> dict[str, int]:
+    """Returns the degrees as settings: {"parallelism_config.parallelism_config_tp_size": 2, …}."""
     axes = ("dp_replicate", "dp_shard", "tp", "cp")
     prefix = "parallelism_config.parallelism_config"
     return {f"{prefix}_{axis}_size": getattr(layout, axis) for axis in axes}
 
 
 def _training_arguments(job: Job) -> dict[str, Any]:
+    """Returns the TrainingArguments of transformers that the script needs: {"optim":
+    "adamw_torch", …}."""
     layout = job.layout
     workload = job.problem.workload
     arguments: dict[str, Any] = {

@@ -42,11 +42,11 @@ class DocumentParts:
 
 
 def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: bool) -> DocumentParts:
-    """Returns the layout and the workload of a document, such as {"train_batch_size": 64, "bf16":
-    {"enabled": true}, "zero_optimization": {"stage": 2}}.
+    """Returns the layout and the workload that a document sets, such as {"train_batch_size": 64,
+    "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}.
 
     `has_trainer` says that the Trainer of transformers runs the model. It decides itself whether
-    activations are checkpointed; otherwise a block for checkpointing says that they are.
+    to checkpoint activations. Without it, a block for checkpointing means that they are.
     """
     default_origins: dict[str, str] = {}
     if not any(name in settings for name in _FORMAT_SWITCHES):
@@ -71,14 +71,16 @@ def read_document_settings(settings: Settings, stops: Stops, *, has_trainer: boo
 
 
 def num_devices(layout: Mapping[str, Any]) -> int | None:
-    """Returns the product of the degrees; None where that of data parallelism is not known."""
+    """Returns the product of the degrees of a layout; None where its data-parallel degree is not
+    known."""
     ranks: int | None = layout.get("dp_shard") or layout.get("dp_replicate")
     return ranks and ranks * layout["pp"] * layout["cp"] * layout["tp"]
 
 
 def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
-    """Reserves a communication_data_type other than the format that gradients are added up in,
-    which the model reduces them in."""
+    """Records a reservation where communication_data_type, in which gradients are sent, is not
+    the format in which they are added up. `switches` has the bytes of the latter as
+    "gradient_bytes"."""
     name = "communication_data_type"
     data_type = settings.text(name)
     if data_type is None or settings.is_auto(name):
@@ -90,8 +92,9 @@ def check_reduction(settings: Settings, switches: Mapping[str, Any]) -> None:
 
 
 def stop_at_unknown(settings: Settings) -> None:
-    """Notes the names that the objects of a document do not have, at which DeepSpeed stops
-    (runtime/config_utils.py, extra="forbid"). At the top level it passes over unknown names."""
+    """Removes unknown names inside the objects of a document, and notes a stop for each:
+    DeepSpeed refuses them there (runtime/config_utils.py, extra="forbid"), and ignores them at
+    the top level."""
     strict = settings.table.facts["strict"]
     for name in [*settings.given]:
         if name.partition(".")[0] in strict and settings.table.field(name) is None:
@@ -112,8 +115,8 @@ def stop_at_unknown(settings: Settings) -> None:
 
 
 def _degrees(settings: Settings) -> dict[str, Any]:
-    """Returns the degrees of parallelism other than those of data parallelism, and the schedule of
-    a pipeline."""
+    """Returns the degrees of parallelism without those of data parallelism, and the schedule of
+    the pipeline where there is one."""
     has_experts = settings.boolean("expert_parallel.enabled")
     ep = settings.integer("expert_parallel.autoep_size")
     etp = settings.integer("expert_parallel.expert_tensor_parallel_size")
@@ -139,8 +142,9 @@ _NARROW_STATE_SWITCHES = ("bf16.bf16_master_weights_and_grads", "bf16.bf16_optim
 
 
 def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
-    """Returns the precision of a workload, and whether it has fp32 master weights; nothing where
-    another program decides."""
+    """Returns the precision of a workload, and master_weights where states have 16 bits. Returns
+    nothing where bf16 or fp16 is "auto", which the Trainer decides. Notes a stop where both are
+    on."""
     bf16 = settings.boolean("bf16.enabled")
     bf16 |= settings.boolean("bfloat16.enabled")
     fp16 = settings.boolean("fp16.enabled")
@@ -163,8 +167,8 @@ def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
-    """Returns the optimizer of a workload; nothing where the document has none, or one that is
-    reserved."""
+    """Returns the optimizer of a workload. Returns nothing where the document names none, or one
+    that is unknown here, for which it records a reservation."""
     name = settings.value("optimizer.type")
     if name is None or settings.is_auto("optimizer.type"):
         return {}
@@ -178,7 +182,8 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
 
 
 def _sharding(settings: Settings) -> dict[str, Any]:
-    """Returns the ZeRO stage, and whether the optimizer is offloaded."""
+    """Returns the ZeRO stage, and whether the optimizer is offloaded. Records reservations for
+    NVMe and for parameters on the host."""
     stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:
         raise Invalid(PATH, shown("zero_optimization.stage", stage), "must be 0, 1, 2 or 3")
@@ -202,7 +207,8 @@ def _sharding(settings: Settings) -> dict[str, Any]:
 def _reserve_offloaded_parameters(
     settings: Settings, device: str, *, offloads_optimizer: bool
 ) -> None:
-    """Reserves parameters on the host where they are not what the stack's switch describes."""
+    """Records a reservation for parameters in host memory, unless the release has a switch for
+    that and they lie in RAM together with the optimizer. `device` is "cpu" or "nvme"."""
     if _OFFLOAD_PARAMETERS not in values_of_switches(NAME):
         cure = "judge it with none, which takes more memory"
         settings.reserve(_OFFLOAD_PARAMETERS, "parameters on the host are not described", cure)
@@ -214,8 +220,9 @@ def _reserve_offloaded_parameters(
 
 
 def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> dict[str, Any]:
-    """Returns the recompute of the layout. A pipeline recomputes by a number of layers between
-    checkpoints, other models every layer or none."""
+    """Returns the recompute of the layout. A pipeline (pp above 1) has an interval of layers
+    between checkpoints; other models checkpoint every layer or none, which the Trainer decides
+    itself where `has_trainer` is true."""
     block = "activation_checkpointing"
     partitions = f"{block}.partition_activations"
     interval_name = "pipeline.activation_checkpoint_interval"
@@ -236,12 +243,12 @@ def _recompute(settings: Settings, pp: int, tp: int, *, has_trainer: bool) -> di
 def _batch(
     settings: Settings, layout: dict[str, Any], steps: int | None, stops: Stops
 ) -> dict[str, Any]:
-    """Returns the global batch, and puts the micro-batch and the data-parallel degree into the
-    layout where they follow.
+    """Returns the global batch where it follows, and puts the micro-batch and the data-parallel
+    degree into `layout`. `steps` is the number of accumulated micro-batches.
 
-    They obey train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps *
-    ranks (runtime/config.py, _batch_assertion), whose ranks are those of data parallelism and of
-    AutoTP.
+    The three obey train_batch_size = train_micro_batch_size_per_gpu *
+    gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), where the ranks
+    are those of data parallelism times those of AutoTP.
     """
     batch = settings.integer("train_batch_size")
     micro_batch = settings.integer("train_micro_batch_size_per_gpu")
@@ -269,8 +276,8 @@ def _batch(
 
 
 def _ranks(batch: int, micro_batch: int, steps: int, stated_ranks: int | None) -> int:
-    """Returns the ranks that a batch is divided over. Raises Stopped where they are no whole
-    number, or not as many as stated."""
+    """Returns the ranks over which a batch is divided. Raises Stopped where that is no whole
+    number, or not `stated_ranks`."""
     equation = f"must be micro({micro_batch}) * accumulation({steps}) * ranks"
     ranks = batch // (micro_batch * steps)
     if batch % (micro_batch * steps):
@@ -289,8 +296,8 @@ def _ranks(batch: int, micro_batch: int, steps: int, stated_ranks: int | None) -
 
 
 def _micro_batch(batch: int, steps: int, ranks: int) -> int:
-    """Returns the micro-batch that the other numbers leave. DeepSpeed rounds it down, and then its
-    equation fails: raises Stopped where it is no whole number."""
+    """Returns the micro-batch that follows from the other numbers. Raises Stopped where that is
+    no whole number: DeepSpeed rounds it down, and then its own check fails."""
     if batch % (steps * ranks):
         below = (batch // (steps * ranks) or 1) * steps * ranks
         rule = f"must be micro * accumulation({steps}) * ranks({ranks})"
@@ -300,8 +307,9 @@ def _micro_batch(batch: int, steps: int, ranks: int) -> int:
 
 
 def _without_tensor(name: str, value: int, tp: int) -> int:
-    """Returns a number that DeepSpeed counts over the ranks of AutoTP too, without these. Raises
-    Stopped where they do not divide it."""
+    """Returns a number of ranks or sequences without the factor tp, which DeepSpeed counts into
+    it: ranks of AutoTP count as data-parallel ones. Raises Stopped where tp does not divide it.
+    `name` is the name of the number in that message."""
     if value % tp:
         rule = f"must divide {name}({value}), in which DeepSpeed counts its ranks"
         cure = f"tensor_parallel.autotp_size {in_words(divisors(value)[:_MOST_VALUES])}"

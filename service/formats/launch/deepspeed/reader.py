@@ -15,6 +15,6 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """Returns what a document says, or the document that a script writes or names. A document that
-    tells of no other tool is one of DeepSpeed."""
+    """Returns the reading of a document, or of the one that a script writes or names. A document
+    that names no other tool is read as one of DeepSpeed."""
     return reader.read(text, version, changes=changes, files=files, otherwise=NAME)

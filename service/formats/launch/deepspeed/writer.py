@@ -43,7 +43,7 @@ _ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the document that runs a layout. Raises Inexpressible where none does."""
+    """Returns the DeepSpeed document that runs a job. Raises Inexpressible where none does."""
     layout = job.layout
     _require_expressible(job)
     settings = {
@@ -72,6 +72,7 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def _require_expressible(job: Job) -> None:
+    """Raises Inexpressible for a layout or a number format that a DeepSpeed document cannot set."""
     layout = job.layout
     require_values(NAME, layout, _ALLOWED)
     require_order(NAME, layout, AXES)
@@ -98,8 +99,8 @@ def _require_expressible(job: Job) -> None:
 
 
 def _require_expressible_narrow_states(job: Job) -> None:
-    """Raises Inexpressible where states cannot have 16 bits (runtime/config.py, and
-    runtime/base_optimizer.py, _configure_master_weights)."""
+    """Raises Inexpressible where DeepSpeed cannot keep optimizer states in 16 bits
+    (runtime/config.py, and runtime/base_optimizer.py, _configure_master_weights)."""
     layout = job.layout
     precision = job.problem.workload.precision
     if precision != "bf16":
@@ -114,6 +115,7 @@ def _require_expressible_narrow_states(job: Job) -> None:
 
 
 def _require_expressible_pipeline(job: Job) -> None:
+    """Raises Inexpressible for a pipeline that a PipelineModule cannot run."""
     layout = job.layout
     if layout.tp > 1:
         cure = "it shards no layers of a PipelineModule by itself; ask with tp 1 or pp 1"
@@ -124,6 +126,7 @@ def _require_expressible_pipeline(job: Job) -> None:
 
 
 def _precision(job: Job) -> dict[str, Any]:
+    """Returns the settings of the number formats: {"bf16.enabled": True}; none for fp32."""
     workload = job.problem.workload
     if workload.precision == "fp32":
         return {}
@@ -137,6 +140,7 @@ def _precision(job: Job) -> dict[str, Any]:
 
 
 def _sharding(layout: Layout) -> dict[str, Any]:
+    """Returns the settings of the ZeRO stage and of the offloaded optimizer, by dotted name."""
     settings: dict[str, Any] = {"zero_optimization.stage": layout.zero_stage}
     if layout.offload_optimizer:
         settings["zero_optimization.offload_optimizer.device"] = "cpu"
@@ -145,6 +149,8 @@ def _sharding(layout: Layout) -> dict[str, Any]:
 
 
 def _degrees(layout: Layout) -> dict[str, Any]:
+    """Returns the settings of the degrees above 1, by dotted name:
+    {"tensor_parallel.autotp_size": 2}."""
     settings: dict[str, Any] = {}
     if layout.tp > 1:
         settings["tensor_parallel.autotp_size"] = layout.tp
@@ -162,6 +168,7 @@ def _degrees(layout: Layout) -> dict[str, Any]:
 
 
 def _recompute(layout: Layout) -> dict[str, Any]:
+    """Returns the settings of activation checkpointing, by dotted name; none without recompute."""
     if layout.recompute == "none":
         return {}
     settings: dict[str, Any] = {"activation_checkpointing.partition_activations": False}

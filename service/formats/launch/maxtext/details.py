@@ -18,7 +18,8 @@ LLaMARotaryEmbedding)."""
 
 
 def detail_settings(details: ModelDetails) -> dict[str, Any]:
-    """Returns the settings of the details that are known."""
+    """Returns the settings for those details of a model that are known: the epsilon of its
+    norms, and its rotary positions."""
     settings: dict[str, Any] = {}
     if details.norm_epsilon is not None:
         settings["normalization_layer_epsilon"] = details.norm_epsilon
@@ -28,8 +29,8 @@ def detail_settings(details: ModelDetails) -> dict[str, Any]:
 
 
 def _stretched(details: ModelDetails) -> dict[str, Any]:
-    """Returns the settings that stretch rotary positions; none where MaxText cannot do it as the
-    model does, on which there is a note."""
+    """Returns the settings that scale rotary positions to a longer context. Returns none where
+    the model does not, and where MaxText has no equivalent."""
     scaling = details.rope_scaling
     if scaling is None:
         return {}
@@ -51,7 +52,8 @@ def _stretched(details: ModelDetails) -> dict[str, Any]:
 
 
 def detail_notes(details: ModelDetails) -> Iterator[str]:
-    """Notes on details that are not known of the model, or that no setting says."""
+    """Yields notes on details that are not known of the model, or that MaxText has no setting
+    for."""
     unknown = [
         setting
         for setting, value in {

@@ -33,10 +33,12 @@ class Mesh:
 
     @property
     def has_experts(self) -> bool:
-        """Returns True where an axis of its own divides experts over devices."""
+        """Returns True where the mesh has an `expert` axis of more than one device."""
         return math.prod(self.degrees["expert"]) > 1
 
     def settings(self) -> dict[str, int | str]:
+        """Returns the settings of the mesh: {"ici_tensor_parallelism": 4,
+        "dcn_data_parallelism": 2, …}."""
         settings: dict[str, int | str] = {}
         for side, kind in enumerate(("ici", "dcn")):
             for axis in MESH_AXES:
@@ -47,8 +49,8 @@ class Mesh:
 
 
 def mesh_of(format_: str, layout: Layout, cluster: Cluster) -> Mesh:
-    """Returns the mesh of a layout. Raises Inexpressible where MaxText has none that is placed
-    so."""
+    """Returns the mesh that places ranks as the layout does. Raises Inexpressible where MaxText
+    has none."""
     split = _split_over_slices(format_, layout, cluster)
     expert, rule = _expert_axis(format_, layout)
     shard_inside, shard_outside = split["dp_shard"]
@@ -73,7 +75,7 @@ def mesh_of(format_: str, layout: Layout, cluster: Cluster) -> Mesh:
 
 
 def devices_per_slice(cluster: Cluster) -> int:
-    """Returns the number of devices that ICI joins: those of a slice of a torus, else of a scale-up
+    """Returns the number of devices that ICI links join: a slice of a torus, or else a scale-up
     domain."""
     if cluster.is_torus:
         return math.prod(cluster.slice_shape) * cluster.chip.devices_per_chip
@@ -81,13 +83,15 @@ def devices_per_slice(cluster: Cluster) -> int:
 
 
 def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degrees:
-    """Returns the degrees of each axis of a layout within a slice and across slices: {"tp": (8, 1),
-    "dp_shard": (32, 4), …}."""
+    """Returns the degrees of each axis of a layout within a slice and across slices: {"tp": (8,
+    1), "dp_shard": (32, 4), …}. Raises Inexpressible where an axis does not divide a slice or
+    cover whole ones."""
     size = devices_per_slice(cluster)
     split: Degrees = {}
     stride = 1
     for axis in layout.placement:
         degree = getattr(layout, axis)
+        # An axis takes what is left of the slice, and continues across slices.
         inside = math.gcd(stride * degree, size) // stride if stride < size else 1
         is_nested = size % stride == 0 or stride % size == 0
         if not is_nested or inside == 0 or degree % inside:
@@ -105,8 +109,9 @@ def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degree
 
 
 def _require_order(format_: str, layout: Layout, cluster: Cluster, split: Degrees) -> None:
-    """Raises Inexpressible where several levels of links join slices and MaxText would order the
-    axes across them otherwise."""
+    """Raises Inexpressible where slices are joined by several levels of links and MaxText would
+    place the axes on these levels in another order. `split` has the degrees within and across
+    slices."""
     if sum(dim.scale == "out" for dim in cluster.dims) < 2:
         return
     outside = [axis for axis in layout.placement if split[axis][1] > 1]
@@ -116,8 +121,8 @@ def _require_order(format_: str, layout: Layout, cluster: Cluster, split: Degree
 
 
 def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
-    """Returns the degree of the axis of experts, which is a part of dp_shard, and the rule of the
-    mesh."""
+    """Returns the degree of the `expert` axis, which divides dp_shard, and the mesh rule:
+    EXPERT_RULE where experts are divided over context parallelism too, else ""."""
     if layout.dp_shard % layout.ep == 0:
         return layout.ep, ""
     beside_context, remainder = divmod(layout.ep, layout.cp)
@@ -131,9 +136,9 @@ def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
 
 
 def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
-    """Returns True where some axis is no product of whole dims of the torus that other axes leave.
-    JAX refuses that unless it may split dims. It takes the axes one after the other, the innermost
-    first, and gives each as many dims as it can (jax/_src/mesh_utils.py,
+    """Returns True where some axis of the mesh is not a product of whole dims of the torus,
+    which JAX refuses unless allow_split_physical_axes is set. JAX takes the axes one by one,
+    innermost first, and gives each as many free dims as it can (jax/_src/mesh_utils.py,
     _create_device_mesh_for_nd_torus)."""
     if not cluster.is_torus:
         return False
@@ -153,8 +158,8 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
 
 
 def _first_dims(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
-    """Returns the indices of dims whose product is a degree, as many as there can be; None where
-    there are none."""
+    """Returns the indices of dims whose product is `degree`, preferring more dims; None where no
+    dims multiply to it."""
     for count in range(len(dims), 0, -1):
         for indices in combinations(range(len(dims)), count):
             if math.prod(dims[index] for index in indices) == degree:
@@ -163,9 +168,9 @@ def _first_dims(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
 
 
 def placement_of(split: Mapping[str, tuple[int, int]]) -> tuple[list[str], bool]:
-    """Returns the order of a layout's axes, innermost first, and whether it is exact: no more than
-    one axis can be both within slices and across them. Axes of degree 1 have no place, and of
-    orders that differ in these alone the first is taken."""
+    """Returns the order of a layout's axes, innermost first, and whether that order is exact: it
+    is not where several axes lie both within slices and across them. `split` has each axis'
+    degrees within and across slices. Axes of degree 1 may stand anywhere."""
     straddling = [axis for axis in AXES if min(split[axis]) > 1]
     outside = [axis for axis in ACROSS if split[axis][0] == 1 < split[axis][1]]
     inside = [axis for axis in AXES if split[axis][1] == 1 < split[axis][0]]

@@ -41,7 +41,8 @@ _SIZES = (
 
 
 def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, Any]:
-    """Returns the settings of a model; none where MaxText has neither a file nor sizes for it."""
+    """Returns the settings that make a model, with its name or its sizes; none where MaxText has
+    neither a file for it nor layers like its own."""
     name = _name_of(architecture, table.facts["models"])
     settings: dict[str, Any] = {"model_name": name} if name else _sizes(architecture)
     if settings and architecture.mtp_layers:
@@ -50,6 +51,9 @@ def model_settings(architecture: Architecture, table: FieldTable) -> dict[str, A
 
 
 def _name_of(architecture: Architecture, models: Mapping[str, str]) -> str | None:
+    """Returns the name of MaxText's file for this model, whatever its number of multi-token
+    prediction modules; None where it has no file. `models` maps its names to those of the
+    catalogue."""
     for name, catalogue_name in models.items():
         model = replace(catalogue.architecture(catalogue_name), mtp_layers=architecture.mtp_layers)
         if catalogue.matching_name(architecture, [model]):
@@ -58,8 +62,8 @@ def _name_of(architecture: Architecture, models: Mapping[str, str]) -> str | Non
 
 
 def _sizes(architecture: Architecture) -> dict[str, Any]:
-    """Returns the sizes of a model whose layers are all like those of Llama or Mixtral; none for
-    another model."""
+    """Returns the size settings of a model whose layers are all like Llama's or Mixtral's; none
+    for any other model."""
     if len(architecture.kinds) > 1 or architecture.final_norm_bias or architecture.lm_head_bias:
         return {}
     layer = architecture.kinds[0]
@@ -93,7 +97,8 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
 
 
 def _plain(architecture: Architecture) -> Architecture | None:
-    """Returns a model of the same sizes with layers of Llama or Mixtral."""
+    """Returns a model of these sizes with layers of Llama or Mixtral; None where the first
+    layer's attention or network has no such sizes."""
     layer = architecture.kinds[0]
     attention = layer.attention
     if attention is None or attention.is_mla or layer.feed_forward is None:
@@ -122,7 +127,7 @@ def _plain(architecture: Architecture) -> Architecture | None:
 
 
 def takes_muon(values: Mapping[str, Any]) -> bool:
-    """Returns True where MaxText has Muon for the decoder block of the model."""
+    """Returns True where MaxText supports the optimizer Muon for the model's decoder block."""
     of_file = model_file(values.get("model_name", "")).get("decoder_block", "llama2")
     return values.get("decoder_block", of_file) in _WITH_MUON
 
@@ -133,8 +138,9 @@ def takes_muon(values: Mapping[str, Any]) -> bool:
 def read_model(
     values: Mapping[str, Any], settings: Settings, of_model: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, Architecture | None]:
-    """Returns the model in the wire form, and the model itself, where it is known. `of_model` are
-    the settings that the file of the model alone sets."""
+    """Returns the model as a request writes it, and as an Architecture; (None, None) where the
+    launch does not describe one, with a reservation where it names one that is unknown here.
+    `of_model` has the settings that only the file of the model sets."""
     given = settings.given
     table = settings.table
     if not given.keys() & {"model_name", "decoder_block", _SCALE, *_SIZES}:
@@ -166,8 +172,9 @@ def read_model(
 def _read_sizes(
     values: Mapping[str, Any], settings: Settings
 ) -> tuple[dict[str, Any] | None, Architecture | None]:
-    """Returns the model of the sizes of its layers, in the wire form and itself; None where these
-    are not described."""
+    """Returns the model that the size settings make, as a request writes it and as an
+    Architecture; (None, None) and a reservation for layers that are unknown here. Raises Invalid
+    for impossible sizes."""
     block = values["decoder_block"]
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         settings.reserve("decoder_block", "its layers are not described", _DESCRIBE, "model")
@@ -207,6 +214,7 @@ def _read_sizes(
 
 
 def _require_sizes(values: Mapping[str, Any]) -> None:
+    """Raises Invalid where a size of the model is missing or out of range."""
     needed = ["base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "base_mlp_dim"]
     needed += ["base_num_decoder_layers", "head_dim", "vocab_size"]
     for name in needed:
@@ -216,14 +224,16 @@ def _require_sizes(values: Mapping[str, Any]) -> None:
 
 
 def _reserve_sizes(values: Mapping[str, Any], settings: Settings) -> None:
+    """Records a reservation for experts beside a decoder block whose layers have none."""
     if values["num_experts"] > 1 and values["decoder_block"] in _DENSE_BLOCKS:
         block = values["decoder_block"]
         settings.reserve("num_experts", f"layers of decoder_block={block} have no experts")
 
 
 def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values with the sizes of layers scaled (configs/types.py, get_individual_scales):
-    factors of two go to heads and the network first, then to the width, then to the layers."""
+    """Returns the values with the model enlarged by global_parameter_scale, a power of two
+    (configs/types.py, get_individual_scales): factors of two go to heads and the network first,
+    then to the width, then to the number of layers. Raises Stopped for any other scale."""
     scale = values[_SCALE]
     if scale < 1 or scale & (scale - 1):
         rule = "must be a power of two: set the sizes themselves for others"
@@ -244,6 +254,8 @@ def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the sizes of multi-head latent attention as a request writes them; None for other
+    attention."""
     if values["attention_type"] != "mla":
         return None
     names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -252,6 +264,7 @@ def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _moe(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the sizes of the experts as a request writes them; None for a dense model."""
     if values["num_experts"] < 2 or values["decoder_block"] in _DENSE_BLOCKS:
         return None
     width = values["base_moe_mlp_dim"]

@@ -26,9 +26,9 @@ class PackageFile:
 
 
 def package_file(path: str) -> PackageFile | None:
-    """Returns the file of the package at a path such as src/MaxText/configs/base.yml; None for a
-    path elsewhere, and for a file that trains nothing. A file that this release has in another
-    folder is found by its name."""
+    """Returns the file of MaxText's package at a path such as src/MaxText/configs/base.yml. A
+    file that this release has in another folder is found by its name. None for other paths, and
+    for a file that trains nothing."""
     steps = [step for step in path.split("/") if step]
     if steps == [_BASE] or steps[-2:] == [_FOLDER, _BASE]:
         return PackageFile(_BASE, {})
@@ -52,13 +52,13 @@ def model_file(name: str) -> Mapping[str, Any]:
 
 
 def default_file(program: str | None) -> PackageFile:
-    """Returns the file that a program starts from where its command names none."""
+    """Returns the configuration that a program reads where its command names none."""
     name = facts(TABLE)["programs"].get(module_name(program), _BASE)
     return PackageFile(name, facts(TABLE)["files"].get(name, {}))
 
 
 def module_name(program: str | None) -> str:
-    """Returns the last name of a program: train_rl of MaxText/train_rl.py and of
+    """Returns the last part of a program's name: train_rl of MaxText/train_rl.py and of
     MaxText.train_rl."""
     return (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
 

@@ -76,11 +76,11 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """Returns what a text says.
+    """Returns the reading of a command line or YAML file of MaxText.
 
-    MaxText finds its devices and slices when it starts. `num_devices` and `num_slices` are theirs,
-    where the caller knows them. Where nobody does, a degree of -1 is left out of the layout, and so
-    is the global batch, which is counted by devices.
+    MaxText finds out its devices and slices when it starts; `num_devices` and `num_slices` say
+    how many there are, where the caller knows. Where nobody does, a degree of -1 is left out of
+    the layout, and so is the global batch, which MaxText counts in sequences per device.
     """
     return _Reader(version, num_devices, num_slices).read(text, changes, files)
 
@@ -104,6 +104,8 @@ class _Reader:
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
+        """Reads the settings of a text, with `changes` made to them, and what they mean for a
+        launch."""
         sources = SettingSources(self.settings)
         sources.read(text, changes, files)
         self.ignored += sources.ignored
@@ -112,8 +114,8 @@ class _Reader:
     # -- meaning
 
     def _reading(self, values: Mapping[str, Any], sources: SettingSources) -> LaunchReading:
-        """Returns the reading of `values`: the settings of the text, of the model's file and the
-        defaults."""
+        """Returns the reading of `values`, which has every setting: from the text, else from the
+        file of the model, else by default."""
         release = known_release(NAME, self.version)
         no_model: tuple[dict[str, Any] | None, Architecture | None] = (None, None)
         model, architecture = self.stops.attempt(
@@ -156,8 +158,8 @@ class _Reader:
         )
 
     def _default_origins(self) -> dict[str, str]:
-        """Returns, by field of the request, where lengths and batches come from that the text does
-        not set."""
+        """Returns sentences that say which default a sequence length or a batch comes from, by
+        the field of the request. Settings that the text gives have none."""
         fields = {
             "workload.seq_len": "max_target_length",
             "workload.global_batch": "per_device_batch_size",
@@ -171,15 +173,17 @@ class _Reader:
         }
 
     def _degrees(self, values: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the degrees within a slice and across slices, by the keys of `_AXES`; 0 where a
-        degree is -1 and the devices or slices are not known."""
+        """Returns the degrees within a slice and those across slices, by the keys of `_AXES`. A
+        degree of -1 is filled in where the devices and slices are known, and is 0 otherwise."""
         ici = self._degrees_of_mesh(values, "ici")
         dcn = self._degrees_of_mesh(values, "dcn")
         self._fill(ici, dcn)
         return _by_kind_of_axis(ici), _by_kind_of_axis(dcn)
 
     def _degrees_of_mesh(self, values: Mapping[str, Any], kind: str) -> dict[str, int]:
-        """Returns the degrees of ici_… or dcn_…, by the name of the axis in its setting."""
+        """Returns the degrees of all axes within a slice (kind "ici") or across slices ("dcn"),
+        as their settings give them: {"fsdp": -1, "tensor": 4, …}. Records a reservation for axes
+        that are not modelled. Raises Stopped for degrees that MaxText refuses."""
         degrees: dict[str, int] = {}
         for name in (*(axis for axes in _AXES.values() for axis in axes), *_FOREIGN):
             setting = f"{kind}_{name}_parallelism"
@@ -196,8 +200,9 @@ class _Reader:
         return degrees
 
     def _fill(self, ici: dict[str, int], dcn: dict[str, int]) -> None:
-        """Replaces degrees of -1 where the devices and slices are known, and finds the number of
-        devices where all degrees are."""
+        """Replaces degrees of -1 where the numbers of devices and slices determine them. Sets
+        the number of devices where all degrees are known. Raises Stopped where degrees and
+        devices contradict each other."""
         slices = self._known_slices()
         if slices is None and -1 not in dcn.values():
             slices = _product(dcn)
@@ -222,6 +227,8 @@ class _Reader:
             self.num_devices = product
 
     def _known_slices(self) -> int | None:
+        """Returns the number of slices that a setting or the caller gives; None where neither
+        does."""
         for name in ("num_slices", "compile_topology_num_slices"):
             count = self.given.get(name)
             if count and count > 0:
@@ -231,7 +238,9 @@ class _Reader:
     def _mesh(
         self, values: Mapping[str, Any], ici: Mapping[str, int], dcn: Mapping[str, int]
     ) -> dict[str, Any]:
-        """Returns the degrees of the layout, what is sharded, and the placement."""
+        """Returns the degrees of the layout, its ZeRO stage and its placement, by the degrees
+        within slices (`ici`) and across slices (`dcn`). Data-parallel degrees of 0 are not
+        known, and left out. Raises Invalid where a model-parallel degree is not known."""
         total = {axis: ici[axis] * dcn[axis] for axis in _AXES}
         shards = total["fsdp"] != 1 or total["expert"] > 1 or total["cp"] > 1
         layout: dict[str, Any] = {
@@ -267,6 +276,8 @@ class _Reader:
         return layout
 
     def _experts_over_context(self, values: Mapping[str, Any]) -> bool:
+        """Returns True where the mesh divides experts over context parallelism too. Records a
+        reservation for any other custom mesh."""
         rule = values["custom_mesh_and_rule"]
         if rule not in ("", None, EXPERT_RULE):
             reason = "what this mesh shards is not described, and read as the default mesh"
@@ -280,8 +291,9 @@ class _Reader:
         ici: Mapping[str, int],
         dcn: Mapping[str, int],
     ) -> dict[str, tuple[int, int]]:
-        """Returns the degrees of data parallelism within and across slices, where weights are
-        sharded over fsdp, expert and context, and puts the ZeRO stage into the layout."""
+        """Returns the data-parallel degrees within and across slices, {"dp_shard": (8, 2), …},
+        of a mesh that shards weights over fsdp, expert and context. Sets the layout's ZeRO
+        stage."""
         layout["zero_stage"] = 3
         if total["fsdp"] == total["expert"] == 1 and total["data"] != 1:
             layout["zero_stage"] = 0
@@ -302,8 +314,9 @@ class _Reader:
         ici: Mapping[str, int],
         dcn: Mapping[str, int],
     ) -> dict[str, tuple[int, int]]:
-        """Returns the degrees of data parallelism within and across slices, where every rank has
-        all weights, and puts the ZeRO stage into the layout."""
+        """Returns the data-parallel degrees within and across slices, {"dp_replicate": (8, 2),
+        …}, of a mesh whose ranks each hold all weights. Sets the layout's ZeRO stage: 1 where
+        the optimizer is sharded."""
         data = (ici["data"], dcn["data"])
         if values["shard_optimizer_over_data"]:
             layout["zero_stage"] = 1
@@ -314,10 +327,13 @@ class _Reader:
         return {"dp_shard": (1, 1), "dp_replicate": data}
 
     def _batch(self, values: Mapping[str, Any], layout: dict[str, Any]) -> tuple[int | None, int]:
-        """Returns the global batch, where the devices are known, and the micro-batches of a
-        data-parallel rank. Puts the micro-batch into the layout."""
+        """Returns the global batch, None without the number of devices, and the number of
+        micro-batches of a data-parallel rank in a step. Sets the layout's micro-batch. Raises
+        Invalid, or notes a stop that names a batch which works, where sequences do not divide
+        evenly."""
         name = "per_device_batch_size"
         devices_of_rank = layout["pp"] * layout["cp"] * layout["tp"]
+        # A decimal such as 0.333333 stands for the fraction nearby.
         per_device = Fraction(values[name]).limit_denominator(10**6)
         steps = values["gradient_accumulation_steps"]
         at_once = self._micro_batches_of_pipeline(values, layout["pp"])
@@ -337,7 +353,8 @@ class _Reader:
         return batch, steps * at_once
 
     def _micro_batches_of_pipeline(self, values: Mapping[str, Any], pp: int) -> int:
-        """Returns the micro-batches that are in a pipeline together; 1 without one."""
+        """Returns the number of micro-batches that a pipeline works on at once; 1 without a
+        pipeline."""
         if pp == 1:
             return 1
         if values["gradient_accumulation_steps"] > 1:
@@ -352,7 +369,9 @@ class _Reader:
     def _pipeline(
         self, values: Mapping[str, Any], pp: int, architecture: Architecture | None
     ) -> dict[str, Any]:
-        """Returns the schedule of a pipeline, nothing without one. Reserves a circular one."""
+        """Returns the schedule of a pipeline as fields of the layout; none without a pipeline.
+        Records a reservation where stages take turns with several groups of layers (a circular
+        pipeline). Notes a stop where stages do not divide the layers."""
         if pp == 1:
             return {}
         layers = values["num_layers_per_pipeline_stage"]
@@ -383,8 +402,8 @@ class _Reader:
     def _recompute(
         self, values: Mapping[str, Any], architecture: Architecture | None
     ) -> dict[str, Any]:
-        """Returns recompute and offload of activations. Names for tensors count with
-        remat_policy=custom alone."""
+        """Returns recompute and offload of activations as fields of the layout. Settings that
+        name tensors count only with remat_policy=custom, and are ignored otherwise."""
         policy = values["remat_policy"]
         if policy is not None and policy not in POLICIES:
             rule = f"must be one of {', '.join(POLICIES)}"
@@ -399,7 +418,8 @@ class _Reader:
         return knobs
 
     def _workload(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the workload without its batch."""
+        """Returns the fields of the workload, without its batch. Records reservations for
+        optimizers and number formats that are not modelled."""
         seq_len = values["max_target_length"]
         if seq_len < 1:
             raise Invalid(PATH, shown("max_target_length", seq_len), "must be at least 1")
@@ -428,7 +448,8 @@ class _Reader:
         return workload
 
     def _precision(self, values: Mapping[str, Any]) -> str:
-        """Returns the number format of products, by quantization or else dtype."""
+        """Returns the number format of matrix products, which quantization decides, or else
+        dtype."""
         quantization = values["quantization"] or ""
         if quantization in _PRECISIONS:
             return _PRECISIONS[quantization]
@@ -442,7 +463,8 @@ class _Reader:
     def _stack(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], release: str | None
     ) -> dict[str, Any]:
-        """Returns the stack, with its switches as the text or the release sets them."""
+        """Returns the fields of the stack, with each switch as the text sets it, or as the
+        release does by default."""
 
         def may_hold(condition: Condition) -> bool:
             return condition != "ep" or layout["ep"] > 1
@@ -465,7 +487,8 @@ class _Reader:
 
 
 def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the capacity of experts, which sparse products do not have (layers/moe.py)."""
+    """Returns the capacity factor of experts as a field of the workload; none without one, and
+    with sparse matrix products, which have no capacity (layers/moe.py)."""
     factor = values["capacity_factor"]
     if values["sparse_matmul"] or factor <= 0:
         return {}
@@ -476,8 +499,9 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
-    """Yields the settings that MaxText refuses when it starts, beyond the rules of layouts
-    (configs/types.py). `fsdp` is the degree of that axis, 0 where it is not known."""
+    """Yields a stop for each setting that MaxText refuses when it starts (configs/types.py).
+    Rules of layouts are checked elsewhere. `fsdp` is the degree of that axis, 0 where it is not
+    known."""
     if values["shard_optimizer_over_data"] and fsdp != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)
@@ -495,12 +519,13 @@ def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
 
 
 def _stop_at(setting: str, value: object, rule: str, cure: str = "") -> None:
+    """Raises Stopped, as a function for `attempt`."""
     raise Stopped(setting, value, rule, cure)
 
 
 def _stop_at_stages(layers: int, pp: int, architecture: Architecture) -> None:
-    """Raises Stopped for layers of a stage that, with the stages, do not divide those of the
-    model."""
+    """Raises Stopped for layers per stage that, times the stages, do not divide the layers of
+    the model. The error names the numbers that do."""
     num_layers = architecture.num_layers
     even = [count for count in divisors(num_layers) if num_layers % (count * pp) == 0]
     name = "num_layers_per_pipeline_stage"
@@ -510,14 +535,16 @@ def _stop_at_stages(layers: int, pp: int, architecture: Architecture) -> None:
 
 
 def _by_kind_of_axis(degrees: Mapping[str, int]) -> dict[str, int]:
-    """Returns degrees by the keys of `_AXES`, with 0 for one that is not known."""
+    """Returns degrees by the keys of `_AXES`, several axes of the mesh multiplied; 0 where one
+    is -1."""
     return {
         kind: math.prod(max(degrees[name], 0) for name in names) for kind, names in _AXES.items()
     }
 
 
 def _setting_to_change(degrees: Mapping[str, int], kind: str) -> str:
-    """Returns the setting of the axis that is -1, or else of the one with the largest degree."""
+    """Returns the setting of the axis whose degree is -1, or else the largest, as the one to
+    change in an error message: "ici_fsdp_parallelism". `kind` is "ici" or "dcn"."""
     axis = min(degrees, key=lambda name: (degrees[name] != -1, -degrees[name]))
     return f"{kind}_{axis}_parallelism"
 
@@ -528,8 +555,8 @@ def _product(degrees: Mapping[str, int]) -> int:
 
 
 def _quotient(number: int, degrees: Mapping[str, int], kind: str, what: str) -> int:
-    """Returns a number of devices or slices over the product of some degrees. Raises Stopped where
-    that is no whole number."""
+    """Returns a number of devices or slices divided by the known degrees. Raises Stopped where
+    that is no whole number. `kind` ("ici" or "dcn") and `what` ("devices") word the message."""
     product = _product(degrees)
     if number % product:
         name = _setting_to_change(degrees, kind)
@@ -540,7 +567,8 @@ def _quotient(number: int, degrees: Mapping[str, int], kind: str, what: str) -> 
 
 
 def _put_in(degrees: dict[str, int], number: int, kind: str, what: str) -> None:
-    """Gives the axis of -1 what the others leave of a number of devices or slices."""
+    """Replaces the degree of -1 by what the other degrees leave of `number` devices or slices.
+    `kind` and `what` word the error where that is no whole number."""
     remaining = _quotient(number, degrees, kind, what)
     for axis, degree in degrees.items():
         if degree == -1:

@@ -53,14 +53,15 @@ _OPTIONAL = ("core_attn", "out_proj", "mla_up_proj", "mlp", "mlp_gate", "moe")
 
 
 def modules_of(architecture: Architecture | None, names: Collection[str]) -> tuple[str, ...]:
-    """Returns those of the named modules that the model has, or all of them where it is unknown.
-    Names are those of models.spec.recompute."""
+    """Returns those of the named modules that the model has; all of them for an unknown model.
+    Names are those of models.spec.recompute, such as "mlp" and "core_attn"."""
     if architecture is None:
         return tuple(names)
     return tuple(name for name in names if _has_module(architecture, name))
 
 
 def _has_module(architecture: Architecture, name: str) -> bool:
+    """Returns True where recompute of this module would recompute anything in the model."""
     policy = policy_code("selective", [name])
     return any(recomputed(policy, kind).pieces for kind in architecture.kinds)
 
@@ -71,8 +72,9 @@ def _has_module(architecture: Architecture, name: str) -> bool:
 def remat_settings(
     format_: str, layout: Layout, architecture: Architecture, modules: Collection[str]
 ) -> dict[str, Any]:
-    """Returns the settings of a layout's recompute and offload of activations. Selective recompute
-    computes the `modules` again. Raises Inexpressible where no policy does this."""
+    """Returns the settings of a layout's recompute and offload of activations. `modules` are
+    recomputed where the layout's recompute is selective. Raises Inexpressible where no policy of
+    MaxText does this."""
     if layout.recompute_layers:
         cure = "a policy holds for every layer; ask with 0"
         raise Inexpressible(format_, "layout.recompute_layers", layout.recompute_layers, cure)
@@ -92,8 +94,8 @@ def remat_settings(
 
 
 def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str | None:
-    """Returns what to ask for instead where no policy computes just these modules again; None where
-    one does."""
+    """Returns advice on what to ask for instead of recomputing these modules; None where a
+    policy of MaxText recomputes exactly them."""
     always = {*modules_of(architecture, _ALWAYS)}
     # A network that is computed again has its activation function computed again, too.
     implied = {"mlp_act"} if "mlp" in recomputes else set()
@@ -114,7 +116,7 @@ def _cure_for_modules(architecture: Architecture, recomputes: set[str]) -> str |
 
 
 def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozenset[str]:
-    """Returns the tensors that selective recompute of these modules keeps."""
+    """Returns the names of the tensors that stay in memory when these modules are recomputed."""
     tensors = {*_HEADS}
     if "mla_up_proj" in recomputes:
         has_query_latent = any(attention.q_lora_rank for attention in architecture.attentions)
@@ -135,8 +137,9 @@ def _saved_tensors(architecture: Architecture, recomputes: set[str]) -> frozense
 def _policy(
     tensors: frozenset[str], policies: Mapping[str, frozenset[str]], place: str
 ) -> dict[str, Any]:
-    """Returns the policy that keeps just these tensors, or a custom one that has them in a place.
-    No policy with a name keeps all products of experts (layers/moe.py, moe_mlpwi_1)."""
+    """Returns the settings of the policy that keeps exactly these tensors, or of a custom policy
+    that keeps each in `place`, "device" or "offload". No named policy keeps all products of
+    experts (layers/moe.py, moe_mlpwi_1)."""
     for name, kept in policies.items():
         if kept == tensors:
             return {"remat_policy": name}
@@ -150,8 +153,8 @@ def _policy(
 def read_remat(
     values: Mapping[str, Any], architecture: Architecture | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns recompute and offload of activations in the fields of LayoutFields, and the reasons
-    why these are not quite what MaxText does."""
+    """Returns recompute and offload of activations as fields of the layout, and reasons why
+    these differ from what MaxText does; no reasons where they are exact."""
     policy = values["remat_policy"] or "none"
     policy = _ALIASES.get(policy, policy)
     if policy == "none":
@@ -178,7 +181,8 @@ def read_remat(
 def _recompute_keeping(
     tensors: set[str], architecture: Architecture | None, *, is_custom: bool
 ) -> tuple[dict[str, Any], bool]:
-    """Returns the recompute that keeps these tensors, or the nearest, and whether it is exact."""
+    """Returns the recompute, as fields of the layout, under which these tensors stay in memory,
+    and True; or the nearest such recompute, and False."""
     tensors = {*tensors}
     if "mlpwi" in tensors:
         tensors |= {"mlpwi_0", "mlpwi_1"}
@@ -202,9 +206,9 @@ def _recompute_keeping(
 def _recomputed_networks(
     tensors: set[str], architecture: Architecture | None, *, is_custom: bool
 ) -> tuple[list[str], bool]:
-    """Returns the modules of feed-forward networks that are computed again where these tensors are
-    kept, and whether that is exact. The output of a dense network is kept only for a norm that
-    follows: JAX leaves out what backward does not read."""
+    """Returns the modules of feed-forward networks that are recomputed when these tensors stay
+    in memory, and whether that is exact. The output of a dense network stays only for a norm
+    that follows: JAX drops what backward does not read."""
     if architecture is not None and architecture.is_moe:
         if tensors >= (_EXPERTS if is_custom else _MLP):
             return ["mlp_act", "moe_act"], True

@@ -48,6 +48,8 @@ class SettingSources:
         self._of_files: set[str] = set()
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> None:
+        """Reads a YAML document or a command line, applies `changes`, drops settings without
+        effect, and then reads the file of the model."""
         if _DOCUMENT.match(text):
             self._read_document(read_document(text), files)
         else:
@@ -60,7 +62,8 @@ class SettingSources:
     # -- files
 
     def _read_file(self, path: str, files: LaunchFiles) -> None:
-        """Reads a file that was sent, or one of MaxText's own package."""
+        """Reads a file that was sent, or one that ships with MaxText. Warns where it was found
+        by its name alone, in another folder."""
         in_package = package_file(path)
         if path not in files and in_package is not None:
             if in_package.is_moved:
@@ -76,6 +79,8 @@ class SettingSources:
     def _read_document(
         self, document: Mapping[str, Any], files: LaunchFiles, depth: int = 0
     ) -> None:
+        """Takes the settings of a document, over those of the document that its base_config
+        names. `depth` counts such steps, so that files which name each other end."""
         base = document.get("base_config")
         if base is not None and depth < _MOST_BASES:
             self._read_base(str(base), files, depth)
@@ -84,6 +89,7 @@ class SettingSources:
         )
 
     def _read_base(self, base: str, files: LaunchFiles, depth: int) -> None:
+        """Reads the file that base_config names, or records a reservation where it was not sent."""
         in_package = package_file(f"configs/{base}")
         if base in files:
             self._read_document(read_document(files.text(base)), files, depth + 1)
@@ -94,13 +100,15 @@ class SettingSources:
             self.settings.reserve_text(shown("base_config", base), reason, "send its text")
 
     def _take_of_file(self, settings: Mapping[str, Any]) -> None:
+        """Takes settings, and remembers that a file gave them rather than the command line."""
         for name, value in settings.items():
             self._take(name, value)
             self._of_files.add(name)
 
     def _read_model_file(self) -> None:
-        """Reads the file of the model, which goes before other files. At a setting of the command
-        line that differs from it MaxText stops, unless override_model_config is set."""
+        """Reads the file of the model, whose settings override those of other files, with a
+        warning. A setting of the command line that differs from it is noted as a stop, as
+        MaxText refuses it, unless override_model_config is set."""
         given = self.settings.given
         model = str(given.get("model_name", "default")).removesuffix("-Instruct")
         may_differ = given.get("override_model_config") is True
@@ -127,7 +135,8 @@ class SettingSources:
     # -- the command line
 
     def _read_command(self, command: Command) -> None:
-        """Reads a command: its files, then its key=value pairs, then its environment."""
+        """Reads a command in MaxText's order of precedence: files, then key=value pairs, then
+        the environment. Assignments in undecided branches of a script become reservations."""
         words = list(command.words)
         if command.program and command.program.endswith(_YAML):
             words.insert(0, command.program)
@@ -144,9 +153,9 @@ class SettingSources:
             self.settings.note(Reservation.of_branch(branch))
 
     def _read_others(self, words: Sequence[str]) -> None:
-        """Notes words that are neither key=value nor a file, as stops: OmegaConf takes them for
-        names of settings, which no release has. Without any key=value the text is of another
-        program."""
+        """Notes a stop for each word that is neither key=value nor a file: OmegaConf takes it
+        for a name without a value, which no release has. Raises Invalid where the command has no
+        key=value at all, or has flags, because it is then of another program."""
         others = [word for word in words if not _PAIR.fullmatch(word)]
         for word in others:
             require_arguments_defined(word)
@@ -173,7 +182,8 @@ class SettingSources:
             )
 
     def _read_pairs(self, program: str | None, pairs: Iterable[tuple[str, str]]) -> None:
-        """Takes the key=value pairs of a command line."""
+        """Takes the key=value pairs of a command line. Records a reservation for a program that
+        does more than train, and ignores settings that only its reinforcement learning has."""
         module = module_name(program)
         reason_and_cure = self.settings.table.facts["programs"].get(module)
         if reason_and_cure is not None:
@@ -186,8 +196,9 @@ class SettingSources:
             self._of_files.discard(name)
 
     def _typed(self, name: str, text: str) -> Any:
-        """Returns the value of a text as OmegaConf reads it, which is as YAML: [1, 2] of "[1,
-        2]"."""
+        """Returns the value of a setting that is written as `text`: the list [1, 2] of "[1, 2]".
+        OmegaConf reads values as YAML. Raises Invalid for a text that the setting's type does
+        not allow."""
         field = self.settings.table.field(name)
         if field is not None and field.kind not in ("any", "list", "lists"):
             return field.parse(text) if text or not field.is_optional else text
@@ -201,7 +212,8 @@ class SettingSources:
             return text
 
     def _take(self, name: str, value: Any) -> None:
-        """Sets a value, of its type; the members of `lora` are settings of their own."""
+        """Sets a setting after a check of its type. The members of the object `lora` become
+        settings of their own, and the base_config that every launch has is ignored."""
         field = self.settings.table.field(name)
         if name == "base_config" and str(value).endswith("base.yml"):
             self.ignored.append(shown(name, value))
@@ -216,10 +228,9 @@ class SettingSources:
             self.settings.put(name, field.checked(value))
 
     def _leave_out_idle(self) -> None:
-        """Leaves out settings that change nothing beside the others: those of adapters that are not
-        switched on, who accumulates gradients of one micro-batch, and on TPUs logits of fp32
-        inputs, which are multiplied in bf16 there unless matmul_precision is set
-        (jax.lax.Precision.DEFAULT)."""
+        """Moves settings without effect to the ignored ones: those of adapters that are not
+        switched on, the accumulation method for a single micro-batch, and logits in fp32 on
+        TPUs, which multiply in bf16 unless matmul_precision is set (jax.lax.Precision.DEFAULT)."""
         given = self.settings.given
         idle: set[str] = set()
         if given.get("lora.enable_lora") not in (True, "true", "True"):
@@ -234,8 +245,8 @@ class SettingSources:
     # -- the environment
 
     def _read_environment(self, environment: Mapping[str, str]) -> None:
-        """Reads variables M_NAME, which are settings too (configs/pyconfig.py,
-        yaml_key_to_env_key)."""
+        """Reads variables named M_NAME as settings (configs/pyconfig.py, yaml_key_to_env_key),
+        and the flags of the XLA compiler."""
         for variable, value in environment.items():
             name = variable.removeprefix("M_").lower()
             if variable.startswith("M_") and name in self.settings.table.fields:
@@ -245,8 +256,9 @@ class SettingSources:
                 self._read_compiler_flags(variable, value)
 
     def _read_compiler_flags(self, variable: str, value: str) -> None:
-        """Reserves the flags of XLA that change what is computed, or keep collectives from
-        overlapping. Others tune kernels and schedules, which have no term."""
+        """Records a reservation for each XLA flag that changes what is computed or keeps
+        collectives from overlapping. Other flags tune kernels and schedules, which the model
+        does not describe, and are ignored."""
         flags: Mapping[str, tuple[str, str]] = self.settings.table.facts["xla_flags"]
         for word in value.split():
             flag = word.lstrip("-")
@@ -262,6 +274,8 @@ def _is_file(word: str) -> bool:
 
 
 def _overriding_stop(setting: str, value: Any, model: str, model_value: Any) -> Stop:
+    """Returns the stop for a setting of the command line that differs from the file of the
+    model."""
     rule = (
         f"differs from {model_value} in MaxText's file of {model}, at which MaxText stops: leave it"
         " out, or set override_model_config=true"

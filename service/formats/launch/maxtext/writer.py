@@ -54,7 +54,7 @@ DROPLESS = ("llama4", "gpt-oss")
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the settings that run a layout. Raises Inexpressible where none do."""
+    """Returns the settings that run a job. Raises Inexpressible where none do."""
     _require_expressible(job)
     problem = job.problem
     mesh = mesh_of(NAME, job.layout, problem.cluster)
@@ -98,7 +98,8 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the settings as an argument list, behind the base.yml of MaxText."""
+    """Returns the settings as the words of a command line, ["ici_tensor_parallelism=8"], which
+    follow base.yml."""
     return [f"{name}={_written(value)}" for name, value in settings.items()]
 
 
@@ -110,6 +111,7 @@ def _written(value: Any) -> str:
 
 
 def _require_expressible(job: Job) -> None:
+    """Raises Inexpressible for a layout or a workload that MaxText has no settings for."""
     layout = job.layout
     workload = job.problem.workload
     require_values(NAME, layout, _ALLOWED)
@@ -140,7 +142,7 @@ def _require_expressible(job: Job) -> None:
 
 
 def _require_expressible_capacity(job: Job) -> None:
-    """Raises Inexpressible where experts of a fixed capacity are refused, or run otherwise
+    """Raises Inexpressible for a capacity factor where MaxText refuses or ignores it
     (configs/types.py; layers/moe.py, dense_matmul)."""
     factor = job.problem.workload.capacity_factor
     if not job.has_capacity:
@@ -155,6 +157,7 @@ def _require_expressible_capacity(job: Job) -> None:
 
 
 def _require_expressible_pipeline(job: Job) -> None:
+    """Raises Inexpressible for a pipeline whose schedule or split MaxText does not have."""
     if job.layout.schedule != "afab":
         cure = "its pipeline runs all forward passes first; ask with afab"
         raise Inexpressible(NAME, "layout.schedule", job.layout.schedule, cure)
@@ -171,8 +174,9 @@ def _require_expressible_pipeline(job: Job) -> None:
 
 
 def _batch(job: Job) -> dict[str, Any]:
-    """Returns the sequences of a device in a forward pass, a fraction where devices share one. A
-    pipeline divides them into its micro-batches."""
+    """Returns the settings of the batch. per_device_batch_size counts the sequences of one
+    forward pass per device, and is a fraction where devices share a sequence. A pipeline cuts
+    them into micro-batches."""
     layout = job.layout
     is_pipelined = layout.pp > 1
     at_once = job.num_micro_batches if is_pipelined else 1
@@ -187,8 +191,8 @@ def _batch(job: Job) -> dict[str, Any]:
 
 
 def per_device(sequences: int, devices: int) -> float | int:
-    """Returns the sequences over devices, rounded so that MaxText, which cuts off what is behind
-    the point of their product, gets the sequences again (configs/types.py,
+    """Returns sequences divided by devices. The quotient is rounded up where needed, because
+    MaxText multiplies it by the devices again and truncates (configs/types.py,
     calculate_global_batch_sizes)."""
     exact = Fraction(sequences, devices)
     if exact.denominator == 1:
@@ -199,6 +203,8 @@ def per_device(sequences: int, devices: int) -> float | int:
 
 
 def _sharding(job: Job, mesh: Mesh) -> dict[str, Any]:
+    """Returns the setting that shards the optimizer alone (ZeRO 1), and the one that lets JAX
+    split dims of a torus where the mesh needs it."""
     settings: dict[str, Any] = {"shard_optimizer_over_data": job.layout.zero_stage == 1}
     if splits_physical_axes(mesh, job.problem.cluster):
         settings["allow_split_physical_axes"] = True
@@ -206,6 +212,7 @@ def _sharding(job: Job, mesh: Mesh) -> dict[str, Any]:
 
 
 def _pipeline(job: Job) -> dict[str, Any]:
+    """Returns the settings of the pipeline; none without one."""
     layout = job.layout
     if layout.pp == 1:
         return {}
@@ -222,7 +229,9 @@ def _modules(job: Job) -> tuple[str, ...]:
 
 
 def _recipe(job: Job) -> dict[str, Any]:
-    """Number formats and optimizer. Moments have as many bits as weights."""
+    """Returns the settings of number formats, optimizer and routing. Moments have as many bits
+    as weights. Raises Inexpressible where the chip's vendor has no quantization for the
+    precision."""
     workload = job.problem.workload
     narrow = _DTYPES.get(workload.precision, "bfloat16")
     settings: dict[str, Any] = {
@@ -246,20 +255,22 @@ def _recipe(job: Job) -> dict[str, Any]:
 
 
 def says(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that other settings say than switches. Rings on TPUs need
-    kernels of their own (configs/types.py)."""
+    """Returns the fields of the stack that settings other than its switches express: "context"
+    where ring attention runs on GPUs. On TPUs rings need kernels of their own
+    (configs/types.py)."""
     goes_round = problem.stack.context == "ring" and problem.cluster.chip.vendor != "google"
     return ("context",) if goes_round else ()
 
 
 def _context(job: Job) -> dict[str, str]:
+    """Returns the setting for ring attention; none for the default exchange of keys and values."""
     is_ring = job.layout.cp > 1 and "context" in says(job.problem)
     return {"context_parallel_strategy": "ring"} if is_ring else {}
 
 
 def _switches(job: Job) -> dict[str, Any]:
-    """Returns the switches of the stack. Kernels of sparse products have no capacity, so that
-    experts of one are products of dense tensors."""
+    """Returns the settings of the stack's switches. Kernels of sparse products have no capacity,
+    so experts with one are computed as dense products."""
     switches = dict(launch_arguments(job.problem, job.layout))
     if job.has_capacity:
         switches.pop("megablox", None)
@@ -268,6 +279,8 @@ def _switches(job: Job) -> dict[str, Any]:
 
 
 def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
+    """Returns the settings that the caller must fill in, each with a sentence on what to put
+    there. `has_model` says that MaxText makes the model by name or sizes."""
     is_on_gpus = not job.problem.cluster.is_torus
     uses_cudnn = is_on_gpus and job.problem.stack.attention_kernel == "cudnn"
     named = placeholders(NAME, segments=uses_cudnn)
@@ -278,6 +291,8 @@ def _placeholders(job: Job, *, has_model: bool) -> dict[str, str]:
 
 
 def _notes(job: Job, model: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the caller must know beyond the settings. `model` has the settings of the
+    model; it is empty where MaxText cannot make it."""
     problem = job.problem
     layout = job.layout
     yield _NO_COMPILER_FLAGS[problem.cluster.is_torus]
@@ -306,7 +321,7 @@ def _notes(job: Job, model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _hosts_note(job: Job) -> str:
-    """Returns how a job on TPUs is started."""
+    """Returns the note that says how the hosts of a TPU slice are started together."""
     hosts = job.machines.nodes
     chips = job.problem.cluster.num_chips // hosts
     slices = job.problem.cluster.num_chips // math.prod(job.problem.cluster.slice_shape)
@@ -319,7 +334,7 @@ def _hosts_note(job: Job) -> str:
 
 
 def _is_placed_by_default(job: Job, layout: Layout) -> bool:
-    """Returns True where the layout fills a torus as JAX does by itself."""
+    """Returns True where the layout places its axes on the torus as JAX does without being told."""
     return layout.torus_block == 1 and layout.torus_axes == torus_axes_covering_dims(
         job.problem, layout
     )

@@ -14,8 +14,8 @@ _FULL_DTYPES = ("fp32", "float32", "torch.float32")
 
 
 def half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
-    """Returns the part of an argument's meaning that is not read, and the cure for it; None where
-    all of it is read."""
+    """Returns the reason why the value of an argument is read only in part, and advice on what
+    to write instead; None where all of it is read."""
     if argument == "pipeline_model_parallel_layout" and has_early_prediction(args):
         return "multi-token prediction is read as on the last stage", "write m in front of L"
     if argument == "moe_expert_capacity_factor" and _pads_no_experts(args):
@@ -33,13 +33,15 @@ def half_read(argument: str, args: Arguments) -> tuple[str, str] | None:
 
 
 def _pads_no_experts(args: Arguments) -> bool:
-    """Returns True where tokens are dropped, and experts that get few are not padded."""
+    """Returns True where experts have a capacity, and those that get fewer tokens are not padded
+    to it."""
     factor = args.value("moe_expert_capacity_factor") or 0
     return factor > 0 and not args.boolean("moe_pad_expert_input_to_capacity")
 
 
 def _is_half_read(argument: str, args: Arguments) -> bool:
-    """Returns True where an argument has a value of which only a part is read."""
+    """Returns True where the value of an argument means more than what is read of it, such as
+    cp_comm_type with several values."""
     if argument == "cp_comm_type":
         types = set(re.findall(r"[\w+]{1,40}", args.text(argument) or "", re.ASCII))
         return len(types) > 1 or "a2a+p2p" in types

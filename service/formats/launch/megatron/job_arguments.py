@@ -52,7 +52,8 @@ BALANCING: dict[str, dict[str, Any]] = {
 
 
 def require_expressible(format_: str, job: Job) -> None:
-    """Raises Inexpressible for what no argument of Megatron-Core says, whatever its spelling."""
+    """Raises Inexpressible for a job that Megatron-Core cannot run, in whichever format its
+    arguments are written; `format_` is the one named in the error."""
     layout = job.layout
     workload = job.problem.workload
     runs_backwards_late = layout.schedule == "afab" and (layout.pp > 1 or job.num_micro_batches > 1)
@@ -118,7 +119,8 @@ def require_expressible(format_: str, job: Job) -> None:
 
 
 def _require_expressible_mixers(format_: str, job: Job) -> None:
-    """Raises Inexpressible for layouts that sparse attention and patterns of layers do not have."""
+    """Raises Inexpressible for layouts that Megatron-Core does not combine with shared indexers
+    of sparse attention, or with recurrent layers."""
     layout = job.layout
     model = job.problem.architecture
     shared = shared_indexers(model)
@@ -134,8 +136,9 @@ def _require_expressible_mixers(format_: str, job: Job) -> None:
 
 
 def switches(job: Job) -> dict[str, Any]:
-    """Returns the switches of the stack. Of what sends a token to each node once, DeepEP does not
-    pad experts to a capacity, and HybridEP does (transformer_config.py)."""
+    """Returns the arguments of the stack's switches. DeepEP becomes HybridEP where experts have
+    a capacity: both send a token to each node once, but only HybridEP pads experts
+    (transformer_config.py)."""
     arguments = dict(launch_arguments(job.problem, job.layout))
     if job.has_capacity:
         return {
@@ -145,7 +148,7 @@ def switches(job: Job) -> dict[str, Any]:
 
 
 def says(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that arguments of a layout say, and no switch."""
+    """Returns the fields of the stack that arguments other than its switches express."""
     return ("context",)  # cp_comm_type
 
 
@@ -155,8 +158,8 @@ def uses_fsdp(job: Job) -> bool:
 
 
 def offloads_layers(job: Job) -> bool:
-    """Returns True where whole layers are offloaded. Megatron allows this with neither pipeline,
-    recompute nor a pattern of layers, and leaves at least one layer on the device
+    """Returns True where activations are offloaded by whole layers. Megatron allows this only
+    without a pipeline, recompute and layer patterns, and keeps at least one layer on the device
     (transformer_config.py)."""
     layout = job.layout
     goes_alone = layout.pp == 1 and layout.recompute == "none"
@@ -166,7 +169,8 @@ def offloads_layers(job: Job) -> bool:
 
 
 def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
-    """Returns the arguments that divide the model and the batch."""
+    """Returns the arguments of the degrees of parallelism, the pipeline's split, sharding and
+    the batch, by name: {"tensor_model_parallel_size": 8, …}."""
     layout = job.layout
     workload = job.problem.workload
     arguments: dict[str, Any] = {
@@ -193,8 +197,8 @@ def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _context(job: Job) -> str:
-    """Returns how context parallelism exchanges keys; sparse attention has one way only
-    (transformer_config.py)."""
+    """Returns the value of cp_comm_type, by which context parallelism exchanges keys and values.
+    Sparse attention supports allgather only (transformer_config.py)."""
     model = job.problem.architecture
     if any(attention.is_sparse for attention in model.attentions):
         return "allgather"
@@ -202,6 +206,8 @@ def _context(job: Job) -> str:
 
 
 def _stages(job: Job) -> dict[str, Any]:
+    """Returns the arguments that split layers over the chunks of a pipeline, and the size of the
+    groups of micro-batches where it is not the default. A layer pattern has the split in itself."""
     layout = job.layout
     model = job.problem.architecture
     arguments: dict[str, Any] = {}
@@ -217,8 +223,9 @@ def _stages(job: Job) -> dict[str, Any]:
 
 
 def _is_pipeline_inside(format_: str, job: Job) -> bool:
-    """Returns True where ranks stand with the pipeline inside data parallelism, and False for the
-    usual order. Raises Inexpressible for others, which Megatron does not have."""
+    """Returns True for the order of ranks with pipeline parallelism inside data parallelism, and
+    False for the default order. Raises Inexpressible for any other, which Megatron does not
+    have."""
     layout = job.layout
 
     def active(order: tuple[str, ...]) -> list[str]:
@@ -234,6 +241,7 @@ def _is_pipeline_inside(format_: str, job: Job) -> bool:
 
 
 def _sharding(job: Job) -> dict[str, Any]:
+    """Returns the arguments of the ZeRO stage; none for stage 0."""
     layout = job.layout
     if not layout.zero_stage:
         return {}
@@ -250,6 +258,8 @@ def _sharding(job: Job) -> dict[str, Any]:
 
 
 def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
+    """Returns the arguments of activation recompute; none without it. Raises Inexpressible for
+    modules that --recompute-modules does not name."""
     layout = job.layout
     if layout.recompute == "none":
         return {}
@@ -272,7 +282,8 @@ def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def memory_arguments(job: Job) -> dict[str, Any]:
-    """Returns what goes to host memory, and the number formats of optimizer states."""
+    """Returns the arguments of the optimizer, of its state's number formats, and of what is
+    offloaded to host memory."""
     layout = job.layout
     optimizer = job.problem.workload.optimizer
     arguments: dict[str, Any] = {"optimizer": OPTIMIZERS[optimizer]}
@@ -293,7 +304,8 @@ def memory_arguments(job: Job) -> dict[str, Any]:
 
 
 def balancing_arguments(job: Job) -> dict[str, Any]:
-    """Returns the arguments that keep experts busy."""
+    """Returns the arguments that balance the load of experts, and their capacity; none for a
+    dense model."""
     workload = job.problem.workload
     if not job.problem.architecture.is_moe:
         return {}
@@ -314,11 +326,11 @@ def _chooses_one_expert(job: Job) -> bool:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """Returns what the arguments need in the environment (megatron/training/arguments.py,
-    validate_args).
+    """Returns the environment variables without which the arguments would be refused or run wrongly
+    (megatron/training/arguments.py, validate_args).
 
     On chips before Blackwell, kernels of tensor and context parallelism start in the right order
-    with one hardware queue only, and those of Megatron-FSDP with more.
+    with one hardware queue only; those of Megatron-FSDP need more than one.
     """
     layout = job.layout
     chip = job.problem.cluster.chip
@@ -334,7 +346,8 @@ def environment(job: Job) -> dict[str, str]:
 
 
 def _overlaps_experts(job: Job) -> bool:
-    """Returns True where the all-to-alls of experts overlap with another micro-batch."""
+    """Returns True where the stack overlaps all-to-alls of experts with another micro-batch, and
+    that switch applies to the job."""
     problem = job.problem
     return problem.stack.overlap_expert and any(
         switch.field == "overlap_expert" and applies(switch, problem, job.layout)
@@ -347,7 +360,7 @@ _MANY_QUEUES = ("blackwell", "rubin")
 
 
 def notes(job: Job) -> Iterator[str]:
-    """Yields what a person must know of a layout in Megatron-Core."""
+    """Yields what the caller must know of this layout in Megatron-Core beyond the arguments."""
     layout = job.layout
     if job.problem.workload.load_balancing == "micro_batch_loss" and (
         job.problem.architecture.is_moe

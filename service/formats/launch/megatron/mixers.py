@@ -18,7 +18,8 @@ _CONVOLUTION_OF_MAMBA = 4
 
 
 def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
-    """Returns the arguments that make attention and recurrences, whichever layers have them."""
+    """Returns the arguments of the model's attention and recurrences, by name, whichever layers
+    have them."""
     attention = common_attention(format_, model)
     indexer = {} if attention.indexer is None else _indexer(format_, model, attention)
     return {
@@ -30,8 +31,9 @@ def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
 
 
 def common_attention(format_: str, model: Architecture) -> Attention:
-    """Returns the attention that all layers with attention have, but for its window and for whose
-    indexer it reads. Raises UnknownLayers where they have several."""
+    """Returns the attention that all layers share; their windows, and whether they share an
+    indexer, may differ. Raises UnknownLayers where layers differ otherwise, because Megatron has
+    one for all."""
     if not model.attentions:
         supported = "some layer has attention"
         raise UnknownLayers(format_, "model.layers", model.name, supported)
@@ -59,7 +61,8 @@ def common_attention(format_: str, model: Architecture) -> Attention:
 
 
 def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
-    """Raises UnknownLayers for attention that Megatron-Core does not have."""
+    """Raises UnknownLayers for projections, gates or norms in attention that Megatron-Core does
+    not have."""
     if attention.values_are_keys or attention.o_lora_rank is not None:
         supported = "values have a projection of their own, and outputs one without a latent"
         raise UnknownLayers(format_, "model", model.name, supported)
@@ -78,7 +81,8 @@ def _require_usual(format_: str, model: Architecture, attention: Attention) -> N
 
 
 def _heads(attention: Attention) -> dict[str, Any]:
-    """Returns the arguments for the heads of attention, latent or not."""
+    """Returns the arguments of the number and width of attention heads, for multi-head latent
+    attention or any other."""
     if attention.kv_lora_rank is not None:
         latent = {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
         return {
@@ -109,8 +113,9 @@ def _heads(attention: Attention) -> dict[str, Any]:
 
 
 def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[str, Any]:
-    """Returns the arguments of sparse attention, which has no fused rotary positions
-    (megatron/core/transformer/experimental_attention_variant/dsa.py)."""
+    """Returns the arguments of sparse attention, whose indexer chooses the keys (DeepSeek sparse
+    attention). It has no fused rotary positions (megatron/core/transformer/
+    experimental_attention_variant/dsa.py)."""
     indexer = attention.indexer
     if indexer is None or not attention.is_mla or not indexer.weighs_heads:
         supported = "an indexer adds up the scores of its heads, in multi-head latent attention"
@@ -134,8 +139,7 @@ def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[st
 
 
 def shared_indexers(model: Architecture) -> list[bool]:
-    """Returns for each layer whether it reuses the keys that the indexer of an earlier layer
-    chose."""
+    """Returns, for each layer, whether it reuses the keys that an earlier layer's indexer chose."""
     shared = []
     for layer in model.layers:
         indexer = layer.attention.indexer if layer.attention else None
@@ -144,8 +148,9 @@ def shared_indexers(model: Architecture) -> list[bool]:
 
 
 def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
-    """Returns the period and the offset with which Megatron shares the indexers of these layers,
-    and no others."""
+    """Returns the period and the offset by which Megatron shares exactly these layers' indexers.
+    Raises UnknownLayers where no pair does. `shared` says for each layer whether it reuses an
+    earlier one's."""
     layers = range(len(shared))
     for period in range(2, len(shared) + 1):
         for offset in range(1, len(shared) + 1):
@@ -159,8 +164,8 @@ def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple
 
 
 def _recurrences(format_: str, model: Architecture) -> dict[str, Any]:
-    """Returns the arguments of Mamba-2 and of gated delta nets. Raises UnknownLayers for others,
-    and where recurrences of a kind differ."""
+    """Returns the arguments of the model's Mamba-2 layers and gated delta nets. Raises
+    UnknownLayers for other recurrences, and where two of one kind differ."""
     recurrences = dict.fromkeys(model.recurrences)
     arguments: dict[str, Any] = {}
     for recurrence in recurrences:
@@ -178,6 +183,8 @@ def _recurrences(format_: str, model: Architecture) -> dict[str, Any]:
 
 
 def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
+    """Returns the sizes of Mamba-2 layers as arguments. Raises UnknownLayers where Megatron has
+    no such convolution, norm or bias."""
     if mamba.conv_kernel != _CONVOLUTION_OF_MAMBA:
         supported = f"Mamba-2 has a convolution over {_CONVOLUTION_OF_MAMBA} tokens"
         raise UnknownLayers(format_, "model.recurrence.conv_kernel", mamba.conv_kernel, supported)
@@ -193,6 +200,8 @@ def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
 
 
 def _delta_net(format_: str, net: DeltaNet) -> dict[str, Any]:
+    """Returns the sizes of gated delta nets as arguments. Raises UnknownLayers where Megatron
+    has no such decay, gate or convolution."""
     if net.decay_per_element or net.decay_rank or net.gate_rank or not net.conv_kernel:
         supported = "a delta net has one decay a head, a gate of full rank and a convolution"
         raise UnknownLayers(format_, "model.recurrence.kind", net.kind, supported)

@@ -17,8 +17,8 @@ _VOCABULARY_DIVISORS = (128, 64, 32, 16, 8, 4, 2)
 
 
 def model_arguments(format_: str, job: Job) -> dict[str, Any]:
-    """Returns the arguments, by name, that make the model of a job. Raises Inexpressible where none
-    do."""
+    """Returns the arguments that make the model of a job, by name: {"num_layers": 32, …}. Raises
+    UnknownLayers or Inexpressible where Megatron-Core cannot make it."""
     model = job.problem.architecture
     mixers = mixer_arguments(format_, model)
     dense, moe = _feed_forward(format_, model)
@@ -49,7 +49,7 @@ def model_arguments(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _layers(format_: str, job: Job) -> dict[str, Any]:
-    """Returns the arguments for the number of layers and their kinds."""
+    """Returns the arguments of the number of layers, and of where recurrent ones stand."""
     model = job.problem.architecture
     if has_pattern(model):
         chunks = job.layers_per_chunk
@@ -66,8 +66,9 @@ def _layers(format_: str, job: Job) -> dict[str, Any]:
 
 
 def _period(recurs: Sequence[bool]) -> int | None:
-    """Returns the period at which layers without a recurrence stand, as 4 of three with one and one
-    without, and so on; None where they stand at no period."""
+    """Returns the period with which a layer without a recurrence follows recurrent ones: 4 where
+    every fourth layer has attention. None where they stand irregularly. `recurs` has an entry
+    for each layer."""
     period = recurs.index(False) + 1 if False in recurs else 0
     if period < 2:
         return None
@@ -76,13 +77,14 @@ def _period(recurs: Sequence[bool]) -> int | None:
 
 
 def _positions(job: Job) -> str:
+    """Returns the value of position_embedding_type."""
     if job.problem.architecture.learned_positions:
         return "learned_absolute"
     return "rope" if job.details.has_positions else "none"
 
 
 def model_notes(model: Architecture, tp: int) -> Iterator[str]:
-    """Yields the differences between the model and the one that Megatron makes."""
+    """Yields notes on how the model that Megatron makes differs from the one asked for."""
     if model.vocab_size % tp:
         padded = -(-model.vocab_size // tp) * tp
         yield f"The vocabulary of {model.vocab_size} is padded to {padded}, a multiple of tp({tp})."
@@ -95,7 +97,8 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
 
 
 def _require_plain_layers(format_: str, model: Architecture) -> None:
-    """Raises UnknownLayers for layers that Megatron's arguments do not make."""
+    """Raises UnknownLayers for layers with mixers side by side, several residual streams, more
+    norms, or parallel blocks, which no argument of Megatron makes."""
     for layer in model.kinds:
         if len(layer.mixers) > 1:
             supported = (
@@ -118,7 +121,8 @@ def _require_plain_layers(format_: str, model: Architecture) -> None:
 
 
 def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | None]:
-    """Returns the MLP of dense layers and the experts of sparse ones."""
+    """Returns the MLP of dense layers and the experts of sparse ones, None where there are none.
+    Raises UnknownLayers where layers of one kind differ."""
     networks = {layer.feed_forward for layer in model.kinds}
     dense = [network for network in networks if isinstance(network, Mlp)]
     sparse = [network for network in networks if isinstance(network, Moe)]
@@ -130,18 +134,22 @@ def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | 
 
 
 def _dense_width(dense: Mlp | None, moe: Moe | None) -> int:
+    """Returns the value of ffn_hidden_size: the width of dense networks, or else of experts."""
     if dense:
         return dense.intermediate_size
     return moe.intermediate_size if moe else 0
 
 
 def has_biases(model: Architecture) -> bool:
-    """Returns True where all linear layers have biases, not only those of queries and keys."""
+    """Returns True where linear layers beyond the projections of queries, keys and values have
+    biases."""
     networks = any(kind.feed_forward and kind.feed_forward.bias for kind in model.kinds)
     return networks or any(attention.attention_output_bias for attention in model.attentions)
 
 
 def _biases(model: Architecture) -> dict[str, Any]:
+    """Returns the arguments that give linear layers biases: all of them, or those of queries,
+    keys and values alone, or none."""
     if has_biases(model):
         return {"add_bias_linear": True}
     of_queries = any(attention.attention_bias for attention in model.attentions)
@@ -149,8 +157,8 @@ def _biases(model: Architecture) -> dict[str, Any]:
 
 
 def _window(format_: str, model: Architecture) -> dict[str, Any]:
-    """Returns the arguments for sliding windows. Raises UnknownLayers where layers have several
-    sizes, or chunks."""
+    """Returns the arguments of sliding-window attention. Raises UnknownLayers where windows have
+    several sizes, or attention is chunked."""
     sizes = {size for attention in model.attentions if (size := attention.sliding_window)}
     if not sizes:
         return {}
@@ -172,15 +180,16 @@ def _window(format_: str, model: Architecture) -> dict[str, Any]:
 
 
 def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
-    """Returns the arguments for the vocabulary, padded no further than it must be."""
+    """Returns the size of the vocabulary, and the largest divisor to pad it by that adds no
+    padding."""
     divisors = (count for count in _VOCABULARY_DIVISORS if model.vocab_size % (count * tp) == 0)
     divisor = next(divisors, 1)
     return {"vocab_size": model.vocab_size, "make_vocab_size_divisible_by": divisor}
 
 
 def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
-    """Returns the arguments for the experts of sparse layers. Raises UnknownLayers for experts that
-    Megatron does not have."""
+    """Returns the arguments of the experts in sparse layers. Raises UnknownLayers for norms or
+    scales that Megatron's experts do not have."""
     if moe.latent_norm or moe.router_scales:
         supported = "experts read tokens, or a latent of them, without further norms or scales"
         raise UnknownLayers(format_, "model.moe", model.name, supported)
@@ -205,8 +214,8 @@ def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
 
 
 def list_expression(switches: Sequence[bool]) -> str:
-    """Returns a switch for each layer as Megatron reads it: ([0]*3+[1]*58), or ([1,0])*12 where
-    they take turns."""
+    """Returns a switch for each layer as the Python expression that Megatron reads:
+    "([0]*3+[1]*58)", or "([1,0])*12" where they alternate."""
     for period in range(2, len(switches) // 2 + 1):
         start = list(switches[:period])
         times, remainder = divmod(len(switches), period)

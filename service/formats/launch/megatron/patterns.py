@@ -26,8 +26,8 @@ CHUNK, PREDICTION = "|", "/"
 
 
 def has_pattern(model: Architecture) -> bool:
-    """Returns True where a model needs a pattern: it is a hybrid, or has delta nets beside sparse
-    attention."""
+    """Returns True where Megatron needs a layer pattern for the model: it is a hybrid, or has
+    delta nets beside sparse attention."""
     has_nets = any(isinstance(recurrence, DeltaNet) for recurrence in model.recurrences)
     return model.is_hybrid or (
         has_nets and any(attention.is_sparse for attention in model.attentions)
@@ -35,9 +35,9 @@ def has_pattern(model: Architecture) -> bool:
 
 
 def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) -> dict[str, Any]:
-    """Returns the arguments that say which layer is of which kind: {"num_layers": 4,
-    "hybrid_layer_pattern": "M-M-|*-M-"}. `chunks` are the numbers of layers of the chunks of the
-    pipeline."""
+    """Returns the arguments that give the kind of each layer by letters: {"num_layers": 4,
+    "hybrid_layer_pattern": "M-M-|*-M-"}. `chunks` has the number of layers in each pipeline
+    chunk."""
     letters = {kind: _letters(format_, model, kind) for kind in model.kinds}
     parts = []
     start = 0
@@ -53,7 +53,9 @@ def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) 
 
 
 def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
-    """Returns the number of letters that the first `layers` layers of a chunk have in a pattern."""
+    """Returns the number of letters that stand for the first `layers` layers of a chunk in a
+    pattern, where a layer's mixer and network have a letter each. Raises Inexpressible where
+    layers differ in that."""
     counts = {kind.blocks for kind in model.kinds}
     if len(counts) > 1 and layers:
         cure = "the layers of a chunk have as many letters in a pattern each; ask with 0"
@@ -62,6 +64,8 @@ def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
 
 
 def _letters(format_: str, model: Architecture, layer: Layer) -> str:
+    """Returns the letters of a layer in a pattern, "*-" for attention and an MLP. Raises
+    UnknownLayers for a layer with attention and a recurrence."""
     if len(layer.mixers) > 1:
         supported = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
         raise UnknownLayers(format_, "model.layers", model.name, supported)
@@ -69,6 +73,8 @@ def _letters(format_: str, model: Architecture, layer: Layer) -> str:
 
 
 def _mixer(layer: Layer) -> str:
+    """Returns the letter of a layer's attention or recurrence in a pattern; "" where it has
+    neither."""
     if attention := layer.attention:
         usual = LATENT if attention.is_mla else ATTENTION
         return SPARSE if attention.is_sparse else usual
@@ -78,6 +84,7 @@ def _mixer(layer: Layer) -> str:
 
 
 def _network(layer: Layer) -> str:
+    """Returns the letter of a layer's feed-forward network in a pattern; "" where it has none."""
     if layer.feed_forward is None:
         return ""
     return EXPERTS if layer.moe else MLP

@@ -59,8 +59,8 @@ _MOST_SWITCHES = 1024  # as many as a model may have layers
 
 
 def without_refused(args: Arguments, stops: Stops) -> Arguments:
-    """Returns the arguments with legal values in the place of those at which Megatron stops
-    whatever the others are."""
+    """Returns the arguments with legal values in place of those that Megatron refuses, whatever
+    else is set: counts below 1, and layer patterns of the wrong length. Notes a stop for each."""
     for name in _COUNTS:
         count = stops.attempt(partial(args.integer, name), None)
         if count is None and args.text(name) is not None:
@@ -89,8 +89,9 @@ def launch_reading(
     switches: Mapping[str, Any],
     unread: UnreadSettings,
 ) -> LaunchReading:
-    """Returns the reading of arguments that are filled in. `switches` are those that the text sets,
-    as models.spec.switches calls them."""
+    """Returns the reading of arguments whose defaults are filled in. `switches` has the
+    arguments that the text itself sets, by the names in models.spec.switches. `unread` has the
+    settings that nothing reads."""
     args = _with_experts_of_model(args)
     pp = args.integer("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(args, pp), 1)
@@ -126,8 +127,8 @@ def launch_reading(
 
 
 def _with_experts_of_model(args: Arguments) -> Arguments:
-    """Returns the arguments with one expert a rank of expert parallelism, where the model stands
-    beside the arguments: its experts are not known here."""
+    """Returns the arguments with as many experts as ranks of expert parallelism, where the
+    arguments do not describe the model: its real number of experts is not known here."""
     ranks = args.integer("expert_model_parallel_size") or 1
     has_model = any(map(args.text, (*SHAPE, "num_experts")))
     return args if has_model or ranks == 1 else args.replaced(num_experts=str(ranks))
@@ -139,7 +140,8 @@ def _model(args: Arguments) -> dict[str, Any] | None:
 
 
 def _workload(args: Arguments) -> dict[str, Any]:
-    """Returns the workload, without the sequence length or the batch where no argument sets it."""
+    """Returns the fields of the workload; the sequence length and the batch only where an
+    argument sets them."""
     required = {"seq_length": "seq_len", "global_batch_size": "global_batch"}
     missing = [name for name in required if args.integer(name) is None]
     workload = read_workload(args.replaced(**dict.fromkeys(missing, "1")))
@@ -151,6 +153,8 @@ def _workload(args: Arguments) -> dict[str, Any]:
 
 
 def _load_balancing(args: Arguments) -> str:
+    """Returns how experts are balanced, as a request writes it: "bias", the kind of auxiliary
+    loss, or "none"."""
     if args.boolean("moe_router_enable_expert_bias"):
         return "bias"
     types = re.findall(r"\w{1,40}", args.text("moe_router_load_balancing_type") or "", re.ASCII)
@@ -161,8 +165,9 @@ def _load_balancing(args: Arguments) -> str:
 
 
 def _cut_pattern(text: str, layers: int) -> str:
-    """Returns a pattern for so many layers: ([0]*3+[1]*58) of ([0]*3+[1]*40) for 61. It is cut
-    where it has more layers, and goes on like its last one where it has fewer."""
+    """Returns a layer pattern made to fit the number of layers: "([0]*3+[1]*58)" of
+    "([0]*3+[1]*40)" for 61. It is cut where it is longer, and repeats its last switch where it
+    is shorter."""
     switches = layer_switches(text.replace(" ", ""), _MOST_SWITCHES)[:layers]
     switches += switches[-1:] * (layers - len(switches))
     runs = [f"[{int(is_on)}]*{len(list(run))}" for is_on, run in groupby(switches)]
@@ -170,8 +175,8 @@ def _cut_pattern(text: str, layers: int) -> str:
 
 
 def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, Any]:
-    """Returns the layout. A part at which Megatron stops has a legal value in its place, and a
-    stop."""
+    """Returns the fields of the layout. Where Megatron refuses a part, a legal value stands in
+    its place and a stop is noted. `virtual` is the number of chunks of a pipeline rank."""
     tp = args.integer("tensor_model_parallel_size") or 1
     cp = args.integer("context_parallel_size") or 1
     dp = None
@@ -216,7 +221,8 @@ def _stack(
     release: str | None,
     switches: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the stack, with its switches as the arguments or the release set them."""
+    """Returns the fields of the stack, with each switch as the arguments set it, or as the
+    release does by default. Raises Invalid for a value that a switch does not have."""
     try:
         fields = read_switches(
             stack_id, switches, release, lambda condition: _holds(condition, args, layout)
@@ -227,7 +233,8 @@ def _stack(
 
 
 def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the stack that are no switches and that arguments decide."""
+    """Returns the fields of the stack that arguments decide without being switches: sequence
+    parallelism, the exchange of context parallelism, and running statistics of balance."""
     fields: dict[str, Any] = {}
     if layout["tp"] > 1 and not layout["sequence_parallel"]:
         fields["sequence_parallel"] = [True, False]
@@ -241,7 +248,8 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, An
 
 
 def _holds(condition: Condition, args: Arguments, layout: Mapping[str, Any]) -> bool:
-    """Returns True where the arguments say that the condition of a switch holds."""
+    """Returns True where a switch with this condition, such as "tp" or "moe", applies to the
+    launch. Unknown conditions count as met."""
     is_sparse = args.text("num_experts") is not None
     is_low = any(args.text(name) not in (None, "False") for name in ("fp8", "fp4"))
     holds: dict[str, bool] = {

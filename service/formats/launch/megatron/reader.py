@@ -44,10 +44,11 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """Reads the arguments of Megatron. Raises Invalid for those that its parser refuses.
+    """Returns the reading of Megatron's arguments. Raises Invalid for those that its parser
+    refuses.
 
-    A flag that is required and missing may be one that was misspelt: the text is then read again as
-    if it had been spelt right, with a stop at the misspelling.
+    A flag that is required and missing may have been misspelt. The text is then read again with
+    the spelling corrected, and a stop at the misspelling.
     """
     release = known_release(NAME, version)
     source = read_source(text, files)
@@ -82,13 +83,14 @@ def read(
 
 
 def _misspelt(fault: Invalid, unread: UnreadSettings) -> Stop | None:
-    """Returns the stop at the misspelling of the flag that a fault finds missing, if there is
-    one."""
+    """Returns the stop at an unknown flag that was probably meant as the one which `fault`
+    reports missing; None where there is none."""
     return next((stop for stop in unread.stops if stop.meant == fault.value), None)
 
 
 def _default_origins(reading: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:
-    """Returns, by field of the request, where values come from that the text does not set."""
+    """Returns sentences that say where values come from which the text does not set, by the
+    field of the request."""
     origins = {}
     if reading.num_micro_batches is not None:
         origins["num_micro_batches"] = "what Megatron-LM takes without --global-batch-size"
@@ -102,7 +104,7 @@ def _default_origins(reading: LaunchReading, values: Mapping[str, str]) -> dict[
 
 def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
     """Returns the arguments that the text sets, by flag, as models.spec.switches has them:
-    {"--bf16": True, "--moe-token-dispatcher-type": "alltoall"}."""
+    {"--bf16": True, "--moe-token-dispatcher-type": "alltoall"}. Flags that are off are left out."""
     arguments: dict[str, Any] = {}
     for name in source.flags:
         value = args.text(argument_of(name))
@@ -114,7 +116,8 @@ def _switch_arguments(args: Arguments, source: Source) -> dict[str, Any]:
 
 
 def _unread(args: Arguments, source: Source) -> UnreadSettings:
-    """Returns the settings that are not read, or only in part."""
+    """Returns the settings that are not read, and records reservations for those that are read
+    in part."""
     settings = source.settings
     needed = _NEEDED_BY.get(args.text("experimental_attention_variant") or "", ())
     settings.change(dict.fromkeys(needed))

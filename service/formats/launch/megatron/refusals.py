@@ -31,7 +31,8 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 def refusals(
     args: Arguments, environment: Mapping[str, str], *, is_newest: bool
 ) -> tuple[Stop, ...]:
-    """Returns every stop of Megatron-Core at these arguments."""
+    """Returns a stop for each rule of Megatron-Core that these arguments break. `is_newest` says
+    that the newest release runs, whose parser has rules of its own."""
     stops = [*_broken("refusals", args, SOURCE)]
     if is_newest:
         stops += _broken("of_parser", args, facts(_ROWS)["of_parser_source"])
@@ -43,6 +44,8 @@ def refusals(
 
 
 def _broken(rows: str, args: Arguments, source: str) -> Iterator[Stop]:
+    """Yields a stop for each row of a table whose condition holds. `rows` is the name of the
+    table; a row is an argument, a condition and the rule in words."""
     for argument, condition, rule in facts(_ROWS)[rows]:
         if _holds(condition, args):
             setting = args.called(argument)
@@ -51,8 +54,9 @@ def _broken(rows: str, args: Arguments, source: str) -> Iterator[Stop]:
 
 
 def _holds(condition: Mapping[str, Any], args: Arguments) -> bool:
-    """Returns True where arguments are as a condition says: {"use_torch_fsdp2": "on", "any":
-    [{"pipeline_model_parallel_size": {"above": 1}}, {"bf16": "off"}]}."""
+    """Returns True where the arguments meet a condition, such as {"use_torch_fsdp2": "on",
+    "any": [{"pipeline_model_parallel_size": {"above": 1}}, {"bf16": "off"}]}. All entries must
+    hold, and one alternative of "any"."""
     for name, expected in condition.items():
         if name == "any":
             is_met = any(_holds(alternative, args) for alternative in expected)
@@ -67,7 +71,9 @@ def _holds(condition: Mapping[str, Any], args: Arguments) -> bool:
 
 
 def _compares(args: Arguments, name: str, how: str, other: Any) -> bool:
-    """Returns True where an argument compares so with texts, a number or another argument."""
+    """Returns True where an argument compares with `other` as `how` says: a list of texts for
+    "is", "not", "has" and "lacks", a number for "above" and "at_most", another argument's name
+    for the rest."""
     text = args.text(name)
     if how in ("is", "not"):
         return (("unset" if text is None else text) in other) == (how == "is")

@@ -47,8 +47,7 @@ class Source:
 
     @property
     def values(self) -> dict[str, str]:
-        """Returns the text of each argument, with the defaults of those that the text does not
-        set."""
+        """Returns the text of every argument, by default where the text does not set it."""
         of_flags = {
             argument_of(flag): text_of(flag, self.settings.given[flag]) for flag in self.flags
         }
@@ -59,8 +58,8 @@ class Source:
         return [name for name in self.settings.given if name in self.settings.table.fields]
 
     def change(self, changes: Changes) -> None:
-        """Takes other values for some flags, in the place of all flags that set the same
-        argument."""
+        """Replaces flags. A change removes every flag that sets the same argument; a change to
+        None sets none in its place."""
         arguments = {argument_of(flag) for flag in changes}
         for flag in self.flags:
             if argument_of(flag) in arguments:
@@ -70,7 +69,8 @@ class Source:
 
 
 def read_source(text: str, files: LaunchFiles) -> Source:
-    """Reads the arguments of a text. Raises Invalid for what the parser of Megatron refuses."""
+    """Returns the arguments of a text, which is a dump in a log, YAML or a command line. Raises
+    Invalid for what the parser of Megatron refuses."""
     matches = [_DUMPED.search(line[:5000]) for line in text.splitlines()]
     values = {match.group(1): match.group(2).strip() for match in matches if match}
     if sum(match is not None for match in matches) >= _FEWEST_DUMPED:
@@ -91,12 +91,13 @@ def read_source(text: str, files: LaunchFiles) -> Source:
 
 
 def _of_no_flag(values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the arguments that no flag sets, such as those that Megatron derives."""
     return {name: text for name, text in values.items() if name not in flag_of_argument()}
 
 
 def _of_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
-    """Returns the settings of a command line, whose flags may have the names of forks; and the
-    arguments of the flags that Megatron-DeepSpeed adds."""
+    """Returns the settings of a command line, with names of Megatron's forks translated, and the
+    arguments of flags that only Megatron-DeepSpeed has."""
     same = table().facts["same_as"]
     settings = from_words([same.get(word, word) for word in words])
     of_deepspeed = {
@@ -108,8 +109,8 @@ def _of_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
 
 
 def _conditional(command: Command) -> Iterable[Reservation]:
-    """Yields the assignments of undecided branches that hold flags which may matter, or another
-    value of a variable."""
+    """Yields a reservation for each assignment in a branch of a script that may or may not run,
+    where it has flags that matter or gives a variable another value."""
     for assignment in command.in_branches:
         names = re.findall(r"(?<![\w-])--[a-z][\w-]{0,99}", assignment, re.ASCII)
         is_value = not names and assignment in command.replaced_in_branches
@@ -118,9 +119,9 @@ def _conditional(command: Command) -> Iterable[Reservation]:
 
 
 def _of_document(document: Any) -> Source:
-    """Reads a YAML document of flags or arguments, with dashes or underscores. A recipe has them in
-    an object of its own, beside one of environment variables: {"MODEL_ARGS": {"--num-layers": 32},
-    "ENV_VARS": {"CUDA_DEVICE_MAX_CONNECTIONS": 1}}."""
+    """Returns the arguments of a YAML document, whose names may have dashes or underscores. A
+    recipe has them in an object of its own, beside its environment: {"MODEL_ARGS":
+    {"--num-layers": 32}, "ENV_VARS": {"CUDA_DEVICE_MAX_CONNECTIONS": 1}}."""
     same = table().facts["same_as"]
     flags: dict[str, Any] = {}
     others: dict[str, str] = {}
@@ -145,8 +146,8 @@ def _of_document(document: Any) -> Source:
 
 
 def _arguments_of(document: Any) -> Any:
-    """Returns the objects of a recipe that have the arguments, as one; the whole document where
-    there are none."""
+    """Returns the objects of a recipe that hold arguments, such as MODEL_ARGS, merged into one;
+    the whole document where it has no such object."""
     if not isinstance(document, Mapping):
         return {}
     arguments: dict[str, Any] = {}
@@ -157,8 +158,8 @@ def _arguments_of(document: Any) -> Any:
 
 
 def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
-    """Yields the flags of a document as they stand on a command line; false and null leave one
-    out."""
+    """Yields the words of a command line that sets these flags: "--seq-length", "4096". A flag
+    whose value is false or null is left out."""
     for flag, value in values.items():
         if value is True:
             yield flag
@@ -170,6 +171,7 @@ def _words_of(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _leaves(document: Any) -> Iterable[tuple[str, Any]]:
+    """Yields the innermost names of a document with their values."""
     if isinstance(document, Mapping):
         for name, value in document.items():
             if isinstance(value, Mapping):

@@ -17,7 +17,8 @@ from service.formats.megatron.stages import EMBEDDING, FIRST, LAST, LOSS
 def stage_arguments(
     layers: Sequence[int], pp: int, virtual_stages: int, mtp_layers: int
 ) -> dict[str, Any]:
-    """Returns the arguments, by name, that give the chunks these numbers of layers."""
+    """Returns the arguments that split the model over pipeline chunks. `layers` has the number
+    of layers in each chunk, in the order of the model."""
     if pp == 1:
         return {}
     virtual = {"num_virtual_stages_per_pipeline_rank": virtual_stages} if virtual_stages > 1 else {}
@@ -30,8 +31,10 @@ def stage_arguments(
 
 
 def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[str, Any] | None:
-    """Returns arguments that change the first and the last stage alone: numbers of their layers, or
-    that the embedding and the loss count as a layer. None where these do not give such layers."""
+    """Returns arguments that change the number of layers in the first and the last stage alone,
+    or that count the embedding and the loss as a layer each. None where these cannot give such a
+    split."""
+    # Chunk i is on stage i % pp.
     counts_of_stages = [set(layers[stage::pp]) for stage in range(pp)]
     middle_counts = set().union(*counts_of_stages[1:-1])
     is_even_within_stages = all(len(counts) == 1 for counts in counts_of_stages)
@@ -39,6 +42,7 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
         middle = middle_counts.pop() * virtual_stages if middle_counts else None
         sizes = {FIRST: layers[0] * virtual_stages, LAST: layers[-1] * virtual_stages}
         return {name: size for name, size in sizes.items() if size != middle}
+    # Where the embedding and the loss count as layers, the ends have at most one layer less.
     most = max(layers)
     is_even_between_ends = set(layers[1:-1]) <= {most}
     if is_even_between_ends and layers[0] >= most - 1 and layers[-1] >= most - 1:
@@ -48,8 +52,9 @@ def _end_arguments(layers: Sequence[int], pp: int, virtual_stages: int) -> dict[
 
 
 def layout_string(layers: Sequence[int], mtp_layers: int) -> str:
-    """Returns the layout with so many layers in each chunk, the embedding on the first and the rest
-    on the last: Et*3|(tt|)*6t*3L."""
+    """Returns a split in the language of --pipeline-model-parallel-layout: "Et*3|(tt|)*6t*3L". E
+    is the embedding, t a layer, m a module of multi-token prediction and L the loss; | ends a
+    chunk."""
     chunks = [_repeated("t", count) for count in layers]
     chunks[0] = "E" + chunks[0]
     chunks[-1] += _repeated("m", mtp_layers) + "L"
@@ -61,4 +66,5 @@ def layout_string(layers: Sequence[int], mtp_layers: int) -> str:
 
 
 def _repeated(letter: str, times: int) -> str:
+    """Returns a letter repeated, "t*4"; written out where that is as short, "ttt"."""
     return f"{letter}*{times}" if times > 3 else letter * times

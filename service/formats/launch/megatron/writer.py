@@ -37,7 +37,7 @@ _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings"
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the arguments that run a layout. Raises Inexpressible where none do."""
+    """Returns the arguments that run a job. Raises Inexpressible where none do."""
     model = job.problem.architecture
     job_arguments.require_expressible(NAME, job)
     arguments = {
@@ -67,8 +67,8 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def _flags_of_switches(job: Job) -> dict[str, Any]:
-    """Returns the switches as flags. Raises Inexpressible where the stack has one on that is a key
-    of a file of its own, as Primus-Turbo does; off it is as without that stack."""
+    """Returns the flags of the stack's switches. Raises Inexpressible where one is on that is no
+    flag of Megatron-LM but a key in another framework's file, as with Primus-Turbo."""
     stack = job.problem.stack
     flags: dict[str, Any] = {}
     for name, value in job_arguments.switches(job).items():
@@ -87,7 +87,7 @@ says = job_arguments.says
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the settings as the words of a command line."""
+    """Returns settings as the words of a command line: ["--bf16", "--seq-length", "4096"]."""
     listed: list[str] = []
     for name, value in settings.items():
         listed.append(name)
@@ -99,7 +99,9 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments by name as flags, none of which says what holds without it."""
+    """Returns arguments as flags: {"--bf16": True, "--num-layers": 32}. A boolean becomes a flag
+    only where that flag sets this value, since most only switch on. None is left out, and a
+    window is joined by a comma."""
     flags: dict[str, Any] = {}
     for name, value in arguments.items():
         flag = flag_of_argument()[name]
@@ -113,15 +115,16 @@ def as_flags(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _positions(job: Job) -> int:
-    """Returns the positions that the model has: those it learns, or its context, which is at least
-    as long as the sequences that it is trained on."""
+    """Returns the number of positions: those that the model learns, or its context length, which
+    is at least the sequence length."""
     learned = job.problem.architecture.learned_positions
     return learned or max(job.problem.workload.seq_len, job.details.context_length or 0)
 
 
 def _rotary(job: Job) -> dict[str, Any]:
-    """Returns the base of rotary positions, which Megatron takes as a whole number, how they are
-    stretched, and their share of a head, which latent attention says by itself."""
+    """Returns the arguments of rotary positions: their base, which Megatron takes as a whole
+    number, their share of a head, and their scaling. Latent attention sets the share by its own
+    sizes."""
     if not _has_rotary(job):
         return {}
     theta = job.details.rope_theta
@@ -137,8 +140,8 @@ def _rotary(job: Job) -> dict[str, Any]:
 
 
 def _stretched(job: Job) -> dict[str, Any]:
-    """Returns the arguments that stretch rotary positions; none where Megatron has none that do it
-    as the model does, which a note then says."""
+    """Returns the arguments that scale rotary positions to a longer context. Returns none where
+    the model does not, and where Megatron has no equivalent."""
     scaling = job.details.rope_scaling
     if scaling is None:
         return {}
@@ -161,6 +164,7 @@ def _has_rotary(job: Job) -> bool:
 
 
 def _placeholders(job: Job) -> dict[str, str]:
+    """Returns the flags that the caller must fill in, each with a sentence on what to put there."""
     model = job.problem.architecture
     has_loss = model.is_moe and job.problem.workload.load_balancing != "bias"
     return placeholders(
@@ -173,6 +177,7 @@ def _placeholders(job: Job) -> dict[str, str]:
 
 
 def _notes(job: Job) -> Iterator[str]:
+    """Yields what the caller must know beyond the arguments."""
     program = (
         _HYBRID_SCRIPT if has_pattern(job.problem.architecture) else f"{_PROGRAM} of Megatron-LM"
     )

@@ -34,8 +34,8 @@ _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
 
 
 def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, Any]:
-    """Returns the fields that make adapters, of each expert by itself. Raises Inexpressible where
-    the model has no layer that they would adapt."""
+    """Returns the fields that make LoRA adapters, each expert with its own. Raises Inexpressible
+    where the model has none of the layers that the adapters are for."""
     modules = _adapted(model, lora)
     if not modules:
         cure = f"{model.name} has none of these layers; ask with attention, mlp or both"
@@ -51,15 +51,15 @@ def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, A
 
 
 def adapters_in_python(format_: str, model: Architecture, lora: Lora) -> str:
-    """Returns the adapters as the Python expression of an object."""
+    """Returns the adapters as a Python expression: "LoRA(dim=8, alpha=16, …)"."""
     fields = adapter_fields(format_, model, lora)
     arguments = (f"{name.removeprefix(_SECTION)}={value}" for name, value in fields.items())
     return f"LoRA({', '.join(arguments)})"
 
 
 def _adapted(model: Architecture, lora: Lora) -> list[str]:
-    """Returns the names of the modules that have adapters, such as linear_qkv. The modules of
-    routed experts are called as those of an MLP."""
+    """Returns the names of the modules that get adapters, such as "linear_qkv". Routed experts
+    use the names of an MLP, so that patterns such as "*.experts.linear_fc1" tell them apart."""
     names: list[str] = []
     if "attention" in lora.targets:
         is_latent = any(attention.is_mla for attention in model.attentions)
@@ -79,7 +79,7 @@ def _adapted(model: Architecture, lora: Lora) -> list[str]:
 
 
 def fields_of_scheme(text: str) -> dict[str, str]:
-    """Returns the fields that a scheme sets: a name, or Python, of which LoRA(dim=8) is
+    """Returns the fields that a PEFT scheme sets. It is a name, or Python: "LoRA(dim=8)" gives
     {"peft.scheme": "LoRA", "peft.dim": "8"}."""
     try:
         scheme = ast.parse(text.strip(), mode="eval").body
@@ -95,7 +95,8 @@ def fields_of_scheme(text: str) -> dict[str, str]:
 
 
 def has_adapters(fields: Mapping[str, str]) -> bool:
-    """Returns True where fields, or the option for a scheme, speak of adapters."""
+    """Returns True where the fields set up adapters, by a scheme other than "none" or by its
+    parts."""
     scheme = fields.get(SCHEME, "").lower()
     return scheme != "none" and any(name.startswith(_SECTION) for name in fields)
 
@@ -103,9 +104,9 @@ def has_adapters(fields: Mapping[str, str]) -> bool:
 def read_adapters(
     fields: Mapping[str, str], *, is_moe: bool
 ) -> tuple[dict[str, Any], list[Reservation]]:
-    """Returns the adapters in the wire form, {"rank": 32, "targets": ["attention"]}, and
-    reservations about fields that are read only in part. Raises Invalid for a rank or modules that
-    are none."""
+    """Returns the adapters as a request writes them, {"rank": 32, "targets": ["attention"]}, and
+    reservations for fields that are read in part. Raises Invalid for an impossible rank, or
+    modules that are not known."""
     rank = fields.get("peft.dim", str(_USUAL_RANK))
     if not _RANK.fullmatch(rank):
         raise Invalid(PATH, f"peft.dim={rank}", f"must be a whole number from 1 to {MAX_RANK}")
@@ -130,6 +131,8 @@ def read_adapters(
 
 
 def _reservation(name: str, value: str, reason: str) -> Reservation:
+    """Returns a reservation for a field of adapters, which workload.lora in the request would
+    settle."""
     return Reservation(
         setting=shown(name, value),
         reason=reason,
@@ -139,8 +142,8 @@ def _reservation(name: str, value: str, reason: str) -> Reservation:
 
 
 def _targets(module: str) -> tuple[str, ...]:
-    """Returns the targets of a module in the words of requests: "mlp" and "experts" of
-    linear_fc1."""
+    """Returns the targets of a module as a request names them: ("mlp", "experts") of
+    "linear_fc1"; none for an unknown module."""
     parts = module.split(".")
     if parts[-1] not in _NETWORK:
         return ("attention",) if parts[-1] in _MIXERS else ()
@@ -150,8 +153,7 @@ def _targets(module: str) -> tuple[str, ...]:
 
 
 def _are_whole(modules: Collection[str]) -> bool:
-    """Returns True where all modules are known, and each network and each mixer is adapted as a
-    whole."""
+    """Returns True where all modules are known, and no network or attention is adapted in part."""
     names = {name.rpartition(".")[2] for name in modules}
     network = names & {*_NETWORK}
     has_inputs = bool(names & {"linear_qkv", "linear_kv_up_proj"})

@@ -22,14 +22,15 @@ def table() -> FieldTable:
 
 
 def precisions() -> Mapping[str, Mapping[str, str]]:
-    """Returns the mixed precisions that have a name, by the fields that they set."""
+    """Returns the arguments that each named mixed precision sets: {"bf16_mixed": {"bf16":
+    "True"}, …}."""
     by_name: Mapping[str, Mapping[str, str]] = table().facts["precisions"]
     return by_name
 
 
 @cache
 def argument_of_field() -> Mapping[str, str]:
-    """Returns the argument of Megatron-LM that says the same as each field."""
+    """Returns, for each field of Megatron-Bridge, the equivalent argument of Megatron-LM."""
     renamed: Mapping[str, str] = table().facts["renamed"]
     arguments = {field: argument for argument, field in renamed.items()}
     for field in table().fields:
@@ -41,5 +42,7 @@ def argument_of_field() -> Mapping[str, str]:
 
 
 def field_of_argument(argument: str) -> str:
+    """Returns the field of Megatron-Bridge for an argument of Megatron-LM:
+    "model.tensor_model_parallel_size"."""
     field: str = table().facts["renamed"].get(argument, f"{_MODEL}{argument}")
     return field

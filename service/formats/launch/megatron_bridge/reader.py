@@ -54,8 +54,8 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """Reads the overrides of a recipe, such as model.tensor_model_parallel_size=4. Raises Invalid
-    for values that their fields do not take."""
+    """Returns the reading of overrides of a recipe, such as model.tensor_model_parallel_size=4.
+    Raises Invalid for a value that its field does not take."""
     release = known_release(NAME, version)
     overrides = read_overrides(text, files)
     overrides.change(changes)
@@ -88,6 +88,7 @@ def read(
 
 
 def _with_adapters(reading: LaunchReading, overrides: Overrides) -> LaunchReading:
+    """Returns the reading with the adapters that the overrides set up."""
     is_moe = "load_balancing" in reading.workload
     lora, reservations = read_adapters(overrides.texts, is_moe=is_moe)
     return replace(
@@ -102,8 +103,8 @@ def _fields_of_arguments() -> Mapping[str, str]:
 
 
 def _in_fields(rule: str) -> str:
-    """Returns a rule with the fields for the flags of Megatron-LM in it: "needs --bf16" is "needs
-    model.bf16"."""
+    """Returns a sentence with the flags of Megatron-LM replaced by fields: "needs model.bf16" of
+    "needs --bf16"."""
 
     def field_of_flag(match: re.Match[str]) -> str:
         flag = match.group()
@@ -117,8 +118,8 @@ def _in_fields(rule: str) -> str:
 
 
 def _arguments(overrides: Overrides) -> dict[str, str]:
-    """Returns the overrides as the texts of Megatron-LM's arguments, with the values of recipes for
-    those that are left out."""
+    """Returns the overrides as arguments of Megatron-LM, with the texts that recipes, or
+    Megatron itself, give the others."""
     argument_of = argument_of_field()
     fields = overrides.texts
     arguments = {argument_of[name]: text for name, text in fields.items() if name in argument_of}
@@ -145,8 +146,8 @@ def _arguments(overrides: Overrides) -> dict[str, str]:
 
 
 def _precision(fields: Mapping[str, str]) -> dict[str, str]:
-    """Returns the arguments for the number formats that a mixed precision sets, by its name or
-    field by field."""
+    """Returns the arguments of the number formats that mixed_precision sets, by a name or field
+    by field. Raises Invalid for an unknown name."""
     name = fields.get("mixed_precision")
     values: dict[str, str] = {}
     if name == "None":
@@ -168,8 +169,8 @@ def _precision(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_part_of_model(args: Arguments) -> Arguments:
-    """Returns the arguments without the model where they set only a part of it: the recipe has the
-    rest."""
+    """Returns the arguments without those of the model, unless they describe all of it: a part
+    alone changes a recipe whose other sizes are not known."""
     if all(args.text(name) for name in SHAPE):
         return args
     shape = {name: "None" for name in SHAPE if name != "num_layers"}
@@ -177,8 +178,8 @@ def _without_part_of_model(args: Arguments) -> Arguments:
 
 
 def _switches(overrides: Overrides) -> dict[str, Any]:
-    """Returns the switches that are set, by their fields. A mixed precision and the configuration
-    of overlaps go before other fields."""
+    """Returns the switches of the stack that overrides or the recipe's defaults set, by field.
+    Those of a mixed precision, and of comm_overlap, override other fields."""
     fields = overrides.texts
     stack_switches = switches_of(catalogue.stack(NAME))
     names = {name for switch in stack_switches for name in switch.arguments}
@@ -200,7 +201,8 @@ def _switches(overrides: Overrides) -> dict[str, Any]:
 
 
 def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the switches that the mixed precision of this name sets."""
+    """Returns the switches that the mixed precision named in the fields sets, bf16_mixed by
+    default."""
     key = fields.get("mixed_precision", "bf16_mixed").replace("-", "_").removesuffix("()")
     formats = precisions().get(key, {})
     return {
@@ -213,7 +215,8 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
-    """Returns the overrides that are not read, or only in part."""
+    """Returns the overrides that are not read, and records reservations for the recipe itself
+    and for overrides that are read in part."""
     settings = overrides.settings
     if overrides.recipe is not None:
         reason = "what the recipe sets itself is not known"

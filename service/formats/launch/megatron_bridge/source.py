@@ -55,8 +55,8 @@ class Overrides:
 
     @property
     def model(self) -> str | None:
-        """Returns the name of the recipe's model in the catalogue, such as llama-3-8b of "recipe
-        llama3_8b_pretrain_config"; None where that is not known."""
+        """Returns the catalogue's name for the model of the recipe: "llama-3-8b" of "recipe
+        llama3_8b_pretrain_config". None where the catalogue has no such model."""
         values = re.findall(r"\S+", self.recipe or "")[1::2]  # behind each option
         match = _RECIPE.fullmatch("_".join(values))
         if match is None:
@@ -65,11 +65,11 @@ class Overrides:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Returns the settings as Megatron dumps values."""
+        """Returns the settings with values as Megatron prints them: "True", "None", "4"."""
         return {name: str(value) for name, value in self.settings.given.items()}
 
     def change(self, changes: Changes) -> None:
-        """Takes other values for some settings."""
+        """Replaces the values of some settings; None removes one."""
         values = {
             name: None if value is None else _value(name, str(value))
             for name, value in changes.items()
@@ -78,7 +78,8 @@ class Overrides:
 
 
 def read_overrides(text: str, files: LaunchFiles) -> Overrides:
-    """Reads assignments of Python, a document of YAML, or a command line."""
+    """Returns the settings of a text, which is Python assignments (cfg.model.x = 4), YAML or a
+    command line."""
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_ASSIGNMENT.fullmatch, lines)):
         pairs = (match.groups() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
@@ -96,8 +97,8 @@ def read_overrides(text: str, files: LaunchFiles) -> Overrides:
 
 
 def _without_object(name: str) -> str:
-    """Returns an assigned attribute without the variable of the configuration: model.x of
-    cfg.model.x."""
+    """Returns the name of an assigned attribute without the configuration's variable: "model.x"
+    of "cfg.model.x"."""
     variable, _, attribute = name.partition(".")
     sections = {field.partition(".")[0] for field in table().fields}
     sections |= {"trainer", "data", "optim", "env_vars"}
@@ -106,9 +107,9 @@ def _without_object(name: str) -> str:
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the overrides and options of a command line: ("model.tp", "2"), ("num_gpus", "8") of
-    model.tp=2 --num-gpus 8. An option without a value is true, and a word that is the value of none
-    has no name."""
+    """Yields the overrides and options of a command line with their values: ("model.tp", "2")
+    and ("num_gpus", "8") of model.tp=2 --num-gpus 8. An option without a value has "True". A
+    word that belongs to no option has the name ""."""
     option: str | None = None  # whose value may be the next word
     for word in words:
         override = _OVERRIDE.fullmatch(word)
@@ -134,7 +135,8 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
-    """Returns the overrides of options and fields with their texts, in their order."""
+    """Returns the settings that these options and fields make. Records reservations for names
+    that are neither."""
     overrides = Overrides(Settings(table()))
     run_options: dict[str, str] = {}
     for option, text in pairs:
@@ -159,13 +161,14 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
 
 
 def _is_of_no_account(option: str) -> bool:
+    """Returns True for an option that changes neither time nor memory, such as one for logging."""
     is_flag = megatron_flags.table().is_of_no_account(f"--{option.replace('_', '-')}")
     return is_flag or option in table().facts["options_of_no_account"]
 
 
 def _field_of_option(name: str) -> str:
-    """Returns the dotted field that an option or a field of NeMo sets, such as
-    model.tensor_model_parallel_size of tp; the name itself where it sets none."""
+    """Returns the dotted field that an option, or a field of NeMo, stands for:
+    "model.tensor_model_parallel_size" of "tp". Returns the name itself where it is unknown."""
     for old_name, new_name in table().facts["moved"]:
         if name == old_name or (old_name.endswith(".") and name.startswith(old_name)):
             return _field_of_option(new_name + name.removeprefix(old_name))
@@ -177,8 +180,8 @@ def _field_of_option(name: str) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """Returns the value of a field: 4 of "4", None of "null". Where it changes nothing it may be a
-    variable that the text does not define."""
+    """Returns the value of a field by type: 4 of "4", None of "null". Raises Invalid where it is
+    a shell variable without a value, and the field matters."""
     text = _text(name, text)
     if text in _PLAIN and not _is_word(name):
         return _PLAIN[text]
@@ -188,12 +191,14 @@ def _value(name: str, text: str) -> Any:
 
 
 def _is_word(name: str) -> bool:
-    """Returns True where a field may be the word none, which differs from having no value."""
+    """Returns True for a field in which "none" is a word of its own, and does not mean None."""
     return name == "model.moe_router_load_balancing_type" or name.endswith("_impl")
 
 
 def _text(name: str, text: str) -> str:
-    """Returns a value as Megatron dumps it: "True" of true, "['mlp', 'moe']" of [mlp, moe]."""
+    """Returns a value as Megatron prints it: "True" of true, "['mlp', 'moe']" of [mlp, moe].
+    Raises Invalid for an undefined shell variable, unless the field changes neither time nor
+    memory."""
     if not table().is_of_no_account(name):
         require_defined(name, text)
     text = text.strip()
@@ -210,7 +215,8 @@ def _text(name: str, text: str) -> str:
 
 
 def _take_run(overrides: Overrides, options: Mapping[str, str]) -> None:
-    """Takes the number of ranks and the precision from options, or from a trainer of NeMo."""
+    """Sets the number of ranks, and the mixed precision, by the launch script's options or
+    NeMo's trainer. Raises Invalid for an unknown compute_dtype."""
     if options.get("num_gpus", "").isdecimal():
         overrides.num_ranks = int(options["num_gpus"])
     nodes = overrides.settings.given.pop("trainer.num_nodes", None)

@@ -55,7 +55,7 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the overrides that run a layout. Raises Inexpressible where none do."""
+    """Returns the overrides of a recipe that run a job. Raises Inexpressible where none do."""
     job_arguments.require_expressible(NAME, job)
     if has_pattern(job.problem.architecture) and job.layout.virtual_stages > 1:
         cure = "HybridModelProvider has no virtual stages; ask with schedule 1f1b, or for megatron"
@@ -98,8 +98,8 @@ says = job_arguments.says
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the settings as overrides of Hydra. What is added to fields that it does not see has
-    a + in front."""
+    """Returns settings as Hydra overrides: "model.bf16=true". Fields that Hydra does not see in
+    the recipe are added with a + in front."""
     return [
         f"{'+' * name.startswith(_UNSEEN)}{name}={_shown(value)}"
         for name, value in settings.items()
@@ -107,6 +107,8 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    """Returns a value as Hydra reads it: null, true, [1,2] or a word, which is quoted where it
+    is not plain."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
@@ -116,7 +118,8 @@ def _shown(value: Any) -> str:
 
 
 def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the arguments of Megatron-LM as fields."""
+    """Yields the arguments of Megatron-LM as fields of Megatron-Bridge with their values. Some
+    arguments switch a second field on."""
     for argument, value in arguments.items():
         if argument in _SINGLE:
             yield field_of_argument(argument), value[0]
@@ -133,7 +136,7 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _model(job: Job) -> dict[str, Any]:
-    """Returns the shape of the model, which a recipe of it has too."""
+    """Returns the fields of the model's sizes. A recipe has them too; these make sure of them."""
     model = job.problem.architecture
     arguments = megatron_model.model_arguments(NAME, job)
     heads = arguments["num_attention_heads"]
@@ -158,7 +161,7 @@ def _model(job: Job) -> dict[str, Any]:
 
 
 def _frozen(encoder: Encoder) -> dict[str, bool]:
-    """Returns what is trained of a vision-language model."""
+    """Returns the fields that freeze parts of a vision-language model."""
     return {
         "model.freeze_language_model": False,
         "model.freeze_vision_model": not encoder.trained,
@@ -167,7 +170,9 @@ def _frozen(encoder: Encoder) -> dict[str, bool]:
 
 
 def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what makes adapters, and what fine-tuning needs beside them (training/config.py)."""
+    """Returns the fields of LoRA adapters and of the fine-tuning around them
+    (training/config.py); none for other training. Raises Inexpressible for packed sequences in
+    micro-batches of several."""
     workload = job.problem.workload
     if workload.lora is None:
         return {}
@@ -186,8 +191,8 @@ def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the number formats: by name where the recipe of that name does the same, else field
-    by field."""
+    """Returns the fields of the number formats: mixed_precision by name where a named one is
+    exactly what the job asks for, else field by field."""
     precision = job.problem.workload.precision
     if precision == "fp32":
         # Providers of hybrid models have bf16 unless they are told (models/hybrid_provider.py).
@@ -213,7 +218,7 @@ def _precision(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
-    """Returns True where a named mixed precision is just what the switches ask for."""
+    """Returns True where the named mixed precision sets exactly what the switches ask for."""
     precision = job.problem.workload.precision
     usual = precisions()[_PRECISION_NAMES[precision]]
     in_fp32 = usual.get("grad_reduce_in_fp32") != "False"
@@ -226,8 +231,8 @@ def _has_its_name(job: Job, switches: Mapping[str, Any]) -> bool:
 
 
 def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the switches, with those of data parallelism in both of their places: the
-    configuration of overlaps sets them anew (training/comm_overlap.py)."""
+    """Returns the fields of the switches. Those of data parallelism are set in comm_overlap too,
+    which overwrites them (training/comm_overlap.py)."""
     fields = {name: value for name, value in switches.items() if name != _PARAM_GATHER}
     for name in _OVERLAPS:
         if f"ddp.{name}" in fields:
@@ -236,6 +241,8 @@ def _switches(switches: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _placeholders(job: Job) -> dict[str, str]:
+    """Returns the settings that the caller must fill in, each with a sentence on what to put
+    there."""
     model: Architecture = job.problem.architecture
     has_loss = model.is_moe and job.problem.workload.load_balancing.endswith("_loss")
     has_adapters = job.problem.workload.lora is not None
@@ -255,6 +262,7 @@ def _placeholders(job: Job) -> dict[str, str]:
 
 
 def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the caller must know beyond the overrides."""
     yield (
         "Overrides of a recipe: scripts take them as they are, and Python as cfg.model.… = …. The"
         " recipes of NeMo 2 have the same names in trainer.strategy and model.config."

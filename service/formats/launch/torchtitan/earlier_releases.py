@@ -40,14 +40,14 @@ _GATHERS = "quantize.linear.float8.enable_fsdp_float8_all_gather"
 
 
 def is_earlier(name: str) -> bool:
-    """Tells whether a setting is one that only releases before 0.3.0 have."""
+    """Returns True for a setting that only releases before 0.3.0 have."""
     facts = field_table(TABLE).facts["earlier"]
     return name in facts["renamed"] or name in facts["read"] or name.startswith("job.")
 
 
 def words_of_today(name: str, value: Any) -> str:
-    """Returns what to write in 0.3.0 for a flag of an earlier release, such as
-    activation-checkpoint:full; empty where it has no such flag."""
+    """Returns what to write in 0.3.0 in place of an earlier release's flag, such as
+    "activation-checkpoint:full"; "" where 0.3.0 has nothing like it."""
     name_today = field_table(TABLE).facts["earlier"]["renamed"].get(name, "")
     if name_today == RECOMPUTE:
         return f"{name_today.replace('_', '-')}:{_mode(value)}"
@@ -83,7 +83,8 @@ class EarlierSettings(Settings):
         optimizer."""
 
     def _take(self, name: str, value: Any) -> None:
-        """Takes one setting, by its name in a release before 0.3.0."""
+        """Takes one setting by its name before 0.3.0: renames it, ignores it, or records a
+        reservation."""
         facts = self.table.facts["earlier"]
         name_today = facts["renamed"].get(name, name)
         if name_today == RECOMPUTE:
@@ -107,8 +108,9 @@ class EarlierSettings(Settings):
             self.reserve_text(shown(name, value), reason, "leave it out if it changes nothing")
 
     def _read_config(self, flavors: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-        """Returns the model of a flavor, with its precision, as `_config` of the reader has that of
-        a config function."""
+        """Returns the model of a flavor with its precision, as {"model": "llama-3-8b", "layers":
+        32}: what a config function decides in 0.3.0. `flavors` maps names and flavors to models
+        of the catalogue."""
         name = self.older["model.name"]
         flavor = self.older["model.flavor"]
         model = flavors.get(name, {}).get(flavor)
@@ -128,8 +130,9 @@ class EarlierSettings(Settings):
         return config
 
     def _read_converters(self, is_sparse: bool) -> dict[str, Any]:
-        """Returns the format of products, and which part of a tensor shares a scale: {"precision":
-        "fp8", "scaling": {"fp8_scaling": "rowwise"}}; nothing where they stay in bf16."""
+        """Returns the format of matrix products and the granularity of their scales:
+        {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"}}; nothing for bf16. Records
+        reservations for converters that are unknown, or convert only some products."""
         converters: list[str] = self.older["model.converters"]
         formats = [_CONVERTERS[converter] for converter in converters if converter in _CONVERTERS]
         if self.older["float8.enable_float8_linear"]:
@@ -160,7 +163,8 @@ class EarlierSettings(Settings):
         return {"precision": "fp8", "scaling": {"fp8_scaling": "rowwise"} if by_row else {}}
 
     def layout(self, values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        """Returns the knobs of a layout whose settings 0.3.0 does not have."""
+        """Returns the fields of the layout whose settings were removed in 0.3.0. `values` has
+        all settings by their names in 0.3.0."""
         knobs: dict[str, Any] = {"etp": self.older["parallelism.expert_tensor_parallel_degree"]}
         option = self.older["activation_checkpoint.selective_ac_option"]
         if values[RECOMPUTE] == "selective" and option != "op":
@@ -173,6 +177,8 @@ class EarlierSettings(Settings):
 
 
 def _mode(value: Any) -> str:
+    """Returns the activation checkpointing of 0.3.0 for a mode of an earlier release. Raises
+    Invalid for an unknown mode."""
     if value not in _MODES:
         rule = f"must be one of {', '.join(_MODES)}"
         raise Invalid(PATH, shown("activation_checkpoint.mode", value), rule)
@@ -180,8 +186,8 @@ def _mode(value: Any) -> str:
 
 
 def _typed(field_: Field, value: Any) -> Any:
-    """Returns the value of a flag, which is text, or of TOML, where a number may stand for a
-    word."""
+    """Returns a value of the field's type. A flag's value is text; in TOML a number may stand
+    where the field takes a word."""
     if isinstance(value, str):
         return field_.parse(value)
     return str(value) if field_.kind == "str" else field_.checked(value)

@@ -45,8 +45,8 @@ class LaunchedSettings:
 
 
 def read_flags(text: str, version: str | None, files: LaunchFiles) -> LaunchedSettings:
-    """Returns the settings of a command, or of a TOML file. Raises Invalid for what the parser of
-    torchtitan refuses."""
+    """Returns the settings of a command, or of a TOML file of a release before 0.3.0. Raises
+    Invalid for what torchtitan's parser refuses."""
     if _TOML_SECTION.search(text) and not _HEREDOC.search(text):
         earlier = EarlierSettings(read_toml(text))
         return _with_earlier(LaunchedSettings(Settings(field_table(TABLE))), earlier)
@@ -54,7 +54,8 @@ def read_flags(text: str, version: str | None, files: LaunchFiles) -> LaunchedSe
 
 
 def _with_earlier(launched: LaunchedSettings, earlier: EarlierSettings) -> LaunchedSettings:
-    """Adds the settings of an earlier release; those of 0.3.0 go before them."""
+    """Adds the settings of an earlier release to a launch. Settings under names of 0.3.0
+    override them."""
     settings = launched.settings
     settings.given = {**earlier.given, **settings.given}
     settings.reservations += earlier.reservations
@@ -84,6 +85,8 @@ class _CommandReader:
         """Flags that 0.3.0 does not have."""
 
     def read(self) -> LaunchedSettings:
+        """Reads the command. Flags that only earlier releases have make it a launch of such a
+        release, or stops where other words are of 0.3.0 alone."""
         self._read_variables()
         self._read_words()
         for branch in self.command.in_branches:
@@ -98,7 +101,8 @@ class _CommandReader:
         return launched
 
     def _read_variables(self) -> None:
-        """Reads the variables that run_train.sh makes flags of."""
+        """Reads the environment variables that run_train.sh turns into flags; only where that
+        script starts the launch."""
         environment = self.command.environment
         if not (self.command.program or "").endswith(".sh"):
             return
@@ -109,7 +113,8 @@ class _CommandReader:
             self.unknown[_FILE] = environment["CONFIG_FILE"]
 
     def _read_words(self) -> None:
-        """Takes the words of the command line, which are flags but for a subcommand behind them."""
+        """Reads the flags of the command line, and the subcommand such as
+        activation-checkpoint:full behind them. Raises Invalid for other words."""
         subcommand: str | None = None
         for part in _parts(self.command.words):
             if isinstance(part, _Flag):
@@ -121,8 +126,8 @@ class _CommandReader:
                 _refuse_stray(part)
 
     def _read_flag(self, flag: _Flag, subcommand: str | None) -> None:
-        """Takes a flag. Behind a subcommand, such as activation-checkpoint:full, only its own are
-        read."""
+        """Takes one flag. Raises Invalid behind a subcommand, such as
+        activation-checkpoint:full, for a flag that is no option of it."""
         name = flag.name.replace("-", "_")
         if subcommand and not name.startswith(f"{RECOMPUTE}."):
             rule = (
@@ -130,6 +135,7 @@ class _CommandReader:
                 " activation-checkpoint: put it in front"
             )
             raise Invalid(PATH, f"--{flag.name}", rule)
+        # --section.no_option switches an option off.
         positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
         switched_off = self.table.fields.get(positive)
         strays = flag.strays
@@ -146,7 +152,8 @@ class _CommandReader:
             _refuse_stray(strays[0])
 
     def _mark_of_release(self) -> str | None:
-        """Returns a word of the text that only 0.3.0 has; None where it has none."""
+        """Returns a flag or subcommand of the text that only 0.3.0 has; None where there is
+        none."""
         given = self.settings.given
         flag = next((f"--{name}" for name in ("module", "config") if name in given), None)
         if flag is None and RECOMPUTE in given:
@@ -154,8 +161,9 @@ class _CommandReader:
         return flag
 
     def _refuse_earlier(self, names: Sequence[str], mark: str) -> list[Stop]:
-        """Returns the stops at flags of earlier releases, at which 0.3.0 stops. They are read as
-        what they were."""
+        """Returns a stop for each flag of an earlier release, which 0.3.0 refuses; `mark` is a
+        word that shows the text to be of 0.3.0. Their values are taken as if their names were up
+        to date."""
         flags = {name: self.unknown.pop(name) for name in names}
         self.settings.given = {**EarlierSettings(flags).given, **self.settings.given}
         rule = (
@@ -175,8 +183,8 @@ class _CommandReader:
         ]
 
     def _with_file(self) -> dict[str, Any]:
-        """Returns the flags of an earlier release, and the settings of the file that one of them
-        names."""
+        """Returns the flags of an earlier release over the settings of the TOML file that one of
+        them names."""
         file = self.unknown.pop(_FILE, None)
         if file is None:
             return self.unknown
@@ -184,8 +192,8 @@ class _CommandReader:
         return {**read_toml(text), **self.unknown}
 
     def _take_unknown(self) -> None:
-        """Takes in the flags that 0.3.0 does not have. It stops at them, unless they are of another
-        release or of a config function that is not known."""
+        """Takes flags that 0.3.0 does not have. They may be valid, and are no stops, where
+        another release runs or the config function is not known."""
         name = self.settings.given.get("config")
         configs = self.table.facts["configs"].get(self.settings.given.get("module"), {})
         is_known = self.version in (None, RELEASE) and (name is None or name in configs)
@@ -194,7 +202,8 @@ class _CommandReader:
 
 
 def _parts(words: Sequence[str]) -> Iterator[_Flag | str]:
-    """Yields the flags of a command line with their values, and the words that belong to none."""
+    """Yields the flags of a command line with the words behind them, and each word that belongs
+    to no flag."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -215,11 +224,13 @@ def _parts(words: Sequence[str]) -> Iterator[_Flag | str]:
 
 
 def _begins_part(word: str) -> bool:
+    """Returns True where a word begins a flag or the subcommand of activation checkpointing."""
     return word.startswith("--") or _SUBCOMMAND.fullmatch(word) is not None
 
 
 def _value(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:
-    """Returns the value of a flag, and the words behind it that are no part of it."""
+    """Returns the value of a flag by the type of its field, and the words behind it that are not
+    part of the value. Raises Invalid for a value that does not fit."""
     if field_.kind == "bool":
         if flag.has_equals:
             section, _, last = field_.name.rpartition(".")
@@ -234,13 +245,15 @@ def _value(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:
 
 
 def _refuse_stray(word: str) -> None:
+    """Raises Invalid for a word that is neither a flag nor the value of one."""
     require_arguments_defined(word)
     rule = "is neither a flag nor its value: flags are --section.option VALUE"
     raise Invalid(PATH, word, rule)
 
 
 def _num_ranks(command: Command) -> int | None:
-    """Returns the ranks of a job; run_train.sh starts NGPU of them on one machine."""
+    """Returns the number of ranks that the launcher starts, or run_train.sh on one machine by
+    NGPU; None where neither says so."""
     num_gpus = command.environment.get("NGPU", "")
     if command.num_ranks:
         return command.num_ranks

@@ -28,15 +28,15 @@ _LAYER = re.compile(r"layers\.\d+", re.ASCII)
 
 
 def named_split(layers_per_chunk: Sequence[int]) -> dict[str, Any]:
-    """Returns the setting that gives each chunk these layers, by the names of all modules:
-    [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]]."""
+    """Returns the setting that splits a model over chunks by listing every module: {NAMES:
+    [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]]} for [1, 1]."""
     return {NAMES: _module_names(layers_per_chunk)}
 
 
 def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict[str, Any]:
-    """Returns the settings that give each chunk these layers: the weights of embedding and head
-    where these suffice, else the names of all modules. `has_chunks` says that the schedule has
-    several chunks a rank."""
+    """Returns the settings that split a model into chunks of these numbers of layers: weights of
+    the embedding and the head where they suffice, else lists of all modules. `has_chunks` says
+    that a rank has several chunks."""
     num_layers = sum(layers_per_chunk)
     chunks = len(layers_per_chunk)
     for first, last in _weights(layers_per_chunk):
@@ -44,6 +44,8 @@ def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict
             continue
         settings: dict[str, Any] = {FIRST: first, LAST: last}
         if has_chunks:
+            # With several chunks a rank, torchtitan derives their number from the layers of a
+            # chunk.
             effective = num_layers + first + last
             per_stage = math.ceil(effective / chunks)
             if math.ceil(effective / per_stage) != chunks:
@@ -54,8 +56,8 @@ def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict
 
 
 def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yields the weights of embedding and head, in layers, that may make a split; the default
-    first. Their sum decides how much each chunk holds, and so the weight of each."""
+    """Yields the weights of embedding and head, in layers, that may lead to a split; the default
+    (1, 1) first. Their sum determines the size of every chunk, so each sum allows one pair."""
     yield 1, 1
     num_layers = sum(layers_per_chunk)
     chunks = len(layers_per_chunk)
@@ -68,9 +70,9 @@ def _weights(layers_per_chunk: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def generated_split(num_layers: int, chunks: int, first: int, last: int) -> tuple[int, ...] | None:
-    """Returns the number of layers of each chunk where the embedding weighs as much as `first`
-    layers and the head as `last` (_generate_llm_fqn_per_model_part); None where torchtitan refuses
-    it."""
+    """Returns the number of layers in each chunk where the embedding weighs as much as `first`
+    layers and the head as `last` (_generate_llm_fqn_per_model_part); None where torchtitan
+    refuses such a split."""
     if chunks == 1:
         return (num_layers,)
     base, extra = divmod(num_layers + first + last, chunks)
@@ -83,6 +85,8 @@ def generated_split(num_layers: int, chunks: int, first: int, last: int) -> tupl
 
 
 def _module_names(layers_per_chunk: Sequence[int]) -> list[list[str]]:
+    """Returns the names of the modules in each chunk: [["tok_embeddings", "layers.0"],
+    ["layers.1", "norm", "lm_head"]] for [1, 1]."""
     names: list[list[str]] = []
     start = 0
     for count in layers_per_chunk:
@@ -96,9 +100,9 @@ def _module_names(layers_per_chunk: Sequence[int]) -> list[list[str]]:
 def read_split(
     settings: Mapping[str, Any], num_layers: int | None, pp: int, default_chunks: int
 ) -> tuple[int, tuple[int, ...] | None]:
-    """Returns the number of chunks of a rank, `default_chunks` where no setting says it; and the
-    number of layers of each chunk, None where that of the model is not known. Raises Stopped for a
-    split that torchtitan refuses."""
+    """Returns the number of chunks of a rank, and the number of layers in each chunk of the
+    pipeline, None where the model's number is not known. A rank has `default_chunks` where no
+    setting says otherwise. Raises Stopped for a split that torchtitan refuses."""
     modules_of_chunks = settings[NAMES]
     if modules_of_chunks is not None:
         counts = tuple(
@@ -130,6 +134,8 @@ def read_split(
 
 
 def _chunks_of_rank(chunks: int, pp: int, name: str) -> int:
+    """Returns the chunks of each pipeline rank. Raises Stopped, at the setting `name`, where
+    they do not divide evenly."""
     if chunks % pp:
         rule = f"gives {chunks} chunks, which must be a multiple of the {pp} pipeline ranks"
         raise Stopped(f"--{name}", None, rule)

@@ -63,12 +63,12 @@ def read(
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
-    """Returns what a text says.
+    """Returns the reading of a command line or TOML file of torchtitan.
 
-    `num_devices` is how many devices the job has, where the caller knows it and the text does not
-    say. Where neither does and data_parallel_shard_degree is -1, dp_shard is left out: it is what
-    the other degrees leave of the devices. Without the model's number of layers, so is the split of
-    a pipeline.
+    `num_devices` is the number of devices of the job, where the caller knows it and the text
+    does not say. If neither does and data_parallel_shard_degree is -1, dp_shard is left out,
+    since it takes the devices that the other degrees leave. The split of a pipeline is left out
+    where the model's number of layers is not known.
     """
     return _Reader(version, num_devices).read(text, changes, files)
 
@@ -86,10 +86,12 @@ class _Reader:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Known settings of the text."""
+        """Returns the settings that the text gives."""
         return self.settings.given
 
     def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
+        """Reads the settings of a text, with `changes` made to them, and what they mean for a
+        launch."""
         launched = read_flags(text, self.version, files)
         self.settings = launched.settings
         self.earlier = launched.earlier
@@ -104,8 +106,8 @@ class _Reader:
     # -- meaning
 
     def _reading(self) -> LaunchReading:
-        """Returns the reading of the settings, filled up with those of the config function and the
-        defaults."""
+        """Returns the reading of all settings: those of the text, else of its config function,
+        else the defaults."""
         earlier = self.earlier
         config = earlier.config if earlier else self._config()
         values = {**self.table.defaults(), **config.get("sets", {}), **self.given}
@@ -142,14 +144,14 @@ class _Reader:
 
     @property
     def _release(self) -> str | None:
-        """Returns the release whose defaults hold; None for the newest."""
+        """Returns the release whose defaults apply; None for the newest."""
         return known_release(NAME, self.version or (EARLIER if self.earlier else None))
 
     def _default_origins(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Returns, by field of the request, where lengths and batches come from that the text does
-        not set."""
+        """Returns sentences that say which default a sequence length or a batch comes from, by
+        the field of the request. Settings that the text gives have none."""
         local_batch = "training.local_batch_size"
         of_pipeline = "parallelism.pipeline_parallel_microbatch_size"
         fields = {
@@ -173,8 +175,9 @@ class _Reader:
         return origins
 
     def _config(self) -> Mapping[str, Any]:
-        """Returns what the config function of a text sets, as {"model": "llama-3-8b", "sets":
-        {"training.seq_len": 8192}}; nothing where the release has no such function."""
+        """Returns what the config function of the launch sets: {"model": "llama-3-8b", "sets":
+        {"training.seq_len": 8192}}. Returns nothing, and records a reservation, for a function
+        that is not named or not known."""
         module = self.given.get("module")
         name = self.given.get("config")
         configs = self.table.facts["configs"].get(module, {})
@@ -193,8 +196,8 @@ class _Reader:
         return dict(configs.get(name, {}))
 
     def _replace_degrees(self, values: dict[str, Any]) -> None:
-        """Replaces numbers at which torchtitan stops, whatever the others are: with 1, or with -1
-        where that takes the devices that are left."""
+        """Replaces degrees and counts that torchtitan refuses, with 1 or with the -1 that takes
+        the remaining devices. Notes a stop for each."""
         for name in (*_DEGREES.values(), *_COUNTS):
             is_taken = values[name] >= 1 or (name == _SHARDS and values[name] == -1)
             if not is_taken:
@@ -202,7 +205,8 @@ class _Reader:
                 values[name] = -1 if name == _SHARDS else 1
 
     def _layout(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the layout but for what follows from the number of devices."""
+        """Returns the fields of the layout, except for those that need the number of devices.
+        `config` is what the config function sets."""
         layout: dict[str, Any] = {axis: values[name] for axis, name in _DEGREES.items()}
         model = config.get("model")
         if model and not catalogue.architecture(model).is_moe:
@@ -221,6 +225,8 @@ class _Reader:
         return layout
 
     def _recompute(self, policy: str) -> dict[str, Any]:
+        """Returns the recompute of the layout. Records a reservation where the compiler chooses
+        what to recompute."""
         if policy == "memory-budget":
             name = "activation_checkpoint.memory_budget"
             reason = "the compiler picks what is recomputed, which is read as selective"
@@ -230,7 +236,9 @@ class _Reader:
     def _pipeline(
         self, values: Mapping[str, Any], pp: int, config: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns the schedule of a pipeline and its split, if the number of layers is known."""
+        """Returns the schedule of the pipeline and its split over chunks, the latter where the
+        number of layers is known. Records reservations for a schedule or a split that is not
+        modelled."""
         name = "parallelism.pipeline_parallel_schedule"
         schedule, is_described = self.stops.attempt(
             partial(_schedule, values[name]), ("1f1b", True)
@@ -255,8 +263,9 @@ class _Reader:
         return layout
 
     def _divide_devices(self, layout: dict[str, Any], values: Mapping[str, Any]) -> None:
-        """Puts the degree of sharded data parallelism, and what is sharded, into a layout, and
-        finds the number of devices where the degrees say it."""
+        """Sets the layout's sharded data-parallel degree and ZeRO stage, and the number of
+        devices where the degrees determine it. Notes a stop where degrees and devices contradict
+        each other."""
         others = layout["pp"] * layout["dp_replicate"] * layout["cp"] * layout["tp"]
         if "dp_shard" not in layout and self.num_devices is not None:
             layout["dp_shard"] = self.stops.attempt(
@@ -269,7 +278,7 @@ class _Reader:
         layout |= self._sharding(layout, values)
 
     def _sharding(self, layout: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the ZeRO stage, and whether FSDP drops parameters after forward."""
+        """Returns the ZeRO stage, and whether FSDP frees gathered parameters after forward."""
         name = "parallelism.fsdp_reshard_after_forward"
         policy = values[name]
         reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
@@ -293,7 +302,8 @@ class _Reader:
     def _workload(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns the workload, without what a config function decides that is not known."""
+        """Returns the fields of the workload. Precision and optimizer are left out where they
+        depend on a config function that is not known."""
         precision = config.get("precision", "bf16")
         if values["training.mixed_precision_param"] == "float32" and precision == "bf16":
             precision = "fp32"
@@ -317,8 +327,9 @@ class _Reader:
         return workload if batch is None else {**workload, "global_batch": batch}
 
     def _global_batch(self, values: Mapping[str, Any], layout: Mapping[str, Any]) -> int | None:
-        """Returns the global batch; None where it follows from a number of devices that is not
-        known."""
+        """Returns the global batch; None where it depends on an unknown number of devices. Notes
+        a stop where batch sizes are not multiples of each other, and a reservation where a
+        pipeline runs several times in a step."""
         local: int = values["training.local_batch_size"]
         batch: int = values["training.global_batch_size"]
         micro_batch: int = layout["micro_batch"]
@@ -342,8 +353,8 @@ class _Reader:
     def _stack(
         self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns the stack. The switches of compilation and of CUDA graphs are set as they take
-        effect, and the others as the text has them."""
+        """Returns the fields of the stack. Switches of compilation and CUDA graphs have the
+        value that takes effect, others the one that the text gives."""
         switches = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
         compiles = values["compile.enable"]
@@ -372,8 +383,9 @@ class _Reader:
 
 
 def _schedule(name: str) -> tuple[str, bool]:
-    """Returns the schedule that PyTorch has by a name, ("interleaved", True) of Interleaved1F1B, or
-    the nearest that is described, with False."""
+    """Returns the pipeline schedule for PyTorch's name of it, ("interleaved", True) of
+    "Interleaved1F1B"; or the nearest schedule that is modelled, and False. Raises Stopped for an
+    unknown name."""
     if name.lower() not in READ_SCHEDULES:
         rule = "must be a schedule such as 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
         raise Stopped("--parallelism.pipeline_parallel_schedule", name, rule)
@@ -381,6 +393,8 @@ def _schedule(name: str) -> tuple[str, bool]:
 
 
 def _require_multiple(name: str, value: int, divisor: int, what: str) -> None:
+    """Raises Stopped where the setting `name` is no multiple of `divisor`; `what` says what that
+    is a number of."""
     if value % divisor or not value:
         below = value // divisor * divisor
         cure = f"--{name} {in_words(multiple for multiple in (below, below + divisor) if multiple)}"
@@ -388,8 +402,8 @@ def _require_multiple(name: str, value: int, divisor: int, what: str) -> None:
 
 
 def _remaining(num_devices: int, others: int) -> int:
-    """Returns the devices that the other degrees leave. Raises Stopped where they do not divide
-    them."""
+    """Returns the devices divided by the product of the other degrees. Raises Stopped where that
+    is no whole number."""
     if num_devices % others:
         rule = f"is what the other degrees, {others} in all, leave of {num_devices} devices"
         cure = f"degrees whose product divides {num_devices}"
@@ -398,6 +412,8 @@ def _remaining(num_devices: int, others: int) -> int:
 
 
 def _require_devices(num_devices: int | None, degrees: int, others: int) -> None:
+    """Raises Stopped where the product of all degrees is not the known number of devices.
+    `others` is the product without dp_shard."""
     if num_devices not in (None, degrees):
         rule = (
             f"with the other degrees multiply to {degrees}, and the job has {num_devices} devices"
@@ -406,6 +422,7 @@ def _require_devices(num_devices: int | None, degrees: int, others: int) -> None
 
 
 def _refuse_degree(name: str, value: int) -> None:
+    """Raises Stopped for a degree below 1."""
     rest = ", or -1 for what the others leave" if name == _SHARDS else ""
     raise Stopped(f"--{name}", value, f"must be at least 1{rest}", f"--{name} {-1 if rest else 1}")
 
@@ -413,8 +430,8 @@ def _refuse_degree(name: str, value: int) -> None:
 def _num_micro_batches(
     values: Mapping[str, Any], layout: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> int | None:
-    """Returns the micro-batches of a data-parallel rank in a step, which are those of the local
-    batch unless there is a global one; None where the number of ranks is not known."""
+    """Returns the micro-batches of a data-parallel rank in a step. Without a global batch these
+    are those of the local batch. None where the number of ranks is not known."""
     if values["training.global_batch_size"] < 0:
         return max(values["training.local_batch_size"] // layout["micro_batch"], 1)
     if "dp_shard" not in layout:
@@ -424,6 +441,7 @@ def _num_micro_batches(
 
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the model that a config function trains. None has multi-token prediction."""
+    """Returns the model that a config function trains, as a request names it; None for an
+    unknown function. None of them trains multi-token prediction."""
     name = config.get("model")
     return None if name is None else named_model(name, mtp_layers=0)

@@ -18,13 +18,15 @@ _ASYNC = "compile.enable_async_tensor_parallel"
 def stops(
     values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[Stop, ...]:
-    """Returns every reason at which it would stop; `config` is what the config function is."""
+    """Returns a stop for each rule of torchtitan that the settings break. `config` is what the
+    config function sets."""
     return tuple(_stops(values, layout, config))
 
 
 def _stops(
     values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[Stop]:
+    """Yields a stop for each broken rule about CUDA graphs, compilation and debugging."""
     captures = not values[_GRAPHS]
     if captures and layout["pp"] > 1:
         yield Stop(

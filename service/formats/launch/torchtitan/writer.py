@@ -54,7 +54,7 @@ IMPLEMENTATIONS: Mapping[str, str] = {
 
 
 def write(job: Job) -> LaunchConfiguration:
-    """Returns the flags that run a layout. Raises Inexpressible where none do."""
+    """Returns the flags that run a job. Raises Inexpressible where none do."""
     _require_expressible(job)
     recipe = _recipe(job)
     settings = {
@@ -78,8 +78,8 @@ def write(job: Job) -> LaunchConfiguration:
 
 
 def words(settings: Mapping[str, Any]) -> list[str]:
-    """Returns the settings as an argument list. The subcommand of activation checkpointing stands
-    last: behind it torchtitan reads only its own flags."""
+    """Returns settings as an argument list. The subcommand of activation checkpointing comes
+    last, because behind it torchtitan reads only its options."""
     arguments: list[str] = []
     for name, value in settings.items():
         if name != RECOMPUTE:
@@ -90,6 +90,8 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _words(name: str, value: Any) -> list[str]:
+    """Returns a setting as words: "--name" for True, "--section.no_name" for False, else the
+    flag and its value; lists are joined by commas."""
     if value is True:
         return [f"--{name}"]
     if value is False:
@@ -106,6 +108,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def _require_expressible(job: Job) -> None:
+    """Raises Inexpressible for a layout or a workload that torchtitan has no flags for."""
     layout = job.layout
     workload = job.problem.workload
     require_values(NAME, layout, _ALLOWED)
@@ -128,6 +131,8 @@ def _require_expressible(job: Job) -> None:
 
 
 def _is_own_selective(job: Job) -> bool:
+    """Returns True where the layout recomputes the modules that torchtitan's selective policy
+    does, as far as the model has them."""
     launched = as_launched(job.problem, job.layout, shipped_profile().software_year)
     own = launched.selective[0]
     given = job.layout.recompute_modules or own
@@ -139,8 +144,9 @@ def _is_own_selective(job: Job) -> bool:
 
 
 def _recipe(job: Job) -> tuple[str, str] | None:
-    """Returns the module and the config function that train the model of a job; None where no
-    function of the release does in its precision, with its optimizer."""
+    """Returns the module and the config function that train the model of a job, ("llama3",
+    "llama3_8b"). None where no function has its precision and optimizer, and for adapters, which
+    a converter makes."""
     workload = job.problem.workload
     if workload.lora:  # which is made by a converter
         return None
@@ -161,13 +167,15 @@ def _recipe(job: Job) -> tuple[str, str] | None:
 
 @cached_by_identity(_KEPT)
 def _trains(architecture: Architecture, name: str) -> bool:
-    """Returns True where the config function for a model of the catalogue trains this one. No
-    function trains multi-token prediction."""
+    """Returns True where a config function for the catalogue's model `name` trains this
+    architecture. No function trains multi-token prediction."""
     known = replace(catalogue.architecture(name), mtp_layers=0)
     return catalogue.matching_name(architecture, [known]) is not None
 
 
 def _training(job: Job) -> dict[str, Any]:
+    """Returns the settings of batch sizes, number formats, offload and optimizer. With a
+    pipeline the local batch is all that a rank computes in a step, otherwise one micro-batch."""
     layout = job.layout
     workload = job.problem.workload
     of_rank = workload.global_batch // layout.dp
@@ -189,13 +197,14 @@ def _training(job: Job) -> dict[str, Any]:
 
 
 def _keeps_masters(workload: Workload) -> bool:
-    """Returns True where stored parameters have 32 bits. Beside adapters the frozen parameters take
-    the memory, and they have 16."""
+    """Returns True where stored parameters have 32 bits. With adapters most parameters are
+    frozen, and have 16."""
     return workload.master_weights and workload.lora is None
 
 
 def _degrees(layout: Layout) -> dict[str, Any]:
-    """Every degree is stated: config functions set some."""
+    """Returns the settings of all degrees and of resharding. Degrees of 1 are written too, since
+    config functions set some otherwise."""
     settings: dict[str, Any] = {
         "parallelism.data_parallel_replicate_degree": layout.dp_replicate,
         "parallelism.data_parallel_shard_degree": layout.dp_shard,
@@ -213,7 +222,8 @@ def _degrees(layout: Layout) -> dict[str, Any]:
 
 
 def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
-    """The pipeline. Where no config function is named, whose layers are known, each is named."""
+    """Returns the settings of the pipeline; none without one. Without a known config function
+    the split lists each module, which holds whatever layers the caller's function has."""
     layout = job.layout
     if layout.pp == 1:
         return {}
@@ -228,9 +238,9 @@ def _pipeline(job: Job, *, has_recipe: bool) -> dict[str, Any]:
 
 
 def _software(job: Job) -> dict[str, Any]:
-    """Returns the switches of the stack. A step is captured as a CUDA graph unless told otherwise,
-    which works neither in a pipeline nor with all-to-alls of the standard dispatcher (trainer.py,
-    _validate_cuda_graphs)."""
+    """Returns the settings of the stack's switches. A step is captured as a CUDA graph unless
+    that is switched off, which fails in a pipeline and with all-to-alls of the standard
+    dispatcher (trainer.py, _validate_cuda_graphs)."""
     layout = job.layout
     stack = job.problem.stack
     settings = launch_arguments(job.problem, layout)
@@ -245,8 +255,8 @@ def _software(job: Job) -> dict[str, Any]:
 
 
 def says(problem: Problem) -> Collection[str]:
-    """Returns the fields of the stack that `_software` says beside the switches: a loss that is
-    compiled by itself, and kernels that are captured as they are."""
+    """Returns the fields of the stack that settings other than its switches express: "loss" for
+    one that is compiled by itself, and "fused" for kernels that are captured uncompiled."""
     stack = problem.stack
     if stack.launch == "eager" and stack.loss in ("compiled", "pytorch"):
         return ("loss",)
@@ -254,12 +264,14 @@ def says(problem: Problem) -> Collection[str]:
 
 
 def _uncompiled_model(*, compiles_loss: bool) -> dict[str, Any]:
-    """The loss may be compiled by itself."""
+    """Returns the settings that leave the model uncompiled. The loss may still be compiled."""
     components = ["loss"] if compiles_loss else ["model", "loss"]
     return {"compile.enable": compiles_loss, "compile.components": components}
 
 
 def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:
+    """Returns the settings that the caller must fill in, each with a sentence on what to put
+    there. `has_recipe` says that a config function of torchtitan trains the model."""
     named = placeholders(NAME)
     if has_recipe:
         return named
@@ -272,6 +284,8 @@ def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:
 
 
 def _recipe_needs(job: Job) -> str:
+    """Returns what a config function written for the job must have, as words to append to a
+    sentence: " with DistMuon"."""
     workload = job.problem.workload
     needs = []
     if workload.precision in _CONVERTERS:
@@ -286,12 +300,14 @@ def _recipe_needs(job: Job) -> str:
 
 
 def _converter(lora: Lora) -> str:
-    """Returns what makes adapters of a model (components/lora.py)."""
+    """Returns the Python expression of the converter that adds LoRA adapters
+    (components/lora.py)."""
     names = [name for target in lora.targets for name in _ADAPTED.get(target, ())]
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2 * lora.rank}, target_modules={names})"
 
 
 def _notes(job: Job, *, has_recipe: bool) -> Iterator[str]:
+    """Yields what the caller must know beyond the flags."""
     layout = job.layout
     workload = job.problem.workload
     yield (

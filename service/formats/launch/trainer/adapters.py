@@ -41,17 +41,17 @@ _NAME = re.compile(r"[\w.-]{1,400}", re.ASCII)
 
 
 def flags_for(lora: Lora) -> str:
-    """Returns the flags of TRL that make adapters: --use_peft --lora_r 16 --lora_target_modules …
-    where the modules are the model's own."""
+    """Returns the flags of TRL that make adapters: "--use_peft --lora_r 16 --lora_target_modules
+    q_proj". An ellipsis stands for the modules where only groups of them are given."""
     narrow = f" --load_in_{lora.base_bits}bit" if lora.base_bits < 16 else ""
     modules = " ".join(lora.modules) or "…"
     return f"--use_peft --lora_r {lora.rank}{narrow} --lora_target_modules {modules}"
 
 
 def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    """Returns the adapters, {"lora": {"rank": 16, "targets": ["attention"], "base_bits": 4}};
-    nothing where there are none. A note on what is counted as something else goes into
-    `assumed`."""
+    """Returns the adapters as fields of a workload, {"lora": {"rank": 16, "targets":
+    ["attention"], "base_bits": 4}}; none where there are none. Adds a sentence to `assumed`
+    about each setting that is counted as something else. Raises Invalid for too large a rank."""
     if not (settings.boolean("use_peft") or settings.boolean("lora_enable")):
         for name in ("lora_r", "load_in_4bit", "load_in_8bit"):
             if settings.given.get(name) not in (None, False, "false", "False"):
@@ -73,7 +73,8 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
 
 
 def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    """Returns the modules that are trained whole beside adapters, in the wire form."""
+    """Returns the modules that are fully trained beside adapters, as fields of a workload:
+    {"trained": …}."""
     name = "lora_modules_to_save"
     modules = _modules(settings.given.get(name))
     if not modules:
@@ -88,8 +89,8 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
 
 
 def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
-    """Returns the groups of matrices that have adapters, and the matrices of these groups where
-    only some have: {"targets": ["attention"], "modules": ["q_proj", "v_proj"]}."""
+    """Returns the groups of matrices that have adapters, and the single matrices where groups
+    are not adapted as a whole: {"targets": ["attention"], "modules": ["q_proj", "v_proj"]}."""
     name = "lora_target_modules"
     names = _modules(settings.given.get(name))
     if not names:
@@ -113,8 +114,8 @@ def _targets(settings: Settings, assumed: list[str]) -> dict[str, list[str]]:
 
 
 def _reserve_others(settings: Settings, name: str, matrices: list[str]) -> None:
-    """Reserves modules that are none of the known matrices, and a regular expression, which may
-    leave some layers out."""
+    """Records a reservation for modules that are no known matrices, or for a regular expression,
+    which may leave layers out. `name` is the setting, `matrices` what is counted."""
     value = settings.given.get(name)
     words = re.split(r"[,\s\"']+", str(value or "").strip("[]\"' "))
     modules = [str(word) for word in (value if isinstance(value, list) else words) if word]
@@ -133,7 +134,7 @@ def _is_known(module: str) -> bool:
 
 
 def _modules(value: Any) -> set[str]:
-    """Returns the names of modules in a list, in words, or in a regular expression: {"q_proj",
+    """Returns the names of modules in a list, a text or a regular expression: {"q_proj",
     "v_proj"} of ".*(q_proj|v_proj)"."""
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
     return set(_MODULE.findall(text))

@@ -14,8 +14,9 @@ _FILE = re.compile(r"[^-\s]\S*\.(?:ya?ml|json)", re.ASCII)
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
-    """Returns settings by name with underscores: {"use_peft": "true", "lora_r": "16"} of --use-peft
-    --lora_r=16, or of lora_r=16. A flag with several values has a list."""
+    """Returns the flags of a command line as settings, with underscores in their names:
+    {"use_peft": "true", "lora_r": "16"} of --use-peft --lora_r=16. A flag with several values
+    has a list."""
     settings: dict[str, Any] = {}
     at = 0
     while at < len(words):
@@ -26,15 +27,15 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def documents_in(words: Sequence[str]) -> list[str]:
-    """Returns the files of YAML or JSON in front of all flags: config.yml of `axolotl train
-    config.yml --bf16 true`."""
+    """Returns the YAML and JSON files in front of all flags: ["config.yml"] of `config.yml
+    --bf16 true`."""
     positional = takewhile(lambda word: not word.startswith("-"), words)
     return [word for word in positional if _FILE.fullmatch(word)]
 
 
 def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
-    """Returns the name and the value of the setting at a place among words, and the place behind
-    it. A word that is no setting has no name."""
+    """Returns the name and the value of the setting that begins at index `at` of the words, and
+    the index behind it. The name of a word that is no setting is None."""
     word = words[at]
     if override := _OVERRIDE.fullmatch(word):
         return override.group(1), override.group(2), at + 1
@@ -58,8 +59,8 @@ def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
 
 
 def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, str]:
-    """Returns the flags of a launcher by name with underscores. Those of `switches` have no
-    value."""
+    """Returns the flags of a launcher by name, with underscores: {"num_processes": "8"}. Those
+    in `switches` take no value, and are "true"."""
     flags: dict[str, str] = {}
     at = 0
     while at < len(words):

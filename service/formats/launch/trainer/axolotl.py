@@ -40,6 +40,7 @@ _VERSIONS = ("fsdp_version", "fsdp_config.fsdp_version", "fsdp_config.version")
 
 
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
+    """Returns axolotl's settings under the names of accelerate and the Trainer."""
     trainer = renamed(settings)
     _precision(trainer, settings)
     _batch(trainer, settings)
@@ -55,8 +56,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def _precision(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the number formats. bf16 "auto" is on where the device has it and nothing asks for fp16
-    (resolve_dtype)."""
+    """Sets the number formats in `trainer`. bf16 "auto" counts as on unless fp16 is asked for,
+    since the device has it (resolve_dtype)."""
     fp16 = settings.boolean("fp16") or settings.boolean("float16")
     is_auto = settings.given.get("bf16", "auto") in ("auto", None)
     bf16 = not fp16 if is_auto else settings.boolean("bf16")
@@ -70,7 +71,8 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _batch(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the batch, the length of sequences and the default optimizer."""
+    """Sets the micro-batch, its accumulation, the sequence length and the default optimizer in
+    `trainer`."""
     micro_batch = settings.integer("micro_batch_size")
     batch = settings.integer("batch_size")
     steps = settings.integer("gradient_accumulation_steps")
@@ -84,7 +86,8 @@ def _batch(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts activation checkpointing and offload."""
+    """Sets activation checkpointing and offload in `trainer`. Records a reservation for offload
+    to disk."""
     checkpointing = settings.given.get("gradient_checkpointing")
     trainer.put("gradient_checkpointing", bool(checkpointing))
     offloads = settings.given.get("activation_offloading")
@@ -97,7 +100,8 @@ def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _objective(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the objective: that of rl, such as dpo, or of a reward model."""
+    """Sets the objective of training in `trainer`: the method of rl, such as "dpo", or a reward
+    model."""
     for name, objective in _OBJECTIVES.items():
         if settings.boolean(name):
             trainer.put(OBJECTIVE, objective, name)
@@ -110,7 +114,8 @@ def _objective(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the parts of the model that are trained, where not all are."""
+    """Sets in `trainer` which parts of the model are trained, where not all are. Records a
+    reservation for patterns whose parameters are not known."""
     patterns = settings.given.get("unfrozen_parameters")
     if not patterns:
         return
@@ -128,7 +133,8 @@ def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the adapters of lora or qlora, or without these the trained parameters."""
+    """Sets the adapters of lora or qlora in `trainer`; without adapters, the parameters that are
+    trained."""
     adapter = settings.text("adapter")
     if adapter is None or not adapter:
         for name in ("lora_r", "load_in_8bit", "load_in_4bit"):
@@ -156,8 +162,8 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts attention, Liger and the other losses that make no logits; reserves quantization-aware
-    training."""
+    """Sets the attention kernel, and losses that never hold all logits, in `trainer`. Records a
+    reservation for quantization-aware training."""
     if "attn_implementation" not in trainer.settings:
         switches = (kernel for name, kernel in _ATTENTION.items() if settings.boolean(name))
         if kernel := next(switches, None):
@@ -177,7 +183,7 @@ def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _plugins(settings: Settings) -> None:
-    """Reserves plugins that are not described, and the formats of quantized weights."""
+    """Records reservations for unknown plugins, and for quantized weights."""
     uses: dict[str, str] = settings.table.facts["plugins"]
     for plugin in map(str, settings.value("plugins") or ()):
         use = next((use for name, use in uses.items() if plugin.endswith(name)), "not_described")
@@ -192,7 +198,8 @@ def _plugins(settings: Settings) -> None:
 
 
 def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
-    """Puts FSDP, context and expert parallelism, with the defaults of the release."""
+    """Sets FSDP, context and expert parallelism in `trainer`, as the release `version` reads
+    them. Notes a stop for settings of FSDP1 where the release has removed it."""
     prefix = "parallelism_config.parallelism_config_"
     fsdp_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
     has_config = any(name.startswith("fsdp_config.") for name in settings.given)
@@ -216,9 +223,10 @@ def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None)
 def _context(
     trainer: TrainerSettings, settings: Settings, prefix: str, version: str | None
 ) -> None:
-    """Puts context parallelism: Ulysses where nothing asks for a ring and the ranks of a sequence
-    fit a node (integrations/context_parallel). Earlier releases have a ring. Beside DeepSpeed it is
-    DeepSpeed's sequence parallelism (utils/distributed.py)."""
+    """Sets context parallelism in `trainer`. It is Ulysses unless a ring is asked for
+    (integrations/context_parallel), and a ring in earlier releases. Beside DeepSpeed it is
+    DeepSpeed's sequence parallelism (utils/distributed.py). `prefix` begins the names of
+    degrees."""
     cp = settings.integer("context_parallel_size") or settings.integer("context_parallel.size") or 1
     cp = settings.integer("sequence_parallel_degree") or cp
     trainer.settings.pop(f"{prefix}cp_size", None)
@@ -238,7 +246,8 @@ def _context(
 
 
 def _experts(trainer: TrainerSettings, settings: Settings, prefix: str) -> None:
-    """Puts expert parallelism (integrations/expert_parallel)."""
+    """Sets expert parallelism in `trainer` (integrations/expert_parallel). Notes a stop without
+    FSDP, and a reservation where experts drop tokens."""
     ep = settings.integer("expert_parallel_size") or 1
     if ep == 1:
         return
@@ -255,13 +264,13 @@ def _experts(trainer: TrainerSettings, settings: Settings, prefix: str) -> None:
 
 
 def _is_before(version: str | None, minor: int) -> bool:
-    """Returns True where a release is named that is older than 0.`minor`."""
+    """Returns True where `version` names a release before 0.`minor`; False without a version."""
     numbers = re.match(r"v?0\.(\d{1,3})", version or "", re.ASCII)
     return numbers is not None and int(numbers.group(1)) < minor
 
 
 def _stop_at_fsdp1(settings: Settings) -> None:
-    """Notes the settings of FSDP1, at which this release stops (validation.py,
+    """Notes a stop for each setting of FSDP1, which this release refuses (validation.py,
     check_fsdp_version)."""
     if settings.given.get("fsdp"):
         _stop(settings, "fsdp", _REMOVED)
@@ -276,6 +285,7 @@ def _stop_at_fsdp1(settings: Settings) -> None:
 
 
 def _stop(settings: Settings, name: str, rule: str) -> None:
+    """Notes that axolotl refuses the setting `name`, by `rule`."""
     value: Any = settings.given[name]
     release = f"{settings.table.package} {settings.table.release}"
     rule = f"{release} stops at it: {rule}"

@@ -26,8 +26,8 @@ class Started:
 
 
 def started(text: str, files: LaunchFiles) -> Started | None:
-    """Returns the command of a text that trains; None where the text starts nothing. Raises Invalid
-    where it starts several that differ."""
+    """Returns the launcher and the program that a text starts; None where it starts none. Raises
+    Invalid where it starts several different ones."""
     command = split_command(text, files)
     if command.program is None or not _starts_program(command):
         return None
@@ -43,17 +43,20 @@ def started(text: str, files: LaunchFiles) -> Started | None:
 
 
 def _starts_program(command: Command) -> bool:
-    """Returns True where a command starts a script, a module or a tool, and not text of its own."""
+    """Returns True where a command starts a script, a module or a known tool."""
     first = str(command.program).split(" ")
     return program_at((*command.before, *first, *command.words)) is not None
 
 
 def _starter_at(command: Command) -> int | None:
+    """Returns the index of the launcher, such as torchrun, among the words in front of the
+    program; None without one."""
     places = (at for at, word in enumerate(command.before) if base_name(word) in _STARTERS)
     return next(places, None)
 
 
 def _launcher(word: str) -> str:
+    """Returns the kind of a launcher: "accelerate", "deepspeed" or, for all others, "torchrun"."""
     if "accelerate" in word:
         return "accelerate"
     return "deepspeed" if base_name(word) == "deepspeed" else "torchrun"

@@ -32,9 +32,10 @@ _FINALIZE = "transformers 5.24.0: integrations/deepspeed.py, trainer_config_fina
 def document_of(
     arguments: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any] | None:
-    """Takes the DeepSpeed document out of the arguments of a launch: one that they name
-    (--deepspeed ds.json), one within them (deepspeed.zero_optimization.stage), or the one that
-    accelerate makes. Returns None where DeepSpeed does not shard the model."""
+    """Removes the DeepSpeed document from the arguments of a launch, and returns its settings.
+    It is a file or JSON (--deepspeed ds.json), single settings
+    (deepspeed.zero_optimization.stage), or what accelerate makes of its own. Returns None where
+    DeepSpeed does not run."""
     prefix = "deepspeed."
     inline = {
         name.removeprefix(prefix): arguments.pop(name)
@@ -44,6 +45,7 @@ def document_of(
     document = arguments.pop("deepspeed", None)
     of_launcher = arguments.pop("deepspeed_config", None)
     of_accelerate = arguments.pop("deepspeed_config.deepspeed_config_file", None)
+    # These switch DeepSpeed on or off, and name no document.
     if str(document).lower() in ("true", "none", "false", ""):
         document = None
     document = document or of_launcher or of_accelerate
@@ -57,14 +59,16 @@ def document_of(
 
 
 def _sent(document: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
-    """Returns the settings of a document that is JSON itself, or the name of a file."""
+    """Returns the settings of a document that is given as JSON, or as the name of a file. Adds a
+    reservation for a file that was not sent."""
     if document.lstrip().startswith("{"):
         return read_settings(document)
     return sent_settings(document, f"deepspeed {document}", files, reservations)
 
 
 def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the document that accelerate makes of its own settings."""
+    """Returns the DeepSpeed document that accelerate makes from deepspeed_config:
+    {"zero_optimization.stage": 2, …}."""
     document: dict[str, Any] = {"zero_optimization.stage": _USUAL_STAGE}
     for name, setting in _PLUGIN.items():
         value = arguments.get(f"deepspeed_config.{name}")
@@ -76,8 +80,8 @@ def _document_of_plugin(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def with_trainer_values(
     document: Mapping[str, Any], arguments: Settings, stops: Stops
 ) -> dict[str, Any]:
-    """Returns the document as the Trainer completes it: a value that is "auto" or missing is that
-    of TrainingArguments. Notes a stop for each value that contradicts them."""
+    """Returns the document as the Trainer completes it: a value that is "auto" or missing comes
+    from TrainingArguments. Notes a stop for each value that contradicts these."""
     completed = dict(document)
     of_trainer = {
         _MICRO_BATCH: micro_batch(arguments),
@@ -114,8 +118,8 @@ def with_trainer_values(
 
 
 def _number_formats(arguments: Settings) -> dict[str, bool | None]:
-    """Returns whether TrainingArguments or accelerate switch bf16 and fp16 on; None where neither
-    says so."""
+    """Returns whether TrainingArguments or accelerate switch bf16 and fp16 on: {"bf16.enabled":
+    True, "fp16.enabled": False}. None where neither sets it."""
     mixed_precision = arguments.text("mixed_precision")
     formats: dict[str, bool | None] = {}
     for name in ("bf16", "fp16"):
@@ -126,6 +130,6 @@ def _number_formats(arguments: Settings) -> dict[str, bool | None]:
 
 
 def _is_size_of_bucket(name: str, value: Any) -> bool:
-    """Returns True where transformers fills in a size of ZeRO's buckets by the width of the
-    model."""
+    """Returns True for a size of ZeRO's buckets that is "auto", which transformers fills in by
+    the width of the model."""
     return value == _AUTO and name.startswith("zero_optimization.") and "device" not in name

@@ -35,8 +35,9 @@ DIALECTS: Mapping[str, Dialect] = {
 def in_names_of_trainer(
     launched: Launched, version: str | None
 ) -> tuple[TrainerSettings, UnreadSettings | None]:
-    """Returns the settings of a launch in the names of accelerate and the Trainer, and the settings
-    of its tool that are not read; None where it has no tool with names of its own."""
+    """Returns the settings of a launch under the names of accelerate and the Trainer, and the
+    settings of the tool that nothing reads; None for those where the launch uses these names
+    itself."""
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
         return TrainerSettings(settings=dict(launched.settings)), None
@@ -49,8 +50,8 @@ def in_names_of_trainer(
 
 @cache
 def trainer_table(dialect: str) -> FieldTable:
-    """Returns the settings of accelerate and the Trainer together. TRL stops at names that it does
-    not have; other scripts may have arguments of their own."""
+    """Returns the fields of accelerate and the Trainer as one table. TRL refuses names that are
+    in neither; other scripts may have arguments of their own."""
     accelerate = field_table("accelerate")
     transformers = field_table("transformers")
     return replace(

@@ -22,9 +22,9 @@ _VERSION = "fsdp_config.fsdp_version"
 def with_fsdp(
     arguments: dict[str, Any], files: LaunchFiles, reservations: list[Reservation]
 ) -> dict[str, Any]:
-    """Returns the arguments with `fsdp` as accelerate's document says it: {"fsdp": "full_shard
-    offload"} has distributed_type FSDP, fsdp_config.fsdp_reshard_after_forward and
-    fsdp_config.fsdp_offload_params."""
+    """Returns the arguments with `fsdp` written as in accelerate's document: {"fsdp":
+    "full_shard offload"} becomes distributed_type FSDP, fsdp_config.fsdp_reshard_after_forward
+    and fsdp_config.fsdp_offload_params."""
     options = arguments.pop("fsdp", None)
     file = arguments.pop("fsdp_config", None)
     if options in _OFF:
@@ -41,7 +41,8 @@ def with_fsdp(
 
 
 def _put_option(settings: dict[str, Any], option: str) -> None:
-    """Takes one option of `fsdp`, such as full_shard."""
+    """Sets what one word of `fsdp`, such as "full_shard", means, unless fsdp_config sets it.
+    Raises Invalid for an unknown word."""
     if option == "offload":
         settings.setdefault("fsdp_config.fsdp_offload_params", True)
     elif option in _STRATEGIES and str(settings[_VERSION]) == "1":

@@ -51,9 +51,9 @@ def read_switches(
     layout: Mapping[str, Any],
     assumed: list[str],
 ) -> dict[str, Any]:
-    """Returns the fields of a stack, by the settings of the Trainer and of a document beside it
-    that are its switches. Reserves among the `arguments` a kernel that no switch has, and adds to
-    `assumed` a kernel that is counted as another."""
+    """Returns the fields of a stack that settings of the Trainer, and of a document beside it,
+    decide. Records a reservation in `arguments` for a kernel that no switch has. Adds a sentence
+    to `assumed` for a kernel that is counted as another."""
     switch_settings = dict(settings)
     fields: dict[str, Any] = {}
     switch_values = values_of_switches(stack)
@@ -83,10 +83,10 @@ def read_switches(
 def lifted_rules(
     arguments: Settings, layout: Mapping[str, Any], *, is_tool: bool
 ) -> dict[str, Any]:
-    """Returns, as False, the rules of a stack that the Trainer or a tool is free of. The Trainer
-    sends whatever backward needs to the host, with checkpoints or without, however the model is
-    sharded (trl 1.16.0 models/activation_offloading.py). Tools with a Ulysses of their own have it
-    beside replicas too."""
+    """Returns, as False, the stack's rules that the Trainer or a tool does not have. Its offload
+    works without checkpoints and however the model is sharded (trl 1.16.0
+    models/activation_offloading.py). Tools with their own Ulysses run it beside plain replicas
+    (`is_tool`)."""
     lifted: dict[str, Any] = {}
     if arguments.boolean("activation_offloading"):
         lifted["offloads_checkpoints"] = False

@@ -62,9 +62,9 @@ class Launched:
 
 
 def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -> Launched:
-    """Returns the training that a text starts, such as "accelerate launch train.py --bf16", or a
-    document. Raises Invalid where it is neither a document nor a command, or where a file that it
-    needs is no document."""
+    """Returns the training that a text starts, such as "accelerate launch train.py --bf16", or
+    that a document sets up. A document of no known tool counts as one of `otherwise`. Raises
+    Invalid where the text is neither a document nor a command."""
     document = _document(text)
     if document is not None:
         return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=sent)
@@ -88,8 +88,8 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
 
 
 def _document(text: str) -> dict[str, Any] | None:
-    """Returns the settings of a text that is JSON or YAML, by dotted names; None for a script.
-    Raises Invalid for a text that is neither."""
+    """Returns the settings of a JSON or YAML text by dotted name; None for a script. Raises
+    Invalid for a text that is neither."""
     try:
         return read_settings(text)
     except Invalid:
@@ -99,7 +99,7 @@ def _document(text: str) -> dict[str, Any] | None:
 
 
 def _is_script(text: str) -> bool:
-    """Returns True where a text starts a program, or writes a file."""
+    """Returns True where a text starts a program or writes a file, or is a script with a fault."""
     if "<<" in text:
         return True
     try:
@@ -109,7 +109,8 @@ def _is_script(text: str) -> bool:
 
 
 def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:
-    """Returns whose names the settings of a document have, by settings that only one tool has."""
+    """Returns the tool that a document is for, by settings that only this tool has; `otherwise`
+    where none tell."""
     names = settings.keys()
     heads = {name.partition(".")[0] for name in names}
     if "base_model" in names:
@@ -128,7 +129,7 @@ def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") ->
 
 
 def _of_command(command: Started, files: LaunchFiles) -> Launched:
-    """Returns the training that a command starts, with the documents that its arguments name."""
+    """Returns the training that a command starts, with the settings in the files that it names."""
     dialect = _dialect_of_program(command)
     arguments = command.arguments
     program = command.program
@@ -162,7 +163,7 @@ def _of_command(command: Started, files: LaunchFiles) -> Launched:
 
 
 def _settings_of_arguments(arguments: Sequence[str], launched: Launched) -> dict[str, Any]:
-    """Returns what arguments set, and the documents that they name: a flag goes before them."""
+    """Returns the settings of arguments and of the files that they name; flags override files."""
     settings: dict[str, Any] = {}
     flags = settings_of(arguments)
     documents = {name: name for name in documents_in(arguments)}
@@ -178,8 +179,8 @@ def _settings_of_arguments(arguments: Sequence[str], launched: Launched) -> dict
 def _split_at_launcher(
     arguments: tuple[str, ...], dialect: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the arguments of the tool, and those of its launcher, which axolotl has behind
-    `--`."""
+    """Returns the arguments of the tool, and those of its launcher. axolotl takes the latter
+    after `--`; other tools have none."""
     if dialect != "axolotl" or "--" not in arguments:
         return arguments, ()
     at = arguments.index("--")
@@ -187,7 +188,8 @@ def _split_at_launcher(
 
 
 def _dialect_of_program(command: Started) -> str:
-    """Returns whose names the arguments of a program have."""
+    """Returns the tool whose settings the arguments of a program are: "axolotl", "trl", …;
+    "transformers" for any other script."""
     name = command.program.rpartition("/")[2]
     if name in _DIALECTS_OF_TOOLS:
         return _DIALECTS_OF_TOOLS[name]
@@ -201,7 +203,7 @@ def _dialect_of_program(command: Started) -> str:
 
 
 def _settings_of_launcher(command: Started, launched: Launched) -> dict[str, Any]:
-    """Returns the settings of `accelerate launch`: its flags go before those of its document."""
+    """Returns the settings of `accelerate launch`: those of its flags, and else of its document."""
     flags = launcher_settings(command.launcher_words)
     file = flags.pop("config_file", None)
     if file is None:
@@ -211,8 +213,9 @@ def _settings_of_launcher(command: Started, launched: Launched) -> dict[str, Any
 
 
 def _num_devices(command: Started, launcher_arguments: Sequence[str]) -> int | None:
-    """Returns the ranks that the launcher starts: all of them, or those of the one node that
-    torchrun and deepspeed take where nobody says how many."""
+    """Returns the ranks that the launcher starts, on one node where nobody says how many nodes
+    there are, as torchrun and deepspeed do. None where the ranks of a node, or the hosts of a
+    file, are not known."""
     shell = command.command
     if shell.num_ranks is not None:
         return shell.num_ranks

@@ -24,6 +24,7 @@ square matrix as adapters of rank b / 4."""
 
 
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
+    """Returns LLaMA-Factory's settings under the names of accelerate and the Trainer."""
     trainer = renamed(settings)
     trainer.put("max_length", settings.value("cutoff_len"), "cutoff_len")
     trainer.settings.setdefault("per_device_train_batch_size", _USUAL_BATCH)
@@ -51,8 +52,8 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def _objective(trainer: TrainerSettings, settings: Settings, stage: str | None) -> None:
-    """Puts the objective: that of the stage, or of a loss of preferences that needs no
-    reference."""
+    """Sets the objective of training in `trainer`: that of `stage`, such as "dpo", or a
+    preference loss that needs no reference model."""
     loss = settings.text("pref_loss")
     if stage == "dpo" and loss in _WITHOUT_REFERENCE:
         trainer.put(OBJECTIVE, loss, "pref_loss")
@@ -66,13 +67,15 @@ def _objective(trainer: TrainerSettings, settings: Settings, stage: str | None) 
 
 
 def _packs(settings: Settings, stage: str | None) -> bool:
-    """Returns whether sequences are packed. Pre-training packs by default (parser.py)."""
+    """Returns True where sequences are packed, as they are by default in pre-training
+    (parser.py)."""
     packing = settings.value("packing")
     return stage == "pt" if packing is None else bool(packing)
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the adapters, and the parameters of the model that are trained without them."""
+    """Sets adapters in `trainer`; without adapters, the parameters of the model that are
+    trained."""
     kind = settings.text("finetuning_type")
     if kind in ("lora", "oft"):
         trainer.put("use_peft", True, "finetuning_type")
@@ -110,6 +113,8 @@ _PROJECTING = {"use_galore": "galore", "use_apollo": "apollo"}
 
 
 def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:
+    """Sets the optimizer in `trainer` where a switch of its own selects it: Muon, Adam-mini, or
+    one that projects gradients to a rank."""
     for name, optimizer in (("use_adam_mini", "adam_mini"), ("use_muon", "muon")):
         if settings.boolean(name):
             trainer.put("optim", optimizer, name)
@@ -121,13 +126,14 @@ def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _mcore(settings: Settings) -> dict[str, str]:
+    """Returns the settings of mcore_adapter, which trains with Megatron-Core."""
     names: dict[str, str] = settings.table.facts["mcore"]
     return names
 
 
 def _megatron(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the settings of mcore_adapter, which trains with Megatron-Core, as accelerate calls
-    them."""
+    """Sets the arguments of mcore_adapter, which trains with Megatron-Core, in `trainer` under
+    accelerate's names for them."""
     trainer.put("distributed_type", "MEGATRON_LM")
     for name in [*_mcore(settings), *_MEGATRON_SWITCHES]:
         if settings.given.get(name) is not None:

@@ -12,8 +12,8 @@ from service.formats.settings.settings import Settings
 
 
 def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "") -> None:
-    """Puts the last `freeze_trainable_layers` layers as trained, the first where that is negative.
-    `prefix` stands in front of the names of the settings."""
+    """Sets in `trainer` that the last `freeze_trainable_layers` layers are trained, or the first
+    ones where that is negative. `prefix` begins the names of the settings."""
     number = f"{prefix}freeze_trainable_layers"
     extra = f"{prefix}freeze_extra_modules"
     modules = f"{prefix}freeze_trainable_modules"
@@ -31,8 +31,9 @@ def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "
 
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
-    """Takes layers at equal distances through the model, as LLaMA Pro does. Returns False, with a
-    reservation, where the number of layers is not known."""
+    """Selects `count` layers at equal distances, which LLaMA Pro trains. Returns False, and
+    records a reservation, where the model's number of layers is not known or no multiple of
+    `count`."""
     model = named_model("model_name_or_path", str(settings.given.get("model_name_or_path")))
     layers = 0 if model.id is None else catalogue.architecture(model.id).num_layers
     if layers and count > 0 and layers % count == 0:
@@ -46,8 +47,8 @@ def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
 
 
 def one_block(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts one layer as trained: BAdam trains one layer after the other, each with an optimizer of
-    its own (arXiv 2404.02827)."""
+    """Sets in `trainer` that one layer is trained: BAdam trains one layer at a time, each with
+    an optimizer of its own (arXiv 2404.02827). Records a reservation for its other modes."""
     if settings.text("badam_mode") == "layer":
         trainer.put(TRAINED, TrainedParts({0}).fields, "use_badam")
         trainer.assumed.append(
@@ -61,6 +62,6 @@ def one_block(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _names(value: object) -> list[str]:
-    """Returns the names in a list, or between commas."""
+    """Returns the names in a list, or in a text that commas divide."""
     words = value if isinstance(value, list) else str(value or "").split(",")
     return [str(word).strip() for word in words if str(word).strip()]

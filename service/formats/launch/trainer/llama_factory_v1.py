@@ -13,6 +13,8 @@ _AXES = {"dp_replicate": "mp_replicate_size", "dp_shard": "mp_shard_size"}
 
 
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
+    """Returns the settings of LLaMA-Factory's second interface under the names of accelerate and
+    the Trainer."""
     trainer = renamed(settings)
     # The defaults of these count: they checkpoint, in bf16.
     for name in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
@@ -32,7 +34,7 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts adapters, or the layers that are trained without them."""
+    """Sets adapters in `trainer`; without adapters, the layers that are trained."""
     kind = settings.text("peft_config.name")
     if kind == "lora":
         trainer.put("use_peft", True, "peft_config.name")
@@ -49,7 +51,8 @@ def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts FSDP2 or a DeepSpeed document, and context parallelism."""
+    """Sets FSDP2 or the DeepSpeed document in `trainer`, and context parallelism. Records a
+    reservation for other plugins."""
     kind = settings.text("dist_config.name")
     cp = settings.value("dist_config.cp_size")
     if kind == "fsdp2":

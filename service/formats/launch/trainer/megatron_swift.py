@@ -31,7 +31,8 @@ _OFF = (False, "false", "False", None)
 
 
 def read_megatron(launched: Launched, version: str | None, changes: Changes) -> LaunchReading:
-    """Reads the arguments. Those that Megatron-LM has too are read as its flags."""
+    """Returns the reading of `megatron sft` or `megatron rlhf`. Arguments that Megatron-LM has
+    too are read as its flags, the others by ms-swift's own table."""
     table = field_table(_TABLE)
     arguments = {**table.facts["defaults"], **launched.settings}
     flags = flag_of_argument()
@@ -81,7 +82,8 @@ def read_megatron(launched: Launched, version: str | None, changes: Changes) -> 
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:
-    """Returns settings as a command line of Megatron-LM. A flag that is off is left out."""
+    """Returns settings as the words of Megatron-LM's command line. Flags that are off are left
+    out."""
     words: list[str] = []
     for name, value in settings.items():
         flag = flag_of_argument()[name]
@@ -94,7 +96,8 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    """Returns the adapters of --tuner_type lora, which ms-swift called train_type before."""
+    """Returns the adapters of --tuner_type lora as fields of a workload; none for other tuners.
+    Earlier releases called it train_type."""
     kind = settings.given.get("tuner_type", settings.given.get("train_type"))
     if str(kind) != "lora":
         return {}

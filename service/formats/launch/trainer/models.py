@@ -43,9 +43,10 @@ class NamedModel:
 
 
 def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> NamedModel:
-    """Returns the model that a setting names at Hugging Face, with or without the organisation, in
-    upper or lower case: unsloth/Llama-3-8B-bnb-4bit is llama-3-8b with weights of 4 bits. A folder
-    whose config.json was sent goes before the catalogue."""
+    """Returns the model that a setting names, with or without its organisation and in either
+    case: unsloth/Llama-3-8B-bnb-4bit is llama-3-8b with weights of 4 bits. A config.json that
+    was sent goes before the catalogue. The result says what is wrong where neither has the
+    model."""
     quantization = _QUANTIZED.search(name)
     bits = None if quantization is None else _bits_in(quantization)
     known = _known_as(_bare(_QUANTIZED.sub("", name)))
@@ -65,8 +66,8 @@ def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> Named
 
 
 def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
-    """Returns the config.json of the folder that a model is in, or the only one that was sent; None
-    where no file of that name is the config of a model."""
+    """Returns the config.json of the model's folder, or the only one that was sent; None where
+    there is none, or it is not a model's."""
     text = files.find(f"{name.rstrip('/')}/{_CONFIG}")
     if text is None:
         return None
@@ -75,7 +76,8 @@ def _sent_config(name: str, files: LaunchFiles) -> dict[str, Any] | None:
 
 
 def _bits_in(quantization: re.Match[str]) -> int:
-    """Returns the bits in the name of a quantization: 8 of GPTQ-Int8 and of FP8."""
+    """Returns the bits of a weight that a quantization's name implies: 8 of GPTQ-Int8 and of
+    FP8."""
     group = quantization.lastgroup
     if group is None:
         return _USUAL_BITS
@@ -83,8 +85,8 @@ def _bits_in(quantization: re.Match[str]) -> int:
 
 
 def _known_as(name: str) -> str | None:
-    """Returns the id of a model by its bare name, or by that of the model that it was tuned from,
-    whose shape it has; None where the catalogue has neither."""
+    """Returns the catalogue's id for a bare model name, or for the model that it was tuned from,
+    which has the same shape; None where the catalogue has neither."""
     ids = _ids_by_bare_name()
     return ids.get(name) or ids.get(_TUNED.sub("", name))
 
@@ -95,6 +97,6 @@ def _ids_by_bare_name() -> dict[str, str]:
 
 
 def _bare(name: str) -> str:
-    """Returns a name without the organisation, in lower case: meta-llama/Llama-3-8B is
-    llama-3-8b."""
+    """Returns a model's name in lower case without its organisation: "llama-3-8b" of
+    "meta-llama/Llama-3-8B"."""
     return name.rstrip("/").rpartition("/")[2].lower().replace("_", "-")

@@ -18,6 +18,7 @@ _SEQUENCES_A_STEP = 16  # of all ranks, where nobody says how many (trainers/arg
 
 
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
+    """Returns ms-swift's settings under the names of accelerate and the Trainer."""
     trainer = renamed(settings)
     micro_batch = settings.integer("per_device_train_batch_size") or 1
     trainer.put("per_device_train_batch_size", micro_batch)
@@ -41,15 +42,15 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
 
 
 def objective_of(settings: Settings) -> str | None:
-    """Returns the objective of `swift rlhf`. rm trains a reward model, whose head gives one number
-    (arguments/rlhf_args.py, _init_rm)."""
+    """Returns the method of `swift rlhf`, such as "dpo". Its rm is a reward model, whose head
+    gives one number (arguments/rlhf_args.py, _init_rm)."""
     kind = settings.text("rlhf_type")
     return "reward" if kind == "rm" else kind
 
 
 def _precision(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts the number formats. Without torch_dtype they are those of the checkpoint, which for
-    nearly all is bf16."""
+    """Sets the number formats in `trainer`. Without torch_dtype they are those of the
+    checkpoint, which is nearly always bf16."""
     dtype = settings.text("torch_dtype") or "bfloat16"
     fp16 = settings.boolean("fp16") or dtype == "float16"
     trainer.put("fp16", fp16)
@@ -58,7 +59,8 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts LoRA, the default, unless all parameters are trained."""
+    """Sets LoRA adapters in `trainer`, which are the default, unless all parameters are trained.
+    Records a reservation for adapters of other kinds."""
     names = ("tuner_type", "train_type", "sft_type")
     name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.text(name) or "lora"
@@ -77,7 +79,8 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _sharding(trainer: TrainerSettings, settings: Settings) -> None:
-    """Puts presets of DeepSpeed and FSDP, such as zero2, and the parallelism beside them."""
+    """Sets in `trainer` what presets such as "zero2" mean for DeepSpeed or FSDP, and the tensor
+    and sequence parallelism beside them."""
     facts = settings.table.facts
     preset = facts["deepspeed_presets"].get(str(settings.given.get("deepspeed")))
     if preset is not None:

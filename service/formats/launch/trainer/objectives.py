@@ -55,14 +55,15 @@ _OBJECTIVES: Mapping[str, Objective] = {
 
 
 def objective_in_name(program: str) -> str | None:
-    """Returns the objective in the name of a program: dpo of run_dpo.py. None where it has none."""
+    """Returns the objective in the name of a program: "dpo" of run_dpo.py. None where it has
+    none."""
     match = _IN_NAMES.search(program.rpartition("/")[2].lower())
     return None if match is None else match.group(1)
 
 
 def read_objective(settings: Settings) -> Objective:
-    """Returns the objective of a training. One that is not described is reserved, and read as
-    supervised training."""
+    """Returns the objective of a training. An unknown one counts as supervised training, with a
+    reservation."""
     name = settings.text(OBJECTIVE)
     if name is None:
         sign = next((sign for sign in _SIGNS if settings.given.get(sign) not in _OFF), None)
@@ -78,9 +79,10 @@ def read_objective(settings: Settings) -> Objective:
 def workload_of(
     objective: Objective, settings: Settings, assumed: list[str], *, has_adapters: bool
 ) -> dict[str, Any]:
-    """Returns the fields of a workload that an objective decides: DPO has {"reference":
-    {"forwards": 1.0, "own_weights": true}}. A reference has weights of its own unless it is the
-    trained model without its adapters."""
+    """Returns the fields of a workload that an objective decides, {"reference": {"forwards":
+    1.0, "own_weights": True}} for DPO. The reference model shares its weights with the trained
+    one where only adapters are trained (`has_adapters`). Adds sentences to `assumed` about what
+    is counted otherwise."""
     workload: dict[str, Any] = {}
     if objective.sequences > 1:
         assumed.append(f"{_pairs(objective)}, and batches are counted in sequences")
@@ -102,8 +104,9 @@ def workload_of(
 def in_sequences(
     objective: Objective, layout: dict[str, Any], workload: dict[str, Any]
 ) -> dict[str, str]:
-    """Counts the batches of a layout and of a workload in sequences, where they are in samples.
-    Returns a note on it, by the field that it is about."""
+    """Multiplies the batches of a layout and a workload by the sequences of a sample, such as 2
+    for pairs. Returns a sentence about it, by the field of the request; nothing where a sample
+    is one sequence."""
     if "micro_batch" in layout:
         layout["micro_batch"] *= objective.sequences
     if "global_batch" in workload:
@@ -112,4 +115,5 @@ def in_sequences(
 
 
 def _pairs(objective: Objective) -> str:
+    """Returns the sentence that says how many sequences a sample has."""
     return f"a chosen and a rejected answer are {objective.sequences} sequences"

@@ -65,9 +65,9 @@ def read(
     files: LaunchFiles = NO_FILES,
     otherwise: str = "transformers",
 ) -> LaunchReading:
-    """Reads a document, a command line or a script. The number of devices, the length of sequences
-    and the model are read only where a launcher or a training argument says them. A document that
-    is of no known tool is read as one of `otherwise`."""
+    """Returns the reading of a document, a command line or a script. Number of devices, sequence
+    length and model are read only where the launcher or an argument gives them. A document of no
+    known tool counts as one of `otherwise`."""
     launched = launched_in(text, files, otherwise)
     if launched.dialect == "megatron_swift":
         return read_megatron(launched, version, changes)
@@ -93,8 +93,8 @@ class _Reader:
         return self.launched.dialect in DIALECTS
 
     def reading(self) -> LaunchReading:
-        """Returns the reading of the launch: with DeepSpeed where it has a document, else as
-        accelerate runs it."""
+        """Returns the reading of the launch: by DeepSpeed where it has a DeepSpeed document,
+        else by accelerate."""
         self.reservations += self.launched.reservations
         if self.launched.dialect == _DEEPSPEED:  # a document alone
             trainer = TrainerSettings()
@@ -116,8 +116,9 @@ class _Reader:
         return self._in_words_of_tool(reading, trainer, unread_of_tool)
 
     def _arguments_of(self, trainer: TrainerSettings) -> dict[str, Any]:
-        """Returns all settings but those of a DeepSpeed document, in the names of accelerate and
-        the Trainer: {"distributed_type": "FSDP", "fsdp_config.fsdp_version": 2, "bf16": True}."""
+        """Returns all settings outside of a DeepSpeed document, under the names of accelerate
+        and the Trainer: {"distributed_type": "FSDP", "fsdp_config.fsdp_version": 2, "bf16":
+        True}."""
         arguments = {**with_prefixes(self.launched.launcher), **with_prefixes(trainer.settings)}
         preset = arguments.pop("accelerate_config", None)
         if preset is not None:
@@ -134,22 +135,24 @@ class _Reader:
         return arguments
 
     def _settings(self, arguments: Mapping[str, Any]) -> Settings:
+        """Returns arguments as settings that are checked by the tables of accelerate and the
+        Trainer."""
         settings = Settings(trainer_table(self.launched.dialect), arguments)
         if not self._is_tool:
             settings.written[OBJECTIVE] = self.launched.program
         return settings
 
     def _num_ranks(self, settings: Settings) -> int | None:
-        """Returns the ranks that the launcher starts, if that is known; accelerate has -1 for as
-        many as there are devices."""
+        """Returns the number of ranks that the launcher starts; None where it is not known.
+        accelerate's -1 means as many as there are devices."""
         ranks = settings.integer("num_processes", least=-1) or self.launched.num_devices
         return ranks if ranks is not None and ranks > 0 else None
 
     # -- DeepSpeed
 
     def _lacks_document(self, arguments: Mapping[str, Any]) -> bool:
-        """Returns True, with a reservation, where a script is started for DeepSpeed and nothing
-        says which document it takes. The Trainer takes none unless its arguments name one."""
+        """Returns True, and records a reservation, where a script runs under DeepSpeed and
+        nothing says which document it takes. The Trainer takes none unless an argument names it."""
         is_for_deepspeed = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
         has_trainer = bool(arguments.keys() & {*_TRAINER})
         lacks = self.launched.is_command and is_for_deepspeed and not has_trainer
@@ -164,8 +167,8 @@ class _Reader:
     def _read_deepspeed(
         self, document: Mapping[str, Any], arguments: Mapping[str, Any]
     ) -> LaunchReading:
-        """Returns the reading of a document, completed by the arguments of the Trainer if there are
-        any."""
+        """Returns the reading of a DeepSpeed document, completed by the arguments of the Trainer
+        where there are some."""
         self.stops = Stops(deepspeed_document.SOURCE)
         has_trainer = bool(arguments)
         trainer_settings = self._settings(arguments)
@@ -220,7 +223,8 @@ class _Reader:
     # -- FSDP, replicas and Megatron
 
     def _read_accelerate(self, arguments: Mapping[str, Any]) -> LaunchReading:
-        """Returns the reading of FSDP, replicas or Megatron as accelerate runs them."""
+        """Returns the reading of FSDP, plain data parallelism or Megatron as accelerate runs
+        them."""
         self.stops = Stops(sharding.SOURCE)
         arguments = with_changes(arguments, self.changes)
         settings = self._settings(arguments)
@@ -262,7 +266,8 @@ class _Reader:
         )
 
     def _parallelism(self, settings: Settings, num_ranks: int | None) -> tuple[str, dict[str, Any]]:
-        """Returns the stack that a distributed_type is, and the layout."""
+        """Returns the name of the stack, "fsdp" or "megatron", that the distributed_type
+        selects, and the fields of the layout. Raises Invalid for an unknown type."""
         kind = str(settings.text("distributed_type") or "no").upper()
         recompute = "full" if checkpoints(settings) else "none"
         if kind == "FSDP":
@@ -284,11 +289,14 @@ class _Reader:
     def _workload(
         self, settings: Settings, *, has_own_copy: bool, origins: dict[str, str]
     ) -> dict[str, Any]:
+        """Returns the fields of a workload. `has_own_copy` says that FSDP or DeepSpeed keeps an
+        fp32 copy of 16-bit parameters. `origins` is filled with the fields that have their
+        default."""
         return read_workload(settings, self.assumed, origins, has_own_copy=has_own_copy)
 
     def _release(self, stack: str, newest: str) -> str:
-        """Returns the release whose defaults are taken: that of the request where it is known. A
-        tool's release is none of the stack."""
+        """Returns the release of the stack whose defaults apply: the requested one where it is
+        known, else `newest`. A tool's own release is not one of the stack."""
         if self.version is None or self._is_tool or self.version not in releases(stack):
             return newest
         return self.version
@@ -300,7 +308,8 @@ class _Reader:
         stack: str,
         layout: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Returns the fields of the stack by the settings of a document and of the Trainer."""
+        """Returns the fields of the stack that the settings of a document and of the Trainer
+        decide."""
         values = {**document.given, **arguments.given}
         release = self._release(stack, "")
         return read_switches(values, arguments, stack, release, layout, self.assumed)
@@ -311,7 +320,7 @@ class _Reader:
         unread_parts: list[UnreadSettings],
         arguments: Mapping[str, Any],
     ) -> LaunchReading:
-        """Returns a reading with its model, and with the settings that were not read."""
+        """Returns the reading with its model, and with the settings that nothing has read."""
         setting = next((name for name in _MODEL_NAMES if arguments.get(name)), None)
         model = NamedModel(id=None)
         workload = reading.workload
@@ -336,8 +345,9 @@ class _Reader:
     def _with_bits(
         self, workload: Mapping[str, Any], model: NamedModel, setting: str
     ) -> Mapping[str, Any]:
-        """Returns the workload with frozen weights of as many bits as the name of the model says,
-        such as 4 for unsloth/llama-3-8b-bnb-4bit."""
+        """Returns the workload with the bits of frozen weights that the name of the model
+        implies, such as 4 for unsloth/llama-3-8b-bnb-4bit. Only adapters have frozen weights.
+        `setting` is what the notes call it."""
         lora = workload.get("lora")
         if not model.bits or lora is None or lora["base_bits"] <= model.bits:
             return workload
@@ -355,8 +365,8 @@ class _Reader:
         trainer: TrainerSettings,
         unread_of_tool: UnreadSettings | None,
     ) -> LaunchReading:
-        """Returns a reading that calls settings what the tool of the launch calls them, with those
-        settings of the tool that were not read."""
+        """Returns the reading with settings called by the tool's own names, and with those
+        settings of the tool that nothing has read."""
         reservations = [
             replace(reservation, setting=_in_name_of_tool(reservation.setting, trainer))
             for reservation in reading.reservations
@@ -385,7 +395,9 @@ class _Reader:
 
 
 def _put_data_parallel_degree(layout: dict[str, Any], num_ranks: int | None) -> None:
-    """Puts the data-parallel degree into a layout, where the number of ranks is known."""
+    """Sets dp_shard, or dp_replicate under ZeRO 0, to the ranks that pp, cp and tp leave over.
+    An unknown ZeRO stage counts as sharded. Leaves the layout alone where it has a data-parallel
+    degree, or where the ranks are unknown or do not divide evenly."""
     has_degree = "dp_shard" in layout or "dp_replicate" in layout
     model_parallel = layout["pp"] * layout["cp"] * layout["tp"]
     if num_ranks is None or has_degree or num_ranks % model_parallel:
@@ -404,7 +416,8 @@ _ORIGINS = {
 
 
 def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str, str]:
-    """Returns, by field of the request, where values come from that the launch does not set."""
+    """Returns sentences that say which of the tool's defaults a value comes from, by the field
+    of the request. Settings that the launch gives have none."""
     return {
         field: f"the default of {trainer.name_in_tool(name)} in {trainer.framework}"
         for name, field in _ORIGINS.items()
@@ -413,7 +426,7 @@ def _defaults_of_tool(trainer: TrainerSettings, launched: Launched) -> dict[str,
 
 
 def _in_name_of_tool(text: str, trainer: TrainerSettings) -> str:
-    """Returns a setting and its value, `max_length = 4096`, with the name that its tool has for it:
-    `sequence_len = 4096`."""
+    """Returns a setting with the name that the tool has for it: "sequence_len = 4096" of
+    "max_length = 4096"."""
     name, equals, value = text.partition(" = ")
     return f"{trainer.name_in_tool(name)}{equals}{value}"

@@ -40,7 +40,8 @@ class TrainedParts:
 
     @property
     def fields(self) -> dict[str, Any] | None:
-        """Returns the parts in the wire form; None where everything is trained."""
+        """Returns the parts as a request writes them, {"layers": [0, 1], "embedding": False,
+        "head": True}; None where the whole model is trained."""
         if self.layers is None and self.embedding and self.head:
             return None
         layers = None if self.layers is None else sorted(self.layers)
@@ -48,7 +49,8 @@ class TrainedParts:
 
 
 def of_modules(names: Iterable[str]) -> TrainedParts:
-    """Reads modules that are trained beside layers, such as lm_head."""
+    """Returns the parts that these modules are, such as the head for "lm_head". Norms are
+    ignored, and other names listed as unknown."""
     parts = TrainedParts()
     for name in names:
         last = name.rpartition(".")[2]
@@ -62,9 +64,9 @@ def of_modules(names: Iterable[str]) -> TrainedParts:
 
 
 def of_patterns(patterns: list[str]) -> TrainedParts:
-    """Reads patterns of the names of trained parameters, such as "^model.layers.2[0-9]+" (axolotl
-    0.21.0 utils/freeze.py, LayerNamePattern). A name matches from its beginning, and a period is a
-    period."""
+    """Returns the parts whose parameters match patterns such as "^model.layers.2[0-9]+" (axolotl
+    0.21.0 utils/freeze.py, LayerNamePattern). A pattern matches from the start of a name, and a
+    period in it stands for itself."""
     parts = TrainedParts()
     for pattern in map(str, patterns[:_MOST_PATTERNS]):
         if len(pattern) > _LONGEST:
@@ -76,7 +78,8 @@ def of_patterns(patterns: list[str]) -> TrainedParts:
 
 
 def _add(parts: TrainedParts, pattern: str) -> None:
-    """Adds the parts whose parameters match a pattern."""
+    """Adds the parts whose parameters match a pattern; lists it as unknown where it matches
+    none."""
     layer = _LAYER.search(pattern.lstrip("^"))
     path = re.sub(r"(?:\\?\.)?[*+$]*$", "", pattern.lstrip("^")).replace("\\", "")
     names = {name for name in re.split(r"[^\w]+", path) if name}
@@ -91,13 +94,14 @@ def _add(parts: TrainedParts, pattern: str) -> None:
         parts.embedding = True
     elif names & _HEADS:
         parts.head = True
+    # Norms are too small to count, and encoders are not of the language model.
     elif not names & _NORMS and not any(name.startswith(_ENCODERS) for name in names):
         parts.unknown.append(pattern)
 
 
 def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
-    """Adds the layers whose numbers match, as 20 to 29 do of layers.2[0-9]+. The pattern of a
-    number has no groups, so that matching takes no time by its length."""
+    """Adds the layers whose numbers match, 20 to 29 of "layers.2[0-9]+". The pattern of a number
+    has no groups, so that matching cannot backtrack for long."""
     try:
         number = re.compile(layer["number"])
     except re.error:
@@ -112,5 +116,6 @@ def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
 
 
 def of_last_layers(count: int) -> list[int]:
-    """Returns the last `count` layers, [-2, -1], or the first where the count is negative."""
+    """Returns the indices of the last `count` layers, [-2, -1] for 2; of the first, [0, 1], for
+    -2."""
     return [*range(-count, 0)] if count > 0 else [*range(-count)]

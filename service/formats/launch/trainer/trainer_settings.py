@@ -34,7 +34,8 @@ class TrainerSettings:
     """The names that the tool has for settings that may be changed."""
 
     def put(self, name: str, value: Any, source_name: str | None = None) -> None:
-        """Sets a value that the tool's setting `source_name` says, or none of its settings."""
+        """Sets a value, and remembers the tool's own name for that setting, `source_name`, where
+        it differs."""
         self.settings[name] = value
         if source_name is not None and source_name != name:
             self.source_names[name] = source_name
@@ -59,8 +60,8 @@ Translate = Callable[[Settings, Invocation], TrainerSettings]
 
 
 def renamed(settings: Settings) -> TrainerSettings:
-    """Returns the settings that only have another name in the tool, by the tool's table:
-    {"renamed": {"sequence_len": "max_length"}}."""
+    """Returns the settings that the tool merely calls otherwise, under the names of accelerate
+    and the Trainer: the tool's table has {"renamed": {"sequence_len": "max_length"}}."""
     table = settings.table
     trainer = TrainerSettings(framework=table.package, release=table.release)
     for tool_name, name in table.facts["renamed"].items():
@@ -74,7 +75,8 @@ def renamed(settings: Settings) -> TrainerSettings:
 
 
 def put_fsdp(trainer: TrainerSettings, settings: Settings, version: int) -> None:
-    """Makes FSDP shard, by the keys of fsdp_config: fsdp_offload_params, or offload_params."""
+    """Sets FSDP as the way of sharding in `trainer`, with every key of fsdp_config, whether or
+    not it is written with the prefix fsdp_."""
     trainer.put("distributed_type", "FSDP")
     trainer.put("fsdp_config.fsdp_version", version)
     for name, value in settings.given.items():

@@ -30,8 +30,9 @@ _SEQUENCE_LENGTHS = (
 def read_workload(
     settings: Settings, assumed: list[str], default_origins: dict[str, str], *, has_own_copy: bool
 ) -> dict[str, Any]:
-    """Returns the fields of a workload that the arguments set. `has_own_copy` says that FSDP or
-    DeepSpeed keeps an fp32 copy of parameters that are loaded in 16 bits."""
+    """Returns the fields of a workload that arguments decide. `has_own_copy` says that FSDP or
+    DeepSpeed keeps an fp32 copy of parameters that are loaded in 16 bits. Fills `assumed` and
+    `default_origins` with sentences about what is counted otherwise, or by default."""
     workload = _precision(settings, default_origins) | _optimizer(settings, assumed)
     adapters = read_adapters(settings, assumed)
     if not adapters:
@@ -53,7 +54,7 @@ def read_workload(
 
 
 def checkpoints(settings: Settings) -> bool:
-    """Returns True where backward recomputes every layer."""
+    """Returns True where activation checkpointing recomputes every layer in backward."""
     of_trainer = settings.boolean("gradient_checkpointing")
     return settings.boolean("activation_checkpointing") or of_trainer
 
@@ -67,7 +68,8 @@ def micro_batch(settings: Settings) -> int | None:
 
 
 def accumulation_steps(settings: Settings) -> int | None:
-    """Returns the micro-batches of a rank in a step; None where no argument sets them."""
+    """Returns the number of micro-batches that a rank accumulates in a step; None where no
+    argument sets it."""
     names = (
         "gradient_accumulation_steps",
         "deepspeed_config.gradient_accumulation_steps",
@@ -78,7 +80,8 @@ def accumulation_steps(settings: Settings) -> int | None:
 
 
 def _precision(settings: Settings, default_origins: dict[str, str]) -> dict[str, Any]:
-    """Returns the precision of TrainingArguments, or else of the launcher."""
+    """Returns the precision of a workload, which TrainingArguments set, or else the launcher.
+    Raises Invalid for an unknown one."""
     if not any(name in settings for name in ("mixed_precision", "bf16", "fp16", "fp8")):
         default_origins["workload.precision"] = "the default of mixed_precision"
     precision = settings.text("mixed_precision") or "no"
@@ -92,7 +95,8 @@ def _precision(settings: Settings, default_origins: dict[str, str]) -> dict[str,
 
 
 def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
-    """Returns the optimizer of --optim; nothing where it is not set, or reserved."""
+    """Returns the optimizer of --optim as fields of a workload; none where it is not set, or
+    unknown, which is recorded as a reservation."""
     name = settings.text("optim")
     if name is None:
         return {}
@@ -108,8 +112,9 @@ def _optimizer(settings: Settings, assumed: list[str]) -> dict[str, Any]:
 
 
 def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[str, Any]:
-    """Returns the rank of an optimizer that projects gradients, such as GaLore, which may stand in
-    --optim_args rank=128 (transformers trainer_optimizer.py); nothing for another optimizer."""
+    """Returns the rank to which an optimizer such as GaLore projects gradients, {"moment_rank":
+    128}; none for other optimizers. It may be in --optim_args rank=128 (transformers
+    trainer_optimizer.py)."""
     usual_ranks = settings.table.facts["projection_ranks"]
     kind = next((kind for kind in usual_ranks if kind in optimizer), None)
     if kind is None:
@@ -126,8 +131,9 @@ def _projection(settings: Settings, optimizer: str, assumed: list[str]) -> dict[
 
 
 def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_copy: bool) -> None:
-    """Puts the number format that the model is loaded in into a workload. Where precision is mixed,
-    FSDP and DeepSpeed make an fp32 copy of it."""
+    """Sets precision and master_weights in a workload by the dtype in which the model is loaded.
+    FSDP and DeepSpeed with mixed precision make an fp32 copy of it (`has_own_copy`). Raises
+    Invalid for an unknown dtype."""
     dtype = settings.text("dtype") or settings.text("torch_dtype")
     if dtype in (None, "auto", "float32", "fp32", "none"):
         return

@@ -28,7 +28,8 @@ sft_config.py, loss_type; trainer/utils.py, add_fused_lm_head)."""
 def fill_in_defaults(
     arguments: dict[str, Any], default_origins: dict[str, str], assumed: list[str]
 ) -> None:
-    """Puts the defaults of TRL among arguments, and notes which the launch does not set."""
+    """Adds TRL's defaults to the arguments that the launch does not give, and notes each in
+    `default_origins` or `assumed`."""
     defaults: Mapping[str, Any] = field_table("transformers").facts["trl_defaults"]
     sets_format = "fp16" in arguments or "mixed_precision" in arguments
     for name, value in defaults.items():
@@ -52,8 +53,9 @@ def fill_in_defaults(
 
 
 def preset_of(name: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
-    """Returns the document of accelerate that `trl --accelerate_config` names: one of TRL's own,
-    such as zero2, or a file."""
+    """Returns the settings of the accelerate document that `trl --accelerate_config` names: one
+    that ships with TRL, such as zero2, or a file. Adds a reservation for a file that was not
+    sent."""
     presets: Mapping[str, Any] = field_table("transformers").facts["accelerate_presets"]
     if name in presets:
         return dict(presets[name])
