@@ -101,8 +101,9 @@ def links_of(
     g: Groups,
     dispatch: Array,
 ) -> Links:
-    """Return the links of a layout. Write the cost of an exchange of tokens in every kind of layer
-    into `dispatch` (kinds, 2)."""
+    """Return the costs of a layout's collectives over the links that its placement gives them.
+    Write the cost of an exchange of tokens in every kind of layer into `dispatch` (kinds, 2):
+    seconds for each byte, and before the first byte. `g` is overwritten."""
     set_groups(order, row, g)
     for kind in range(f.kinds):
         cost = dispatch_cost(f, layers[kind], dims, c, g)
@@ -130,7 +131,8 @@ def links_of(
 def dispatch_cost(
     f: Facts, layer: LayerFacts, dims: Array, c: CoefficientRecord, g: Groups
 ) -> Cost:
-    """Return the cost of an exchange of tokens over expert parallelism."""
+    """Return the cost of sending tokens to experts over expert parallelism, in one direction, for
+    each byte of all copies of a device's tokens. It is 0 for a dense layer."""
     if not layer.sparse or g.degree[EP] == 1:
         return Cost(0.0, 0.0)
     if f.dispatcher == ALLGATHER:
@@ -147,8 +149,9 @@ def dispatch_cost(
 
 @compiled
 def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int) -> float:
-    """Return the share of a token's copies that cross a dim, where a domain receives each token
-    once. The dims of a torus are no domains.
+    """Return the share of a token's copies that cross level d of the fabric (`dims[d]`). It is 1
+    unless the dispatcher sends a token once to each domain that holds some of its experts. The dims
+    of a torus are no domains.
 
     A token that picks k experts at random meets D(1 - (1 - 1/D)^k) of the D domains within reach of
     its groups; node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
@@ -167,8 +170,9 @@ def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int)
 
 @compiled
 def domains_in_reach(layer: LayerFacts, domains: float) -> float:
-    """Return the mean number of domains that hold a token's groups, where the experts are divided
-    evenly over `domains` domains."""
+    """Return the mean number of domains that hold experts a token may choose, out of `domains`
+    that share all experts evenly. Group-limited routing lets a token choose from groups_per_token
+    of the layer's num_groups expert groups."""
     groups = layer.num_groups
     if layer.groups_per_token == groups:
         return domains
@@ -282,8 +286,8 @@ def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: in
 def exchange_s(
     dims: Array, c: CoefficientRecord, g: Groups, group: int, d: int, inside: float
 ) -> float:
-    """Return the seconds for each byte of an all-to-all over one dim, with `inside` members inside
-    it.
+    """Return the seconds for each byte of an all-to-all over level d of the fabric (`dims[d]`),
+    where `inside` members of the group share each domain of the levels below.
 
     On switched levels, the part that leaves a domain crosses its own NIC only (no aggregation), and
     all of it crosses the innermost links. A ring dim passes n/8 of the bytes over each one-way link
@@ -303,8 +307,8 @@ def exchange_s(
 
 @compiled
 def send(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Return the cost of a send between neighbours of a group, over the slowest links that join
-    any."""
+    """Return the cost of a send between neighbours in a group. The slowest links between any two
+    neighbours count."""
     seconds = hop = 0.0
     for d in range(len(dims)):
         if g.members[group, d] > 1:
@@ -348,7 +352,8 @@ def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
 
 @compiled
 def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
-    """Return the seconds before the first byte: the fixed cost of a call, and those of its path."""
+    """Return the latency of a collective: the fixed cost of a call plus `path`, the seconds of a
+    message along its path. It is 0 for a group of one."""
     return c.collective_s + path if g.degree[group] > 1 else 0.0
 
 

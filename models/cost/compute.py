@@ -425,7 +425,8 @@ def least_expert_products(
 
 @compiled
 def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
-    """Return the work and traffic of the busiest device's experts over the mean."""
+    """Return the tokens of the busiest device's experts over the mean device's. A capacity factor
+    pads every device to that; forced balance makes it 1."""
     if f.capacity_factor > 0:
         return f.capacity_factor
     if not f.natural_routing:
@@ -452,7 +453,7 @@ def largest_of(count: float) -> float:
 
 
 def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
-    """Return the coefficient `imbalance` (the standard deviation of one expert's share of tokens)
+    """Return the coefficient `imbalance` (the relative deviation of one expert's share of tokens)
     that a measured imbalance implies. The measured one is the excess of the busiest of ep devices
     over the mean, as a share of the mean. Return None where all experts are on one device or
     balance is forced, since such runs do not show how tokens choose experts."""
@@ -529,8 +530,8 @@ def elementwise(f: Facts, c: CoefficientRecord, size: float) -> float:
 
 @compiled
 def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
-    """Return the bytes moved to bring frozen weights of few bits to the format they are multiplied
-    in."""
+    """Return the bytes moved in one pass to convert frozen weights stored in few bits (as QLoRA
+    does) to the format that they are multiplied in; 0 for other weights."""
     if f.base_bytes >= f.parameter_bytes:
         return 0.0
     weights = layer.dense_parameters / shard.tp
