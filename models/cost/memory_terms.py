@@ -80,6 +80,9 @@ def stage_memory(
     s: Stages,
     stage: int,
 ) -> Held:
+    """Return the bytes that a device of one distinct stage holds, by term, and those on its host.
+    Activations are those of all micro-batches in flight. `w` and `s` hold the layout's parts and
+    stages."""
     mesh, regime = w.mesh[0], w.regime[0]
     dense, expert = s.trained_dense[stage], s.trained_expert[stage]
     states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)

@@ -28,10 +28,14 @@ def _degrees_offered(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _has_axis(problem: Problem, axis: str) -> bool:
+    """Say whether the stack has this axis of parallelism ("pp", "tp", "cp" or "ep"), whether or not
+    the search uses it."""
     return getattr(problem.stack, f"max_{axis}") > 1 or axis in problem.stack.unsearched_axes
 
 
 def _degrees_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that lists the axes, and the combinations of axes, that the layout uses
+    and the stack lacks."""
     s = problem.stack
     missing = [
         f"no {words}: {axis}({getattr(layout, axis)}) must be 1"
@@ -71,8 +75,8 @@ def _searched_message(problem: Problem, layout: Layout) -> str:
 
 
 def limits_over(problem: Problem, layout: Layout) -> dict[str, int]:
-    """Return the limits of degrees that a layout exceeds, by their field of the stack, and what
-    they must be for it."""
+    """Return the stack's limits of degrees that a layout exceeds, by field, with the value that
+    each needs for the layout, such as {"max_tp": 16}."""
     needed = {f"max_{axis}": getattr(layout, axis) for axis in _LIMITED_AXES}
     needed["max_tp"] = max(layout.tp, layout.etp)
     return {name: value for name, value in needed.items() if value > getattr(problem.stack, name)}
@@ -85,6 +89,8 @@ def _sp_offered(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _sp_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says when the stack has sequence parallelism, and which field to set
+    for a build that has it on and off."""
     offered = " or ".join("on" if value else "off" for value in problem.stack.sequence_parallel)
     rule = f"sequence parallelism goes with tp > 1; stack {problem.stack.id} then has it {offered}"
     can_say_otherwise = layout.tp > 1 and len(problem.stack.sequence_parallel) == 1

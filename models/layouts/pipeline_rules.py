@@ -110,6 +110,8 @@ _PLAIN_MICRO_BATCHES = {
 
 
 def _shape_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which virtual stages and micro-batches the schedule needs, and
+    which the layout has."""
     if layout.pp == 1:
         got = f"got {layout.schedule} with virtual_stages({layout.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
@@ -135,6 +137,7 @@ def _layers_divide_into_chunks(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _layers_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says how the layers must divide into the pipeline's chunks."""
     layers, chunks = problem.architecture.num_layers, layout.pp * layout.virtual_stages
     of_degrees = f"pp({layout.pp}) * virtual_stages({layout.virtual_stages})"
     if not layout.balanced and chunks <= layers:
@@ -164,6 +167,8 @@ def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _stated_layers_message(problem: Problem, layout: Layout) -> str:
+    """Return the words that follow "layers_per_chunk": why the stack takes no such split, what the
+    layers add up to, or that a chunk is empty."""
     if problem.stack.splits_by_threshold:
         return f"stack {problem.stack.id} splits layers by their cost; leave it out"
     given, layers = sum(layout.layers_per_chunk), problem.architecture.num_layers
@@ -262,6 +267,8 @@ def balances_global_batch(problem: Problem) -> bool:
 
 
 def _balancing_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says what a load-balancing loss over the global batch needs, and
+    whether the stack lacks the schedule for it."""
     lacks_schedule = layout.pp > 1 and "afab" not in problem.stack.schedules
     return (
         f"load_balancing({problem.workload.load_balancing}), an auxiliary loss over the global"

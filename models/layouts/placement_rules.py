@@ -77,8 +77,9 @@ def _placement_fits_torus(problem: Problem, layouts: Layouts) -> Array:
 
 
 def fits_torus(problem: Problem, g: LayoutGroups) -> Array:
-    """Say of each layout whether every axis covers whole lines of a torus or divides one, so that
-    its ring closes on real links. True of any placement on a fabric that is no torus."""
+    """Return for each layout whether every axis covers whole lines of a torus or divides one, so
+    that its rings close on real links, (n,). `g` has the layouts' groups. On other fabrics every
+    layout passes."""
     if problem.cluster.fabric.torus is None:
         return np.ones(len(g.tp.code), dtype=bool)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)

@@ -80,6 +80,8 @@ def _states_go_with_zero_stage(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _states_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says with which ZeRO stages the stack has 16-bit moments, or fp8
+    where the moments are not what breaks the rule."""
     is_narrow = layout.zero_stage not in problem.stack.narrow_moment_stages
     is_of_moments = problem.workload.optimizer == "adamw_bf16_moments" and is_narrow
     what = problem.workload.optimizer if is_of_moments else problem.workload.precision

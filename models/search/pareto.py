@@ -13,7 +13,8 @@ STEPS = 20  # parts of usable memory: free memory that differs by less than one 
 
 
 def steps_of(free: Array, usable: float) -> Array:
-    """Return free bytes in whole steps."""
+    """Return free bytes (n,) as whole numbers of STEPS-ths of the usable bytes, rounded down, so
+    that small differences do not count."""
     return np.maximum(np.floor(free / usable * STEPS), 0).astype(np.int64)
 
 
