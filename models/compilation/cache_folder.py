@@ -98,6 +98,8 @@ class Claim:
 
 
 def _remove_other_versions(file: Path) -> None:
+    """Remove the files of other versions of a function. Names are FUNCTION-VERSION-TYPES; files of
+    the same version stay, whatever their types of arguments."""
     of, version, _ = file.name.split("-", 2)
     for other in file.parent.glob(f"{of}-*"):
         if not other.name.startswith(f"{of}-{version}-"):
@@ -110,8 +112,8 @@ def _remove(file: Path) -> None:
 
 
 def _is_safe(folder: Path) -> bool:
-    """Say whether only this user, the administrator and the owner of the sources can write
-    there."""
+    """Say whether a folder exists and only this user, the administrator or the owner of the sources
+    can write there."""
     owners = {os.geteuid(), 0, Path(__file__).stat().st_uid}
     try:
         status = folder.lstat()

@@ -68,8 +68,9 @@ class MachineCode:
         return str(next(iter(self._folders.existing()), None))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return what was compiled for these types of arguments; None where nothing was, whereupon
-        numba compiles. Raise NotKept where compiling is not allowed."""
+        """Return the compiled code kept for these types of arguments. Return None where there is
+        none, so that numba compiles, or raise NotKept where compiling is not allowed. Within
+        `taking_turns`, wait first for another process that is compiling it."""
         target.refresh()
         if is_part():
             return None
@@ -86,7 +87,8 @@ class MachineCode:
         return CompileResult._rebuild(target, *pickle.loads(kept))
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Keep what was compiled for Python. Its parts are quickly made anew."""
+        """Write compiled code to the cache, if it is that of a function which Python calls. Parts,
+        which only compiled functions call, are quickly made anew and not kept."""
         if isinstance(result.library, PartLibrary):
             return
         if not result.library.has_dynamic_globals:  # as addresses are, which end with a process
@@ -100,5 +102,6 @@ class MachineCode:
             self._claim = None
 
     def _file_name(self, signature: Any, codegen: Any) -> str:
+        """Return the file name for these types of arguments on this kind of processor."""
         key = repr((str(signature), codegen.magic_tuple()))
         return f"{self._function}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

@@ -29,6 +29,7 @@ def is_part() -> bool:
 
 @contextmanager
 def _as_part() -> Iterator[None]:
+    """Mark functions that are compiled within the block as parts."""
     token = _is_part.set(True)
     try:
         yield
@@ -99,7 +100,8 @@ class Dispatcher(CPUDispatcher):
             return super().get_call_template(args, kws)
 
     def compile(self, sig: Any) -> Any:
-        """Compile for Python, or for a caller that is being compiled."""
+        """Compile for these types: as a part within a caller that is being compiled, and else whole
+        for Python. A part that was compiled earlier is dropped where Python needs a whole."""
         args, _ = sigutils.normalize_signature(sig)
         found = self.overloads.get(tuple(args))
         if found is not None and isinstance(found.library, PartLibrary) and not is_part():
@@ -107,7 +109,8 @@ class Dispatcher(CPUDispatcher):
         return super().compile(sig)
 
     def add_overload(self, result: Any) -> None:
-        """Offer a compiled whole to Python, and a part to functions that are being compiled."""
+        """Register compiled code: a whole for calls from Python, a part for linking into the
+        functions that are being compiled."""
         if not isinstance(result.library, PartLibrary):
             super().add_overload(result)
             return
@@ -117,6 +120,7 @@ class Dispatcher(CPUDispatcher):
 
 
 def _customized(flags: Any) -> Any:
+    """Return numba's flags, set so that a part is only translated to LLVM's intermediate code."""
     if is_part():
         flags.no_compile = True
         flags.no_cpython_wrapper = True

@@ -50,7 +50,7 @@ class Knob:
     followers: tuple[str, ...] = ()
 
     def value(self, layout: Layout) -> Any:
-        """Return a layout's value of this knob: that of its field, or a tuple where it has several."""
+        """Return a layout's value of this knob: that of its field, or a tuple for several."""
         values = tuple(getattr(layout, name) for name in self.fields)
         return values[0] if len(values) == 1 else values
 

@@ -345,8 +345,8 @@ class Space:
         return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
 
     def _is_undominated(self, memory_policies: Layouts) -> Array:
-        """Return for each memory policy whether to keep it. It is dropped where another one offloads
-        as much, keeps the same activations of this model and recomputes less."""
+        """Return for each memory policy whether to keep it. It is dropped where another one
+        offloads as much, keeps the same activations of this model and recomputes less."""
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         recomputed = [

@@ -57,6 +57,7 @@ class TermEvidence:
 
     @classmethod
     def of(cls, ground: EvidenceLevel, seen: TermCoverage) -> TermEvidence:
+        """Return evidence of this kind from the runs of one scope."""
         return cls(
             ground=ground, scope=seen.scope, runs=seen.runs, sources=len(seen.sources) or None
         )
@@ -120,7 +121,8 @@ def provenance(
 def _evidence_of_terms(
     profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> dict[str, TermEvidence]:
-    """Return the evidence behind each term of time and memory in these scopes. The generation is
+    """Return the evidence behind each term of time and memory, by the term's name. The scopes name
+    runs on the chip with the stack, on the chip's generation, and of the stack. `generation` is
     None where its runs say nothing of the chip."""
     terms = [*TIME_TERMS, *map(in_gib, MEMORY_TERMS)]
     return {
@@ -131,8 +133,9 @@ def _evidence_of_terms(
 def _term_evidence(
     term: str, profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> TermEvidence:
-    """Return the evidence behind one term: runs of this chip and stack, else runs of the generation
-    or, but for compute, of the stack; else the data sheet."""
+    """Return the evidence behind one term. Runs on this chip and stack count first ("measured"),
+    then the more numerous of runs on the generation and of the stack ("inherited"), then the data
+    sheet. Runs of the stack on other chips say nothing of compute."""
     coverage = profile.coverage_of
     if seen := coverage.get((term, chip_and_stack)):
         return TermEvidence.of("measured", seen)
@@ -161,8 +164,8 @@ def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[float, float]]:
-    """Return the range of each quantity that the runs of both scopes have in common: those of all
-    runs, and those on the chip's generation. Quantities that no run has told are left out."""
+    """Return, by quantity, the range (low, high) that both all runs and the runs on the chip's
+    generation cover. Quantities that no run has told are left out."""
     ranges: dict[str, tuple[float, float]] = {}
     for span in profile.spans:
         if span.scope in (_EVERYWHERE, generation):
@@ -172,7 +175,8 @@ def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[
 
 
 def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Iterator[str]:
-    """Yield, in words, how the question lies outside the runs behind the profile."""
+    """Yield a sentence for each way in which a question lies outside the runs behind the profile,
+    such as "pp = 64 is beyond the 32 of any run"."""
     chip = problem.cluster.chip
     generation = chip.generation
     if chip.is_data_sheet_only:
@@ -203,8 +207,8 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
-    """Return the kinds of model, dense or sparse, that runs of this stack behind the profile
-    had."""
+    """Return the densities ("dense", "sparse") of the models that runs of this stack behind the
+    profile trained."""
     prefix = f"{stack}/"
     return {
         neighbourhood.scope.removeprefix(prefix)
@@ -294,6 +298,7 @@ def source_code(source: str) -> str:
 
 
 def _runs_by_problem(runs: Sequence[FittedRun]) -> Iterable[list[FittedRun]]:
+    """Return the runs in groups of equal problems, in order of first appearance."""
     groups: dict[int, list[FittedRun]] = {}
     for number, run in zip(number_by_problem(run.problem for run in runs), runs, strict=True):
         groups.setdefault(number, []).append(run)
@@ -303,7 +308,8 @@ def _runs_by_problem(runs: Sequence[FittedRun]) -> Iterable[list[FittedRun]]:
 def _exercising_runs(
     problem: Problem, runs: Sequence[FittedRun], profile: Profile
 ) -> dict[str, list[FittedRun]]:
-    """Return for each term the runs of one problem that exercise it."""
+    """Return, by term, the runs that exercise it: those in which it is predicted to take at least
+    EXERCISED_SHARE of the measured time or memory. All runs are of the same problem."""
     layouts = Layouts.of([run.layout for run in runs])
     predicted = predict(problem, layouts, profile.coefficients(problem.scopes))
     has_step_time = np.array([run.has_step_time for run in runs])

@@ -51,8 +51,8 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
 
 @cached_by_identity(_CACHED_SCOPES, objects=2)
 def _coefficients(profile: Profile, influences: Influences, scopes: tuple[str, ...]) -> Array:
-    """Return records of coefficients as the profile has them, without the whole shift, and without
-    that of each group; shape (2 + groups,)."""
+    """Return records of coefficients, (2 + groups,): as the profile has them, with the whole shift
+    from the version before taken off, and with the shift of each group taken off."""
     unmoved = (0.0,) * len(influences.terms)
     taken_off = [unmoved, influences.shift, *(group.shift for group in influences.groups)]
     offsets = dict(zip(influences.terms, -np.array(taken_off).T, strict=True))

@@ -58,6 +58,7 @@ class RunTraits:
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout) -> RunTraits:
+        """Return the traits of a run of this problem under this layout."""
         chip, parameters = problem.cluster.chip, problem.architecture.parameters
         return cls(
             chip=chip.id,
@@ -77,7 +78,8 @@ class RunTraits:
         )
 
     def differences_from(self, other: RunTraits) -> dict[str, tuple[Any, Any]]:
-        """Return by name the traits that are stated here and differ there, as (here, there)."""
+        """Return the traits that these state and the others do not share, by name, as pairs (own
+        value, other's value)."""
         pairs = {
             field.name: (getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)

@@ -103,15 +103,16 @@ def predict_layouts(
 
 @cached_by_identity(_CACHED_LAYOUTS, objects=2)
 def predictions_of(problem: Problem, profile: Profile, layout: Layout) -> Predictions:
-    """Return the prediction of one layout as a row. An answer is made of this row and explained by
-    it."""
+    """Return the prediction of one layout as columns of length one. Results are kept by the
+    identity of problem and profile, since an answer and its explanation both ask for them."""
     return predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
 
 
 def describe(
     predictions: Predictions, row: int, spreads: LogSpreads, profile: Profile
 ) -> Prediction:
-    """Return one row of many predictions, made with this profile, in full."""
+    """Return row `row` of many predictions as a Prediction, with intervals from `spreads` and the
+    evidence behind it. The predictions must have been made with this profile."""
     problem = predictions.problem
     layout = predictions.layouts[row]
     step_time_s = float(predictions.step_time_s[row])
@@ -166,13 +167,16 @@ def describe(
 
 
 def _interleaving_group(layout: Layout, micro_batches: int) -> int | None:
+    """Return how many micro-batches pass a chunk before the next under the interleaved schedule;
+    None under others."""
     if layout.schedule != "interleaved":
         return None
     return int(micro_batch_group(layout.pp, micro_batches))
 
 
 def host_memory_note(prediction: Prediction) -> str:
-    """Return in words how much is offloaded to host memory; empty where nothing is."""
+    """Return how much is offloaded to host memory, as the end of a sentence such as ", 12.0 of 64.0
+    GiB in host memory"; empty where nothing is."""
     if not prediction.host_gib:
         return ""
     usable_gib = prediction.host_usable_gib
@@ -181,7 +185,8 @@ def host_memory_note(prediction: Prediction) -> str:
 
 
 def _probability_within(limit: float, median: float, spread: float) -> float:
-    """Return the probability that a log-normal quantity is at most the limit."""
+    """Return the probability that a log-normal quantity with this median, and this standard
+    deviation of its logarithm, is at most the limit."""
     if limit <= 0 or median <= 0 or math.isinf(limit):
         return float(limit > 0)
     return NormalDist().cdf(math.log(limit / median) / spread)
@@ -233,6 +238,7 @@ class _KnownSpreads(NamedTuple):
 
 @cached_by_identity(_CACHED_SPREADS, objects=2)
 def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
+    """Return the spreads that a profile has for a problem, before any layout is looked at."""
     widened = profile.with_offsets(problem.scopes)
     return _KnownSpreads(
         profile=widened,
@@ -291,8 +297,8 @@ def _quantiles(values: Array, shares: Sequence[float]) -> Array:
 
 
 def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
-    """Return log step times of n layouts under draws of the coefficients, the same for every
-    layout; shape (n, draws)."""
+    """Return the logarithms of n layouts' step times under each draw of the coefficients, (n,
+    draws). All layouts have the same draws."""
     step_time_s = step_costs_under_each(rows, draws).step_time_s
     return np.asarray(np.log(step_time_s).reshape(-1, len(draws)))
 

@@ -153,8 +153,9 @@ def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) ->
 def _operation_seconds(
     problem: Problem, layout: Layout, coefficients: Coefficients
 ) -> dict[str, Array]:
-    """Return by kind of operation the seconds of one micro-batch on each chunk, with the
-    communication that it leaves exposed there; each of shape (chunks,)."""
+    """Return the seconds of one micro-batch on each chunk, (chunks,), by kind of operation: "F",
+    "B" (weight gradients included) and "W" (weight gradients alone). They include the communication
+    that is exposed there."""
     parts = LayoutParts.of(problem, layout, coefficients)
     chunks = _parts_of_chunks(problem, Layouts.of([layout]))
     forward = np.array([parts.forward_s[chunk].sum() for chunk in chunks])
@@ -168,8 +169,9 @@ def _operation_seconds(
 
 
 def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
-    """Return the parts that each chunk of one layout holds, as numbers: the kinds of its layers,
-    and beyond those the two ends of the model (models.cost.layout_parts)."""
+    """Return the parts of the model that each chunk of one layout holds, as indices into the arrays
+    of LayoutParts: a layer's kind for each layer, and numbers beyond the kinds for the embedding
+    and the head."""
     architecture = problem.architecture
     embedding = len(architecture.kinds)
     head = embedding + 1

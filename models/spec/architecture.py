@@ -321,8 +321,9 @@ def _attention(
     qk_norm: bool,
     bias: bool,
 ) -> Attention:
-    """Return the attention of a shape: multi-head latent attention where that is given, else heads
-    of one size. Raise Invalid where the heads do not divide."""
+    """Return the attention that these fields describe: MLA if `mla` is given, and else attention
+    whose key and value heads have one size. Raise Invalid where num_kv_heads does not divide
+    num_heads, or head_dim is missing and does not follow from the others."""
     if mla is not None:
         return Attention(
             num_attention_heads=num_heads,

@@ -161,6 +161,8 @@ class Attention:
         return self.num_attention_heads * per_head
 
     def projections(self, hidden_size: int) -> list[Projection]:
+        """Return every weight matrix of attention, with those of the gate, of pooled keys and of
+        the indexer where it has these."""
         found = [*self._queries(hidden_size), *self._keys_and_values(hidden_size)]
         if self.gate_size:
             found.append(Projection("gate", hidden_size, self.gate_size, "columns", fused=True))
@@ -173,6 +175,7 @@ class Attention:
         return found
 
     def _queries(self, hidden_size: int) -> list[Projection]:
+        """Return the projection to queries, or the two through their latent."""
         q_dim = self.num_attention_heads * self.head_dim
         if self.q_lora_rank is None:
             return [Projection("q", hidden_size, q_dim, "columns", fused=True)]
@@ -182,6 +185,8 @@ class Attention:
         ]
 
     def _keys_and_values(self, hidden_size: int) -> list[Projection]:
+        """Return the projection to keys and values, or MLA's two through their latent. Elements
+        with a rotary position come beside the latent and skip the second."""
         if self.kv_lora_rank is None:
             return [Projection("kv", hidden_size, self.kv_dim, "kv", fused=True)]
         rank = self.kv_lora_rank
@@ -194,6 +199,8 @@ class Attention:
         ]
 
     def _outputs(self, hidden_size: int) -> list[Projection]:
+        """Return the projection of the heads' outputs to the stream, or two through a latent for
+        each group of heads."""
         v_dim = self.num_attention_heads * self.v_head_dim
         if self.o_lora_rank is None:
             return [Projection("o", v_dim, hidden_size, "rows")]
@@ -224,6 +231,7 @@ class Attention:
 
     @property
     def _head_norms(self) -> int:
+        """The parameters of norms on queries and keys."""
         total = self.head_dim if self.kv_norm else 0
         if self.qk_norm:
             norms = (
@@ -268,7 +276,8 @@ class Attention:
         )
 
     def mean_scored(self, seq_len: float) -> float:
-        """Return how many keys or entries the indexer scores for a query, on average."""
+        """Return how many keys the indexer scores for a query, on average, or pooled entries where
+        attention has those; 0 where this layer has no indexer of its own."""
         if self.indexer is None or self.indexer.shared:
             return 0.0
         return seq_len / 2 / (self.compression.rate if self.compression else 1)

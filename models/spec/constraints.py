@@ -96,7 +96,8 @@ class Constraints:
 
 
 def _broken_rule(knob: str, values: tuple[Any, ...]) -> str | None:
-    """Return the rule that the values of a knob break; None where they break none."""
+    """Return the rule that the allowed values of a knob break, such as "must be true or false";
+    None where they break none."""
     if not values:
         return "must allow at least one value"
     if knob in WHOLE_NUMBER_KNOBS:

@@ -88,7 +88,8 @@ class Torus:
         return min(slices, key=lambda shape: (max(shape), sum(shape)), default=None)
 
     def _common_divisor(self, num_chips: int) -> int:
-        """Return the number that divides every dim of a slice of so many chips."""
+        """Return the number that must divide every dim of a slice with so many chips: the side of a
+        cube for slices of three dims that are at least one cube, and else 1."""
         return self.wrap_length if self.ndim == 3 and num_chips >= self.wrap_length**3 else 1
 
 
@@ -258,8 +259,8 @@ class Cluster:
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
     def has_same_links(self, other: Cluster) -> bool:
-        """Say whether links join the devices of this cluster as they join those of another with the
-        same chips. The number of further devices that either fabric could join does not matter."""
+        """Say whether the devices of two clusters of the same chips are joined by equal links. Two
+        fabrics may differ in how many further devices they could join."""
         return self.dims == other.dims and self.fills_fabric == other.fills_fabric
 
     @property
@@ -348,8 +349,9 @@ class Cluster:
             )
 
     def _switched_dims(self) -> Iterator[Dim]:
-        """Yield the switched levels from the inside out, each with the devices that it joins
-        together with those inside it."""
+        """Yield a dim for each switched level, from the inside out. Its `domain` counts all devices
+        of the job that it joins, with those of inner levels. A job may hold fewer chips of each
+        scale-up domain than the domain has."""
         per_chip = self.chip.devices_per_chip
         levels_in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
@@ -493,7 +495,8 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
 
 
 def _link_properties(dim: Dim) -> tuple[str, str, float]:
-    """Return the properties by which the links of a dim are told from those of another."""
+    """Return the kind, scale and bandwidth of a dim. Neighbouring dims that share these count as
+    one."""
     return dim.kind, dim.scale, dim.gb_s
 
 

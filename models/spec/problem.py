@@ -24,8 +24,8 @@ _KEPT_MODULES = 1024  # answers for all models together: a model has one for eac
 
 
 def _other_vendors(stack: Stack, chip: Chip) -> str:
-    """Return the rule that a chip of another vendor breaks. It names the vendors that the stack
-    runs on, and the stacks that run on the chip."""
+    """Return the words of the error that a stack does not run on a chip of another vendor. They
+    name the vendors that the stack runs on, and the stacks that run on the chip."""
     every = dict.fromkeys(catalogue.stacks().values())
     able = [each.id for each in every if not each.vendors or chip.vendor in each.vendors]
     rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
@@ -217,6 +217,8 @@ class Problem:
         return self._gradient_element_bytes(self.stack.reduce_bytes or self.stack.gradient_bytes)
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
+        """Return the bytes of a gradient's element, given those that the stack uses. Without fp32
+        master weights it has the format of the parameters, and never fewer bytes than these."""
         own = self.workload.number_format.activation_bytes
         return max(stack_bytes, own) if self.workload.master_weights else own
 
@@ -312,7 +314,8 @@ class Problem:
         return _has_module(self.architecture, name)
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of some modules that a layer has, or all of them where no layer has any."""
+        """Return the modules that some layer of the model has, out of these; or all of these where
+        no layer has any."""
         return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property
@@ -403,6 +406,7 @@ class Problem:
 
 @cached_by_identity(_KEPT_MODULES)
 def _has_module(architecture: Architecture, name: str) -> bool:
+    """Say whether recompute of this module would repeat some piece of a layer of the model."""
     number = policy_code("selective", [name])
     return any(recomputed(number, kind).pieces for kind in architecture.kinds)
 

@@ -77,8 +77,8 @@ def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
 
 
 def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the policy with this number, and its modules where they are not the
-    stack's own."""
+    """Return the name of the recompute policy with this number ("none", "selective" or "full"), and
+    its modules. These are empty for selective recompute of the stack's own modules."""
     if number in (NONE, STACK_SELECTIVE, FULL):
         return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[number], ()
     return "selective", tuple(name for bit, name in enumerate(MODULES) if number >> bit & 1)
@@ -137,9 +137,12 @@ def recomputed(number: int, layer: Layer) -> Recomputed:
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:
-    """Return the pieces of a layer that make up a module; none where the layer lacks the module."""
+    """Return the pieces of a layer that recompute of a module repeats, by their names in PIECES;
+    none where the layer lacks the module. For example, "mlp_act" of a dense layer is {"dense_act"}.
+    """
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
+        # "mlp" is the network of dense layers; the other two are of sparse layers alone.
         if (module == "mlp") == (layer.moe is not None):
             return set()
         return dense | {"experts", "grouped", "expert_act"} if module == "moe" else dense

@@ -308,7 +308,8 @@ class ShortConvolution(Recurrence):
 
 
 def _projections_through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:
-    """Return one projection, or two with `rank` elements between them."""
+    """Return the projection `name` from n_in to n_out elements; or if `rank` is given, a projection
+    down to that many elements and one up again."""
     if rank is None:
         return [Projection(name, n_in, n_out, "columns", fused=True)]
     return [
