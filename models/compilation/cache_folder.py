@@ -85,6 +85,9 @@ class Claim:
     the process, however that ends."""
 
     def __init__(self, file: Path, name: str) -> None:
+        """Wait until no other process holds the claim on this name, and take it. Raise OSError
+        where the file cannot be opened or locked."""
+        # Each name has a byte of its own, so that names are claimed independently of each other.
         byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -97,6 +97,7 @@ class MachineCode:
         self._end_claim()
 
     def _end_claim(self) -> None:
+        """Let other processes compile the function, if this one has claimed that."""
         if self._claim is not None:
             self._claim.end()
             self._claim = None

@@ -42,6 +42,7 @@ class PartLibrary(JITCodeLibrary):
     callees."""
 
     def add_linking_library(self, library: Any) -> None:
+        """Note a library that this code calls, without linking it: the whole links it."""
         self._linking_libraries.append(library)
 
     def finalize(self) -> None:
@@ -60,6 +61,7 @@ class _Whole(JITCodeLibrary):
     """The machine code of a function that Python calls, with that of all that it calls."""
 
     def add_linking_library(self, library: Any) -> None:
+        """Link a library that this code calls, and for a part all that it calls in turn."""
         if isinstance(library, PartLibrary):
             for each in library.with_callees():
                 super().add_linking_library(each)
@@ -80,6 +82,8 @@ class _Pipeline(Compiler):
         flags: Any,
         locals_: Any,
     ) -> None:
+        """Make the compiler for one function. The library is this class's choice, in place of the
+        one that numba passes."""
         kind = PartLibrary if flags.no_compile else _Whole
         library = kind(target_context.codegen(), kind.__name__)
         library.enable_object_caching()

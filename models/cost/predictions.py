@@ -290,6 +290,7 @@ def sums_of(terms: Array) -> Array:
 
 @compiled
 def _sum_terms(terms: Array, sums: Array) -> None:
+    """Write the sum of each row of `terms` (n, terms) to `sums` (n,)."""
     for i in range(len(terms)):
         sums[i] = 0.0
         for term in range(terms.shape[1]):

@@ -173,6 +173,7 @@ def _no_images(policies: int) -> Images:
 
 
 def _encoder(encoder: Encoder) -> EncoderFacts:
+    """Return the facts of an encoder of images beside its layers and the projector's matrices."""
     embedding = encoder.patch_elements * encoder.hidden_size
     return EncoderFacts(
         patches=encoder.patches_per_sequence,
@@ -329,6 +330,7 @@ def _policy(done: Recomputed) -> PolicyFacts:
 
 
 def _dim(dim: Dim) -> DimFacts:
+    """Return the record of one dim of a cluster."""
     return DimFacts(
         ring=dim.kind == "ring",
         out=dim.scale == "out",

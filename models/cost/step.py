@@ -144,6 +144,7 @@ class Costs(NamedTuple):
 
 
 def empty_costs(n: int) -> Costs:
+    """Return arrays for the costs of n layouts, not filled yet."""
     return Costs(
         np.empty((n, len(TIME))),
         np.empty((n, len(MEMORY))),

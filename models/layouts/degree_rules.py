@@ -68,6 +68,7 @@ def _degrees_searched(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _searched_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that names the limits of the search which the layout's degrees exceed."""
     over = limits_over(problem, layout)
     limits = ", ".join(f"stack.{name}({getattr(problem.stack, name)})" for name in over)
     got = ", ".join(f"{name.removeprefix('max_')}({value})" for name, value in over.items())
@@ -131,6 +132,8 @@ def _graphs_have_static_experts(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _graphs_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says how experts get fixed numbers of tokens, as captured graphs
+    need."""
     return (
         "stack.moe_graphs(full) captures experts too, whose numbers of tokens must then be fixed:"
         " by drop and pad (workload.capacity_factor; in Megatron-Core --moe-expert-capacity-factor"

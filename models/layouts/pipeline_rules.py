@@ -67,6 +67,7 @@ def _virtual_stages_have_code(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _no_virtual_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that the stack has no virtual stages, or none for hybrid models."""
     of_hybrids = " of hybrid models" if problem.stack.max_virtual_stages > 1 else ""
     return (
         f"stack {problem.stack.id} runs at most 1 virtual stages{of_hybrids}, not"
@@ -224,6 +225,7 @@ def _gradients_accumulate(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _accumulate_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which micro-batch fp8 without accumulation needs."""
     return (
         f"stack {problem.stack.id} accumulates no gradients in fp8 on chips of"
         f" {problem.cluster.chip.vendor}: without a pipeline micro_batch({layout.micro_batch}) must"

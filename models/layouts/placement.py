@@ -38,6 +38,7 @@ class AxisGroups:
     """True where no group straddles a domain, (n,)."""
 
     def take(self, rows: Array) -> AxisGroups:
+        """Return the groups at these positions."""
         return AxisGroups(
             self.members.take(rows, axis=1), self.stride.take(rows, axis=1), self.whole.take(rows)
         )
@@ -167,6 +168,8 @@ def _table(
 def _fill_table(
     order: DeviceOrder, distance: Array, degree: Array, filling: Array, groups: Groups, whole: Array
 ) -> None:
+    """Write n groups, one of an axis each, to `groups`, and to `whole` (n,) whether each straddles
+    no domain. `distance`, `degree` and `filling` (n,) describe the axes."""
     for i in range(len(degree)):
         set_group(order, filling[i], distance[i], degree[i], groups, i)
         whole[i] = is_whole(order.domains[filling[i]], distance[i], degree[i])

@@ -46,6 +46,8 @@ def _unsearched_zero_message(problem: Problem, layout: Layout) -> str:
 
 
 def _zero_stages_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that lists the ZeRO stages of the stack, and those beside replicas where
+    the layout has replicas and shards."""
     beside_replicas = ""
     if layout.dp_replicate > 1 and layout.dp_shard > 1:
         hybrid = ", ".join(map(str, problem.stack.hybrid_stages)) or "none"

@@ -358,6 +358,8 @@ class Space:
         ).tolist()
 
         def dominates(one: int, other: int) -> bool:
+            """Say whether policy `one` makes `other` superfluous. Of two that recompute the same,
+            the first does."""
             if offloads[one] != offloads[other]:
                 return False
             by_kind = list(zip(recomputed[one], recomputed[other], strict=True))

@@ -91,6 +91,7 @@ class RunIndex:
     """The traits of many runs, as a column each, so that all distances are found at once."""
 
     def __init__(self, runs: Sequence[RunTraits]) -> None:
+        """Collect the traits of runs, which must state all of them, in columns by name."""
         self._columns = {
             field.name: np.array([getattr(run, field.name) for run in runs])
             for field in fields(RunTraits)

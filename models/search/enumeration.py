@@ -134,6 +134,9 @@ def _known_that_fit(tables: SearchTables, known: Layouts) -> tuple[Layouts, Arra
 
 
 class _Search:
+    """Runs one search: it opens trunks, cores and meshes in order of their bounds, keeps layouts in
+    an incumbent, and counts what it looks at. It evaluates at most about `most` layouts."""
+
     def __init__(
         self,
         tables: SearchTables,

@@ -150,6 +150,7 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
 
 @inlined
 def same_degrees(one: Row, other: Row) -> bool:
+    """Say whether two layouts have equal degrees on all axes, experts included."""
     return (
         one.pp == other.pp
         and one.dp_replicate == other.dp_replicate

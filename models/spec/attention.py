@@ -211,9 +211,11 @@ class Attention:
         ]
 
     def parameters(self, hidden_size: int) -> int:
+        """Return the parameters of attention: matrices, biases, norms, pooling and sinks."""
         matrices = self.projections(hidden_size)
         total = parameters_of(matrices)
         if self.attention_bias:
+            # The names of output projections start with "o"; their bias has a field of its own.
             total += sum(each.n_out for each in matrices if not each.name.startswith("o"))
         if self.attention_output_bias:
             total += hidden_size

@@ -332,6 +332,7 @@ def _without_vendor_words(name: str) -> str:
 
 
 def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
+    """Return the hardware of `index` with this name, or raise UnknownName for the field."""
     found = _hardware_named(name, index)
     if found is None:
         raise UnknownName(field, name, index)
@@ -351,6 +352,7 @@ def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:
+    """Return the value of `index` with this name, or raise UnknownName for the field."""
     found = _named(name, index)
     if found is None:
         raise UnknownName(field, name, index)

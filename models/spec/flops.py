@@ -65,6 +65,8 @@ def layer_forward_flops(
 
 
 def _layer_flops(hidden_size: int, layer: Layer, seq_len: float, count: AttentionCount) -> float:
+    """Return the forward FLOPs of one token through one layer. `count` says how many keys of
+    attention count (see this module's docstring)."""
     flops = float(2 * matmul_parameters(layer, hidden_size))
     if layer.attention:
         flops += attention_flops(layer.attention, seq_len, count)

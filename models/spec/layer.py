@@ -78,6 +78,8 @@ class Layer:
 
     @cached_by_identity(_KEPT)
     def parameters(self, hidden_size: int) -> int:
+        """Return all parameters of the layer: mixers, feed-forward network, norms and what mixes
+        residual streams."""
         blocks = sum(mixer.parameters(hidden_size) for mixer in self.mixers)
         blocks += self.feed_forward.parameters(hidden_size) if self.feed_forward else 0
         return blocks + self._stream_parameters(hidden_size)

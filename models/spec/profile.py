@@ -430,6 +430,7 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _with_offsets(self, scopes: frozenset[str]) -> Profile:
+        """Return the profile with the offsets of `with_offsets` added; terms that it has stay."""
         offsets = (term for scope in sorted(scopes) for term in _unknown_offsets(scope))
         added = {term.key: term for term in offsets if term.key not in self.by_key}
         return self.with_terms(added) if added else self
@@ -467,6 +468,7 @@ class Profile:
         return replace(self, terms=tuple(merged.values()), **fields_)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the profile as a document of JSON, which `from_json` reads."""
         return {
             "id": self.id,
             "version": self.version,

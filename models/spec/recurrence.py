@@ -253,6 +253,7 @@ class ShortConvolution(Recurrence):
 
     @classmethod
     def of(cls, channels: int, conv_kernel: int, *, bias: bool = False) -> ShortConvolution:
+        """Return a convolution of so many channels over `conv_kernel` tokens."""
         return cls(
             num_heads=channels,
             num_key_heads=channels,

@@ -118,6 +118,7 @@ def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
     order = list[Block]()
 
     def take(way: int, *kinds: str) -> None:
+        """Append the next operation of each of these kinds on the chunk of one way."""
         for kind in kinds:
             order.append((Operation(kind, done[kind, way], chunks[way]),))
             done[kind, way] += 1
