@@ -133,8 +133,8 @@ class Infeasible(DomainError):
 
     @property
     def brief(self) -> str:
-        """The constraint with what is needed and available, or the whole message where these are
-        not known."""
+        """A short message such as "memory: at least 95.0 GiB are needed, 80.0 are there"; the whole
+        message where the amounts are not known."""
         if self.needed is None or self.available is None:
             return str(self)
         return (

@@ -39,7 +39,7 @@ class CacheFolders:
         return [folder for folder in self._folders if _is_safe(folder)]
 
     def usable(self) -> Iterator[Path]:
-        """Yield the folders that exist, and those that can be made."""
+        """Yield the safe folders, in order. Each is made first where it does not exist."""
         for folder in self._folders:
             with suppress(OSError):
                 folder.mkdir(mode=0o755, parents=True)
@@ -47,8 +47,8 @@ class CacheFolders:
                 yield folder
 
     def load(self, name: str) -> bytes | None:
-        """Return the content that was kept under a name; None where nothing was, or where not all
-        of it is left."""
+        """Return the content that was kept under a name, without the checksum before it. Return
+        None where there is none, or where it does not match its checksum."""
         for folder in self.existing():
             with suppress(OSError):
                 content = (folder / name).read_bytes()

@@ -32,8 +32,8 @@ class NotKept(Exception):
 
 @contextmanager
 def only_kept() -> Iterator[None]:
-    """Make functions raise NotKept, within the block and in this thread, where no machine code of
-    theirs is kept."""
+    """Forbid compilation within the block, in this thread. A function whose machine code is not in
+    the cache raises NotKept when it is called."""
     token = _may_compile.set(False)
     try:
         yield
@@ -43,8 +43,8 @@ def only_kept() -> Iterator[None]:
 
 @contextmanager
 def taking_turns() -> Iterator[None]:
-    """Make functions wait, within the block, where another process is compiling them, so that none
-    is compiled twice."""
+    """Make each function that is compiled within the block wait while another process compiles it,
+    and then take that process's result, so that none is compiled twice."""
     token = _takes_turns.set(True)
     try:
         yield

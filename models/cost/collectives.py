@@ -192,8 +192,8 @@ def domains_in_reach(layer: LayerFacts, domains: float) -> float:
 
 @compiled
 def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Return the cost of an all-gather, or of a reduce-scatter of the same size, which is its
-    mirror image."""
+    """Return the cost of an all-gather over a group, or of a reduce-scatter of the same size, which
+    is its mirror image. `group` is a number such as TP; `g` has its members on each dim."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
     seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
@@ -202,8 +202,8 @@ def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -
 
 @compiled
 def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Return the cost of an all-reduce: a reduce-scatter and a gather, round a ring or over a
-    tree."""
+    """Return the cost of an all-reduce over a group: a reduce-scatter and a gather, with the lesser
+    latency of a ring and a tree. `group` is a number such as TP."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
     seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
@@ -239,8 +239,8 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     """
     slowest = 0.0
     between = 0.0
-    inside = 1.0
-    beyond = float(g.degree[group])
+    inside = 1.0  # members in a domain of the levels so far
+    beyond = float(g.degree[group])  # members for each of these domains
     ring_members = 1.0
     ring_rate = 0.0
     below = 1
@@ -378,8 +378,9 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
 @compiled
 def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """Return the seconds of one message down a tree: logarithmic between domains and within large
-    ones, a chain within small ones."""
+    """Return the seconds of one message down a tree over a group. Hops grow with the logarithm of
+    the number of domains, and of the members within a domain; within small domains the tree is a
+    chain, whose hops grow with its members."""
     up, out = spread(dims, g, group)
     fast = min(up - 1, TREE_HOPS_INSIDE * doublings(up))
     if f.is_torus:
@@ -389,8 +390,8 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
 @compiled
 def around(dims: Array, g: Groups, group: int) -> float:
-    """Return the hops round the longest ring of a torus. A closed ring counts half, since messages
-    go both ways."""
+    """Return the hops of a message round the longest ring that a group has on a torus. A closed
+    ring counts half, since messages go both ways."""
     hops = 0.0
     for d in range(len(dims)):
         if dims[d].ring:
@@ -401,7 +402,8 @@ def around(dims: Array, g: Groups, group: int) -> float:
 
 @compiled
 def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
-    """Return the number of members within a scale-up domain, and the number of domains."""
+    """Return how a group is spread: the number of its members within each scale-up domain, and the
+    number of domains."""
     up = out = 1.0
     for d in range(len(dims)):
         if dims[d].out:

@@ -198,7 +198,8 @@ def forward_alone(seconds: LayerTime) -> LayerTime:
 
 @compiled
 def adapters(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the products of adapters, which run in 16 bits."""
+    """Return the time of the products of a layer's adapters, which run in 16 bits: two FLOPs for
+    each trained parameter and token, in forward and for either gradient."""
     if layer.adapters == 0:
         return Passes(0.0, 0.0, 0.0)
     flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
@@ -300,8 +301,9 @@ def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
 
 @compiled
 def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the projections of the mixers. Heads are sharded over tp. Projections to
-    latents are not: each device does its own tokens."""
+    """Return the time of all projections of a layer's mixers on a device. Tensor parallelism
+    divides heads; projections to latents are whole on every device, which multiplies its own tokens
+    with them."""
     total = Passes(0.0, 0.0, 0.0)
     for index in range(layer.num_products):
         total = both(total, projection(f, layer, shard, c, index))
@@ -337,7 +339,8 @@ def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> f
 
 @compiled
 def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Return the forward seconds of the projections of keys and of the output."""
+    """Return the forward seconds of the projections of attention's keys and output. Keys are half
+    of the elements of keys and values."""
     keys = layer.kv_dim / 2 * kv_share(layer, shard.tp)
     of_keys = linear(f, c, shard.tokens, f.hidden_size, keys).forward
     return of_keys + output_projection(f, layer, shard, c)
@@ -405,7 +408,8 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
 
 @compiled
 def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the router's product."""
+    """Return the time of the product that scores experts for each token, in 16 bits; 0 while a
+    bound leaves experts out (`num_experts` is 0)."""
     if layer.num_experts == 0:
         return Passes(0.0, 0.0, 0.0)
     return linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)

@@ -65,7 +65,8 @@ def linear(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Pass
 
 @compiled
 def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Passes:
-    """Return the time of a projection that stays in 16 bits, as the head and a router do."""
+    """Return the time of a projection of m rows from k to n elements that is in 16 bits whatever
+    the GEMM format, as those of the head and of a router are."""
     rate = f.flops_16 * c.gemm_16 * row_share(f, c, k, n, 2.0)
     return Passes(
         product(f=f, c=c, m=m, k=k, n=n, groups=1.0, rate=rate, element_bytes=2.0),
@@ -110,9 +111,9 @@ def product(
     rate: float,
     element_bytes: float,
 ) -> float:
-    """Return the seconds of `groups` products of m x k by k x n matrices. FLOPs run at a rate that
-    loses the last, partly filled wave of tiles, and bytes at the rate of memory; the longer of the
-    two counts.
+    """Return the seconds of `groups` products of m x k by k x n matrices with operands of
+    `element_bytes`. FLOPs run at `rate`, in FLOP/s, less what the last, partly filled wave of tiles
+    loses. Bytes move at the rate of memory. The longer of the two counts.
 
     A product of b output tiles on u units takes b/u waves plus a tail; b / (b + tail·u) is the
     share of the time that works. With tail = 0.3 waves this gives 0.80, 0.77, 0.66, 0.41 of peak
@@ -200,7 +201,7 @@ def materialised_attention(
     f: Facts, c: CoefficientRecord, queries: float, heads: float, dims: float
 ) -> Passes:
     """Return the time of attention that computes every score (no causal skipping) and moves it to
-    memory and back.
+    memory and back. `dims` is the elements of a key and of a value together.
 
     An unfused softmax reads and writes scale, mask, softmax and dropout one by one; the fused one
     does once.

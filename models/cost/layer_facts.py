@@ -199,11 +199,12 @@ _OF_ATTENTION = (
 
 
 def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
-    """Return the fields of LayerFacts for linear attention and state-space layers; zeros where a
-    layer is neither."""
+    """Return the fields of LayerFacts about linear attention and state-space models; zeros for a
+    layer without either."""
     if recurrence is None:
         names = ("flops", "traffic", "light", "kept", "exchanged")
         return {"recurs": False, **{f"recurrence_{name}": 0.0 for name in names}}
+    # Elements of a token that projections give to the recurrence.
     entered = sum(
         projection.n_out
         for projection in recurrence.projections(hidden)

@@ -109,7 +109,9 @@ def lower(
 
 @compiled
 def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) -> Cost:
-    """Return the least cost of a collective over an axis of this degree, wherever it lies."""
+    """Return the least cost of a collective over an axis of this degree, whatever the distance
+    between its neighbours. `filling` is the number of a torus' filling, or ANY_FILLING, and
+    `collective` a row such as GATHER."""
     if degree == 1:
         return Cost(0.0, 0.0)
     i = np.searchsorted(least.degrees, degree)

@@ -72,7 +72,7 @@ class MemoryUncertainty:
 
     @cached_property
     def by_term(self) -> MemorySpread:
-        """The spread as compiled functions read it."""
+        """The spread of memory in the form that compiled functions read."""
         return MemorySpread(
             measured=self.neighbourhood.spread,
             unidentified=self.neighbourhood.unidentified,

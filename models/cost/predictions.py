@@ -168,8 +168,8 @@ class Predictions(StepCosts):
     rows: LayoutRows
 
     def take(self, rows: Array) -> Predictions:
-        """Return the predictions at `rows`. It does not take coefficients that were drawn for each
-        layout."""
+        """Return the predictions at these positions, or where a mask is true. Coefficients are kept
+        as they are, so that it is not for predictions with coefficients of their own."""
         return replace(
             self,
             time_terms=self.time_terms[rows],
@@ -187,8 +187,8 @@ class Predictions(StepCosts):
         return predict(problem, self.layouts, coefficients, self.rows.asked_of(problem))
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
-        """Say whether the predicted memory of each layout is within what its device, less the
-        reserve, and its host have; (n,)."""
+        """Return for each layout whether its predicted memory fits, (n,): on a device of which
+        `reserve_bytes` stay free, and on its host."""
         cluster = self.problem.cluster
         margin = Margin(
             capacity=cluster.usable_bytes - reserve_bytes,

@@ -99,7 +99,7 @@ def _fact_records(problem: Problem) -> Array:
 
 
 def _layer_records(problem: Problem) -> Array:
-    """Return the facts of every kind of layer of a model, (kinds,)."""
+    """Return records of LayerFacts for every kind of layer of a problem's model, (kinds,)."""
     architecture, workload = problem.architecture, problem.workload
     skips_last = tuple(map(problem.stack.skips_last_product, architecture.kinds))
     return _records_of_kinds(architecture, workload.attended_length, workload.lora, skips_last)

@@ -193,8 +193,8 @@ def hook_seconds(
 
 @compiled
 def context_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
-    """Return the seconds of context-parallel traffic of a layer in forward. Keys and values of the
-    whole sequence pass every device (ring or gather), or heads are exchanged for tokens."""
+    """Return the seconds of context-parallel traffic of a layer in forward: that of its attention,
+    and that of its recurrence; 0 without context parallelism."""
     if row.cp == 1:
         return 0.0
     seconds = attention_context(facts, layer, row, shard, links) if layer.attends else 0.0

@@ -68,7 +68,8 @@ TERM_WORDS: dict[str, str] = {
 
 
 def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
-    """Return the points of each of n layouts by the reason for them, arrays of shape (n,)."""
+    """Return the points of complexity of n layouts, (n,), by the reason for them, a key of
+    POINTS."""
     placed = groups(problem.cluster, layouts)
     counts = (
         _degree_counts(layouts)

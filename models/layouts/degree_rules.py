@@ -24,6 +24,7 @@ def _degrees_offered(problem: Problem, layouts: Layouts) -> Array:
     for axis in _LIMITED_AXES:
         ok &= (getattr(layouts, axis) == 1) | _has_axis(problem, axis)
     ok &= (layouts.pp == 1) | (layouts.cp == 1) | s.context_in_pipeline
+    # In a stack with `tensor_alone`, tp goes neither with a pipeline nor with context parallelism.
     return ok & ((layouts.tp == 1) | ((layouts.pp == 1) & (layouts.cp == 1)) | (not s.tensor_alone))
 
 

@@ -95,6 +95,7 @@ def _num_layers_message(problem: Problem, layout: Layout) -> str:
 def _offload_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack offloads the activations, or the optimizer, that the layout offloads, beside its
     kind of recompute and with this optimizer."""
+    # Some stacks offload activations without recompute only, others only what full recompute keeps.
     goes_with_recompute = (layouts.recompute == NONE) | (not problem.stack.offload_alone)
     goes_with_recompute &= (layouts.recompute == FULL) | (not problem.stack.offloads_checkpoints)
     has_them = "activations" in problem.stack.offload and (

@@ -101,8 +101,9 @@ def _weights_are_whole_blocks(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
-    """Return the sides of the weight matrices of layers on one device. Projections that a device
-    computes in one product (queries, keys and values) count as one matrix."""
+    """Return the lengths of the sides of all weight matrices of layers on one device, each a number
+    for all of n layouts or an array (n,). Projections that a device computes in one product
+    (queries, keys and values) count as one matrix."""
     hidden = problem.architecture.hidden_size
     sides: list[Array | float] = [hidden]
     if problem.architecture.mtp_layers:
@@ -168,6 +169,7 @@ def _experts_fold(problem: Problem, layouts: Layouts) -> Array:
         keeps_tensor = (layouts.etp == layouts.tp) | (not problem.experts_keep_tensor)
         return (of_shards | beside_context) & keeps_tensor
     dense = layouts.dp_shard * layouts.cp * layouts.tp
+    # Sharded layouts fold experts over the shards alone; plain data parallelism over replicas too.
     if problem.stack.expert_folding == "all":
         dense = np.where(layouts.dp_shard > 1, dense, dense * layouts.dp_replicate)
     return dense % (layouts.ep * layouts.etp) == 0

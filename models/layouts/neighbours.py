@@ -56,12 +56,12 @@ class Knob:
 
 
 def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
-    """Return every legal layout that differs in one knob from a layout whose knobs are all settled
-    (models.layouts.defaults), with the name of that knob in KNOBS. The given layout need not be
+    """Return every legal layout that differs from the given one in one knob, with the name of that
+    knob in KNOBS. The given layout must state all knobs (models.layouts.defaults), and need not be
     legal.
 
-    Of layouts that give a knob the same value, and differ in what follows, the first legal one is
-    taken.
+    A change of a knob may leave a choice in the fields that follow it; the first legal layout of
+    each value of the knob is taken.
     """
     named = [
         (name, variant)

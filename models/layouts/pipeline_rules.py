@@ -43,11 +43,13 @@ def _schedule_has_its_shape(problem: Problem, layouts: Layouts) -> Array:
         & (layouts.virtual_stages == 1)
     )
     interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
+    # Stacks pass micro-batches through a chunk in groups: of any size, of equal size, or of pp.
     if problem.stack.micro_batch_groups != "any":
         equal = problem.stack.micro_batch_groups == "equal"
         interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0
     enough = {"any": m > 0, "stages": m >= layouts.pp, "multiple": m % layouts.pp == 0}
     plain = (layouts.virtual_stages == 1) & enough[problem.stack.plain_micro_batches]
+    # DualPipe sends half of the micro-batches from either end.
     both_ways = (
         (layouts.virtual_stages == 1) & (layouts.pp % 2 == 0) & (m >= 2 * layouts.pp) & (m % 2 == 0)
     )

@@ -33,7 +33,8 @@ def rule_source(rule: Rule, stack: Stack) -> str:
 
 @cache
 def _sources() -> Mapping[str, Mapping[str, str]]:
-    """Return the source of each rule by stack and by the rule's name."""
+    """Return the source of each rule, by the id of the stack and the rule's name. The id _OF_ALL
+    stands for reasons in every framework, the name _OTHERWISE for all other rules of a stack."""
     text = (files("models") / "data" / "rule_sources.json").read_text()
     found: Mapping[str, Mapping[str, str]] = json.loads(text)
     return found

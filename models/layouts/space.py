@@ -191,7 +191,8 @@ class Space:
 
     @cached_property
     def cardinality(self) -> dict[str, int]:
-        """The number of values that each knob has, before any rule."""
+        """The number of values that each independent choice in a layout has, before any rule. Their
+        product is the size of the space."""
         n = self.problem.cluster.num_devices
         return {
             "mesh": ordered_factorisations(n, len(AXES)),
@@ -396,8 +397,9 @@ class Space:
 
     @cached_property
     def trunks(self) -> tuple[Trunks, Counter[str]]:
-        """The legal trunks, and the number of layouts that each rule has refused so far. Raises
-        TooLarge before there are more trunks than one search may hold."""
+        """The legal trunks (pp, tp, cp, sequence parallelism and micro-batch), and the number of
+        layouts that each rule or constraint has refused so far. A trunk without a legal schedule is
+        dropped. Raises TooLarge where there would be more than MAX_TRUNKS."""
         rejected: Counter[str] = Counter()
         c = self.cardinality
         below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
@@ -448,8 +450,9 @@ class Space:
         return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
-        """Return the trunks that legal degrees become with every micro-batch that divides the
-        batch. `rejected` and `below` are as in `_legal_degrees`."""
+        """Return legal degrees with every allowed micro-batch that divides the batch. Others are
+        counted in `rejected`, each as `below` layouts for every way to divide dp. Raise TooLarge
+        above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
         degrees, _ = self._divisors
         share = self.problem.workload.global_batch // degrees
@@ -547,11 +550,12 @@ class Space:
     # -- refusals
 
     def _obeys(self, name: str, rows: Layouts) -> Array:
-        """Say of each layout whether it obeys the rule of this name."""
+        """Return for each layout whether it obeys the rule of this name, (n,)."""
         return np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
 
     def _is_allowed(self, rows: Layouts, knob: str) -> Array:
-        """Say of each layout whether the constraints allow its value of a knob."""
+        """Return for each layout whether the constraints allow its value of a knob, (n,). All are
+        allowed where the constraints do not name the knob."""
         allowed = self.constraints.allowed.get(knob)
         if allowed is None:
             return np.ones(len(rows), dtype=bool)
@@ -629,8 +633,8 @@ def _with_experts(rows: Layouts, experts: Layouts, pair: int) -> Layouts:
 
 
 def variant_row(rows: Layouts) -> Array:
-    """Return the row of Space.legal_variants for each mesh. It depends on which of cp, ep, pp,
-    dp_shard and dp_replicate are above 1."""
+    """Return the class of each mesh, (n,), a row of Space.legal_variants. It is a number with a bit
+    for each of cp, ep, pp, dp_shard and dp_replicate, set where the degree is above 1."""
     row = np.zeros(len(rows), dtype=np.int64)
     for degree in (rows.cp, rows.ep, rows.pp, rows.dp_shard, rows.dp_replicate):
         row = 2 * row + (degree > 1)

@@ -95,8 +95,9 @@ def provenance(
     memory: Mapping[str, float],
     profile: Profile,
 ) -> Provenance:
-    """Return the evidence behind a prediction with these terms of time and memory. Terms that are
-    zero are left out."""
+    """Return the evidence behind a prediction. `time` has its seconds and `memory` its GiB by term;
+    terms that are zero are left out. The grade is the weakest evidence of any term of time that
+    takes at least DECISIVE_SHARE of the step."""
     evidence = _evidence_of_terms(
         profile,
         _chip_and_stack_scope(problem),

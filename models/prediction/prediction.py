@@ -286,8 +286,9 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
 
 
 def _quantiles(values: Array, shares: Sequence[float]) -> Array:
-    """Return these quantiles along the last axis, which becomes the first. Between values they are
-    interpolated. np.quantile returns the same and takes five times as long for few values."""
+    """Return the quantiles of `values` along their last axis at these shares between 0 and 1, with
+    an axis for the shares first. np.quantile returns the same and takes five times as long for few
+    values."""
     ordered = np.sort(values, axis=-1)
     at = np.array(shares) * (values.shape[-1] - 1)
     below = at.astype(np.int64)
@@ -305,7 +306,8 @@ def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
 
 @cached_by_identity(_CACHED_SPREADS)
 def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
-    """Return records of coefficients under random draws of the terms without runs, (draws,)."""
+    """Return records of coefficients, (_DRAWS,). Each has other random values of the terms that no
+    run informed, with their spreads; all other terms are at their mean."""
     generator = np.random.default_rng(0)
     draws = {
         term.key: term.spread * generator.standard_normal(_DRAWS)

@@ -126,8 +126,8 @@ def _micro_batches_shown(layout: Layout, of_micro_batches: int, requested: int |
 
 
 def _required_micro_batches(layout: Layout) -> tuple[int, int]:
-    """Return the fewest micro-batches that the schedule runs with, and the number that must divide
-    the micro-batches."""
+    """Return the fewest micro-batches that the layout's schedule runs with, and a number of which
+    the micro-batches must be a multiple."""
     if layout.schedule == "dualpipe":  # sends micro-batches in pairs, one from either end
         return 2 * layout.pp, 2
     if layout.schedule == "interleaved":
@@ -136,8 +136,8 @@ def _required_micro_batches(layout: Layout) -> tuple[int, int]:
 
 
 def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]:
-    """Yield the events of every stage after the pipeline has drained at `start`, one after the
-    other."""
+    """Yield what every stage does after the pipeline has drained at `start`: for each entry of
+    `time`, seconds by name, an event on all stages at once, one entry after the other."""
     for name, seconds in time.items():
         if seconds > 0:
             end = start + seconds

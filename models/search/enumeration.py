@@ -103,9 +103,9 @@ def search_on(
 def search_all(
     tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
 ) -> tuple[Layouts, Array] | None:
-    """Return all layouts that fit within `limits`, and how complex each is. The two limits are
-    seconds without and with a pipeline. Return None if there are none, if the search had to look at
-    more than `most` layouts, or if there was no time."""
+    """Return all layouts that fit in memory and take no longer than `limits` (2,), in seconds
+    without and with a pipeline; and their points of complexity. Return None if there are none, if
+    the search had to look at more than `most` layouts, or if there was no time."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, should_continue, most)
     search.open_all()
@@ -115,8 +115,9 @@ def search_all(
 
 
 def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
-    """Say whether any layout fits within `limits`, in seconds without and with a pipeline; None if
-    there was no time to tell. The first layout that is found settles it."""
+    """Say whether any layout fits in memory and takes no longer than `limits` (2,), in seconds
+    without and with a pipeline. The search ends at the first one. Return None if there was no time
+    to tell."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
     search.found = empty_found(1)
@@ -155,7 +156,8 @@ class _Search:
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
-        """Search all meshes, or only those `among` them that are given, and return the answer."""
+        """Search all meshes, or only `among` if they are given, and return the answer. Raise the
+        reason where there is none."""
         if among is None:
             self.open_all()
         else:

@@ -44,7 +44,8 @@ class Places(NamedTuple):
 
 @inlined
 def points_of_place(dims: Array, row: Row, groups: Groups) -> int:
-    """Return the points of complexity that a mesh has for its place (models.layouts.complexity)."""
+    """Return the points of complexity that a mesh gets for its placement: axes across scale-up
+    domains, an unusual order of axes, and blocks of a torus (models.layouts.complexity)."""
     points = 0
     if row.ep > 1 and crosses_domains(dims, groups, EP):
         points += _EXPERT_ACROSS

@@ -335,7 +335,8 @@ class SearchTables:
 
     @cached_property
     def least(self) -> LeastLinks:
-        """The least that collectives cost over axes of all degrees that occur."""
+        """The least costs of collectives over an axis in any placement, for every degree that
+        divides the devices or that experts may have."""
         cluster = self.problem.cluster
         question = self.question
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
@@ -376,7 +377,8 @@ class SearchTables:
 
     @cached_property
     def hides_most(self) -> int:
-        """A schedule that hides no less than any that is offered, and whose bubble is not known."""
+        """The code of a schedule under which at least as much traffic hides as under any offered
+        one, for lower bounds. It stands for all of them before the schedule is chosen."""
         s = self.policies.schedules
         overlapping = (s.virtual_stages > 1) | (s.schedule >= ZERO_BUBBLE_V)
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
@@ -421,8 +423,8 @@ class SearchTables:
 
     @property
     def _is_plain_first(self) -> bool:
-        """Say whether the first memory policy keeps everything on the device, as it does unless the
-        caller asks for another."""
+        """Say whether the first memory policy recomputes and offloads nothing, as it does unless
+        the constraints rule that out."""
         first = self.policies.memory_policies
         return bool(first.recompute[0] == NONE) and not bool(
             first.offload_activations[0] or first.offload_optimizer[0]

@@ -94,8 +94,8 @@ class Architecture:
 
     @cached_property
     def trained_layers_per_kind(self) -> tuple[int, ...]:
-        """The number of layers of each of `kinds`, with those of the modules of multi-token
-        prediction, which count as the kind of the last layer."""
+        """The number of layers of each of `kinds` in training: those of the model, and one of the
+        last layer's kind for each module of multi-token prediction."""
         last = self.layer_runs[-1][0]
         return tuple(
             count + self.mtp_layers * (kind == last)
@@ -141,8 +141,7 @@ class Architecture:
 
     @cached_property
     def parameters(self) -> ParameterCount:
-        """The parameters of the model, by where they are. Experts that a token does not visit are
-        not active."""
+        """The numbers of parameters by part of the model."""
         h = self.hidden_size
         body = 0
         experts = 0

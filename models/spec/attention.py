@@ -25,8 +25,8 @@ class Compression:
     overlap: bool = False
 
     def projections(self, hidden_size: int, dim: int) -> list[Projection]:
-        """Return the projections that entries of `dim` elements are pooled from, and those of the
-        gate."""
+        """Return the projection whose outputs are pooled to entries of `dim` elements, and that of
+        the gate which weighs them."""
         return [
             Projection("compressed", hidden_size, self._pooled_elements(dim), "whole"),
             Projection("compression_gate", hidden_size, self._pooled_elements(dim), "whole"),
@@ -285,7 +285,8 @@ class Attention:
         return seq_len / 2 / (self.compression.rate if self.compression else 1)
 
     def most_keys(self, seq_len: float) -> float:
-        """Return how many keys the last query of a sequence sees."""
+        """Return how many keys the last query of a sequence sees, pooled entries included: the most
+        of any query."""
         chosen = None if self.indexer is None else self.indexer.top_k
         if self.compression is None:
             return min(filter(None, (self.sliding_window, chosen, seq_len)))

@@ -57,8 +57,8 @@ def architecture(name: str) -> Architecture:
 
 
 def architecture_shape(name: str) -> dict[str, Any]:
-    """Return the fields that an architecture is made from (Architecture.from_shape). Raise
-    UnknownName for an unknown name."""
+    """Return the arguments of Architecture.from_shape that make a shipped architecture, given its
+    id or an alias. Raise UnknownName for an unknown name."""
     known = architecture(name).name
     entry = next(entry for entry in _load_entries("architectures") if entry["id"] == known)
     return {"name": known, **entry["shape"]}
@@ -278,7 +278,7 @@ def _fabric_chips() -> Mapping[str, str]:
 
 @cache
 def _described_fabrics() -> Mapping[str, Fabric]:
-    """Return the fabrics of published runs, by the words that describe their cluster there."""
+    """Return fabrics by the words with which published runs describe their cluster."""
     return {
         text: _fabric_from(entry)
         for entry in _load_entries("fabrics")
@@ -312,7 +312,7 @@ def _load_entries(name: str) -> list[dict[str, Any]]:
 
 
 def _by_name(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
-    """Return values by their id and by their aliases, in one mapping."""
+    """Return one mapping of values by id and by alias, given each value with its aliases."""
     index: dict[str, Any] = {}
     for value, aliases in items:
         for name in (value.id, *aliases):

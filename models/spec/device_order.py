@@ -56,7 +56,8 @@ class DeviceOrders:
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
-        """Return the distinct fillings among those with blocks of these lengths."""
+        """Return the distinct fillings with blocks of these sides, as rows of (order of the dims,
+        block). Of fillings that join devices alike, the one with the smallest block is returned."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
         # The filling with the smallest blocks is the simplest, and stands for all that are alike.
         rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]

@@ -134,7 +134,8 @@ class Fabric:
         return self.scale_up[-1].size if self.torus is None and self.scale_up else None
 
     def require_domain(self, field: str, value: object) -> None:
-        """Raise Invalid where `field` asks for a domain of another size and there is no domain."""
+        """Raise Invalid if the fabric has no switched scale-up domain, whose size `field` would
+        change to `value`."""
         if self.domain is None:
             raise Invalid(
                 field, value, f"fabric {self.id} has no scale-up domain of a size to change"
@@ -253,7 +254,8 @@ class Cluster:
 
     @property
     def fills_fabric(self) -> bool:
-        """True where the fabric has a limited size and the job leaves out no node of it."""
+        """True where the fabric has a limited size and fewer chips than a node's are left over, so
+        that the job cannot leave out a node in trouble."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
@@ -475,9 +477,9 @@ class Cluster:
 
 
 def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
-    """Return the dims that join the n devices of a job. Dims that add no device are left out, and
-    switched neighbours with equal links are merged. Raise Invalid where the dims join fewer
-    devices."""
+    """Return the dims of `dims`, from the inside out, that join the n devices of a job. Dims that
+    add no device are left out, and switched neighbours with equal links are merged. Raise Invalid
+    where all of them join fewer devices."""
     kept: list[Dim] = []
     for dim in dims:
         previous = kept[-1].domain if kept else 1

@@ -157,8 +157,8 @@ class Layout:
         return self.pp * self.dp * self.cp * self.tp
 
     def summary(self) -> str:
-        """Return the layout in one line: degrees above 1, and the knobs away from their plainest
-        value."""
+        """Return the layout in one line, such as "pp=4 tp=8 micro_batch=1 1f1b zero=1": degrees
+        above 1, and other knobs that are not at their plainest value."""
         axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
         parts = [f"{axis}={getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1]
         if not parts:
@@ -317,7 +317,8 @@ _DTYPES: dict[str, type] = {
 
 
 def active_axes(layouts: Layouts) -> Array:
-    """Return the axes that have more than one rank, as bits in the order of AXES, of shape (n,)."""
+    """Return for each of n layouts the set of axes with more than one rank, (n,), as a number whose
+    bits are positions in AXES: 0b10001 stands for tp and pp."""
     return np.asarray(
         sum((getattr(layouts, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES))
     )

@@ -74,7 +74,8 @@ class Problem:
             raise Invalid("workload.lora.modules", list(lora.modules), rule)
 
     def _require_images(self, encoder: Encoder) -> None:
-        """Raise Invalid where the workload does not go with an encoder of images."""
+        """Raise Invalid where the encoder's tokens do not fit into a sequence, or where its
+        projector is trained beside adapters."""
         seq_len = self.workload.seq_len
         for name in ("tokens_per_sequence", "tokens_per_image"):
             tokens = getattr(encoder, name)
@@ -199,9 +200,9 @@ class Problem:
 
     @property
     def weight_cast_bytes(self) -> float:
-        """The bytes read and written in one forward to cast an element of a weight that is cast
-        with every use. One forward is charged a third of what forward and backward take together: a
-        cast for each, and a transposed copy for one."""
+        """The bytes read and written in one forward for each element of a weight that is cast with
+        every use; 0 where weights are not. Forward and backward each cast it, and one
+        of them copies it transposed; a third of the sum counts for forward."""
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
         return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
@@ -271,7 +272,7 @@ class Problem:
 
     @property
     def adapter_parameters(self) -> int:
-        """The number of trained parameters in adapters; 0 where the model's own are trained."""
+        """The number of trained parameters in adapters of all layers; 0 without adapters."""
         lora, model = self.workload.lora, self.architecture
         if lora is None:
             return 0

@@ -438,8 +438,8 @@ class Profile:
     def coefficients(
         self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
     ) -> Coefficients:
-        """Return the coefficients of a problem with these scopes. `offsets` are added to single
-        terms, for draws."""
+        """Return the coefficients of a problem with these scopes. `offsets` (arrays of draws, by
+        the term's key) are added to terms on the unbounded scale."""
         if offsets:
             return self._coefficients_with_offsets(scopes, offsets)
         return self._mean_coefficients(frozenset(scopes))
@@ -526,8 +526,8 @@ class Profile:
 
 
 def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
-    """Return a neighbourhood as it is stored. The spread between sources is stored once, with the
-    profile."""
+    """Return a neighbourhood as a document of JSON without `between`, which is stored once, with
+    the profile."""
     fields_ = asdict(neighbourhood)
     del fields_["between"]
     return fields_

@@ -69,8 +69,8 @@ They are traffic without work."""
 
 
 def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
-    """Return the number of a policy. `modules` are the modules of selective recompute; where none
-    is named, the policy takes those of the stack."""
+    """Return the number of a recompute policy, given its name and, for selective recompute, its
+    modules. Without modules it is STACK_SELECTIVE, which stands for the stack's own."""
     if recompute == "selective" and modules:
         return sum(1 << MODULES.index(name) for name in set(modules))
     return {"none": NONE, "selective": STACK_SELECTIVE, "full": FULL}[recompute]
@@ -127,8 +127,8 @@ class Recomputed:
 
 
 def recomputed(number: int, layer: Layer) -> Recomputed:
-    """Return the part of a layer that a policy recomputes. The policy has to name its modules:
-    Stack.recomputed resolves STACK_SELECTIVE."""
+    """Return the part of a layer that the recompute policy of this number repeats. STACK_SELECTIVE
+    must have been replaced by the stack's modules before (Stack.recomputed)."""
     pieces: set[str] = set()
     _, modules = decode_policy(number)
     for module in modules:

@@ -408,8 +408,8 @@ class Stack:
         return self.partition == "threshold"
 
     def missing_kernel_reason(self, generation: str, vendor: str) -> str | None:
-        """Return the reason why its attention kernel does not run on chips of a generation; None
-        where it runs.
+        """Return why the stack's attention kernel does not run on chips of a generation, such as
+        "runs on chips of hopper only, not of ampere"; None where it runs.
 
         A kernel is taken to run on chips of a vendor or generation of which nothing is known.
         """

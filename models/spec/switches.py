@@ -185,7 +185,8 @@ def release_of(stack_id: str, year: float) -> str | None:
 
 
 def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
-    """Return the switches whose default has changed since that year."""
+    """Return the switches of a stack whose framework default in that year (a number with a
+    fraction) differs from today's, as far as arguments can set them."""
     return tuple(
         switch
         for switch in switches_of(stack)
@@ -238,8 +239,8 @@ def applies(switch: Switch, problem: Problem, layout: Layout) -> bool:
 
 
 def setting_of(switch: Switch, value: Any) -> Setting:
-    """Return the setting of a switch that has this value. Raise Invalid where the framework has no
-    words for the value."""
+    """Return the setting of a switch that has this value, with the arguments for it. Raise Invalid
+    where no arguments of the framework set the value."""
     for setting in switch.settings:
         if setting.value == value:
             return setting
@@ -441,7 +442,8 @@ _NO_TABLE = _Table(releases={}, switches=())
 
 @cache
 def _tables() -> Mapping[str, _Table]:
-    """Return the table of every stack that has one, or is like a stack that has one, by its id."""
+    """Return the tables of switches (data/switches) by the id of the stack. A stack without a table
+    of its own has that of the stack which it is `like`; others are left out."""
     documents = {
         file.name.removesuffix(".json"): json.loads(file.read_text())
         for file in (files("models") / "data/switches").iterdir()
@@ -551,7 +553,8 @@ def _dated_values(
 
 
 def _first_year(entry: Mapping[str, Any], known: Mapping[str, float]) -> float:
-    """Return the year from which an entry holds: its own, or else that of its release."""
+    """Return the year, with a fraction, from which an entry holds: its own, or that of its release
+    in `known`; 0 where it has neither."""
     if "since" in entry:
         return float(entry["since"])
     return float(known[entry["release"]]) if "release" in entry else 0.0

@@ -11,9 +11,9 @@ from models.spec.workload import Workload
 
 
 def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
-    """Return the model that a workload trains: with the head that the workload asks for, and with
-    layers marked by the gradients that backward computes in them. Raise Invalid where layers are
-    named and the model has none of them."""
+    """Return the model as a workload trains it: with the head that the workload asks for, and with
+    each layer marked by the gradients that backward computes in it (Layer.gradients). Raise Invalid
+    where the workload names layers and the model has none of them."""
     if workload.head == "score":
         architecture = replace(architecture, tie_word_embeddings=False, head_size=1)
     trained = workload.trained

@@ -90,8 +90,8 @@ SHAPE = record_type(Shape)
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def layers_of(problem: Problem) -> Layers:
-    """Return the layers that are split over stages. The result is shared through a cache: nobody
-    may write to it."""
+    """Return the layers of a problem, with their forward FLOPs for one token, by which they are
+    split over stages. The result is shared through a cache: nobody may write to it."""
     architecture = problem.architecture
     runs, mtp_layers = architecture.layer_runs, architecture.mtp_layers
     layer_costs, head = problem.forward_flops
