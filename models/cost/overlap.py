@@ -328,7 +328,9 @@ def expose_data(
     seconds of the passes that hide it. Traffic that comes once a step counts elsewhere."""
     if regime.once:
         return DataExposed(0.0, 0.0, forward + backward)
-    # Copies run on the device and hide behind nothing; traffic hides behind them too.
+    # Copies run on the device and hide behind nothing; traffic hides behind them too. Early traffic
+    # hides beside forward and late traffic beside backward; stuck traffic, which kernels of all
+    # experts wait for, hides beside neither.
     before = stuck = early = 0.0
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck

@@ -63,6 +63,7 @@ def _degrees_searched(problem: Problem, layouts: Layouts) -> Array:
     `max_tp`."""
     s = problem.stack
     ok = (layouts.etp <= max(s.max_tp, 1)) | (not s.expert_tensor_parallel)
+    # Axes that the stack lacks pass here: the rule of offered degrees refuses them.
     for axis in _LIMITED_AXES:
         ok &= (getattr(layouts, axis) <= getattr(s, f"max_{axis}")) | (not _has_axis(problem, axis))
     return ok

@@ -79,6 +79,7 @@ def _no_virtual_message(problem: Problem, layout: Layout) -> str:
 
 def _virtual_stages_searched(problem: Problem, layouts: Layouts) -> Array:
     """A device has no more virtual stages than `stack.max_virtual_stages`."""
+    # Other rules are for stacks without virtual stages, and for layouts without a pipeline.
     return (
         (layouts.virtual_stages <= problem.max_virtual_stages)
         | (problem.max_virtual_stages == 1)

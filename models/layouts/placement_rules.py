@@ -29,6 +29,7 @@ def equal_data_parallel(problem: Problem, layouts: Layouts) -> Array:
     if not problem.stack.equal_data_parallel:
         return holds_for_all(layouts)
     devices_of_expert = layouts.ep * layouts.etp if problem.architecture.is_moe else layouts.tp
+    # Both have as many data-parallel ranks where ep · etp is tp · cp.
     is_outermost = pipeline_outermost()[active_axes(layouts), layouts.placement]
     return (layouts.pp == 1) | is_outermost | (devices_of_expert == layouts.tp * layouts.cp)
 

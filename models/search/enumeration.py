@@ -120,7 +120,7 @@ def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContin
     to tell."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
-    search.found = empty_found(1)
+    search.found = empty_found(1)  # A full buffer ends a step, so that the first layout counts.
     search.open_all()
     return bool(incumbent.layouts) if search.exact or incumbent.layouts else None
 

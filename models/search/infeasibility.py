@@ -92,6 +92,7 @@ def rule_to_blame(problem: Problem) -> tuple[str, str]:
     obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
+    # The batch is not to blame where every legal tp, cp and pp leaves a dp that divides it.
     _, rejected = Space(problem, Constraints()).trunks
     if not rejected["batch_divides"]:
         return obstacle.rule, obstacle.sentence

@@ -92,6 +92,7 @@ class MinimumMemory:
         """Return the layout that is surest to fit, or None where no layout is legal or time ran
         out. Where all layouts are equally uncertain, it is the most frugal one."""
         tables = self.tables
+        # With one spread for all, and no limit of the host, the least memory is the surest.
         if tables.memory_uncertainty.is_uniform and math.isinf(tables.problem.cluster.host_bytes):
             return None if self.layout is None else _surest_with_odds(tables, self.layout)
         return surest_layout(tables, self.should_continue)

@@ -432,7 +432,8 @@ class SearchTables:
 
     @cached_property
     def policy_tables(self) -> PolicyTables:
-        """The policies of the space as compiled functions read them."""
+        """The policies of the space in the form that compiled functions read: variants (sharding
+        with memory policy), schedules, and which of these each chain may have."""
         variant, s = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
         schedules = np.zeros(len(s), dtype=ROW)
@@ -460,7 +461,8 @@ class SearchTables:
 
     @cached_property
     def compiled(self) -> CompiledTables:
-        """All tables as compiled functions read them, with the arrays in which they work."""
+        """All tables in the form that compiled functions read, with the arrays in which these
+        work."""
         policies, dims = self.policy_tables, len(self.question.dims)
         policies_shape = len(policies.variants), len(policies.schedules)
         return CompiledTables(

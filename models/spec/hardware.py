@@ -298,8 +298,9 @@ class Cluster:
 
     @cached_property
     def slice_shape(self) -> tuple[int, ...]:
-        """The dims of one slice of a torus; empty where there is no torus. The switched levels join
-        several slices. Raise Invalid where `torus_shape` does not divide the chips."""
+        """The lengths of the dims of one slice of a torus, such as (4, 4, 8); empty where there is
+        no torus. Unless `torus_shape` gives it, the job has as few slices as it can, each as cubic
+        as it can be. Raise Invalid where `torus_shape` does not divide the chips."""
         torus = self.fabric.torus
         if torus is None:
             return ()

@@ -33,6 +33,7 @@ def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]]
     are equal. Keyword arguments are not taken."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        # lru_cache compares its keys, so that objects are wrapped in keys equal only to themselves.
         of_any: Callable[..., R] = function
 
         @lru_cache(maxsize=size)

@@ -201,8 +201,8 @@ class Problem:
     @property
     def weight_cast_bytes(self) -> float:
         """The bytes read and written in one forward for each element of a weight that is cast with
-        every use; 0 where weights are not. Forward and backward each cast it, and one
-        of them copies it transposed; a third of the sum counts for forward."""
+        every use; 0 where weights are not. Forward and backward each cast it, and one of them
+        copies it transposed; a third of the sum counts for forward."""
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
         return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
@@ -357,8 +357,9 @@ class Problem:
 
     @property
     def neighbourhood_scopes(self) -> tuple[str, ...]:
-        """The kinds of runs that a run of this problem belongs to, from the widest on
-        (models.spec.profile.Neighbourhood)."""
+        """The kinds of runs that a run of this problem belongs to, from the widest on, such as
+        ("all", "all/sparse", "stack:megatron/sparse", "fleet:h100/megatron"). Each may have a
+        Neighbourhood in a profile (models.spec.profile)."""
         return (
             "all",
             f"all/{self.density}",

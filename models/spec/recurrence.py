@@ -166,6 +166,8 @@ class DeltaNet(Recurrence):
         return "kimi_delta_attention" if self.decay_per_element else "gated_delta_net"
 
     def projections(self, hidden_size: int) -> list[Projection]:
+        """Return the projections to queries, keys, values, the step size beta, the decay and the
+        gate, and that of the output."""
         found = [
             Projection("q", hidden_size, self.keys, "columns", fused=True),
             Projection("k", hidden_size, self.keys, "columns", fused=True),

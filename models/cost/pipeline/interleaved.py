@@ -157,10 +157,9 @@ def _several_groups(
 def _detour_to_head(
     group: int, f: StagePasses, b: StagePasses, f_end: StagePasses, b_end: StagePasses
 ) -> float:
-    """Return the seconds that a path gains when it leaves a stage (`f`, `b`) for the last round of
-    the last stage, which has the head (`f_end`, `b_end`). Of a group's passes in the last round,
-    one of each kind stays on the stage and the rest run there. The stages on the way there and back
-    add a pass each."""
+    """Return the seconds by which a path gets longer when it leaves a stage (`f`, `b`) for the last
+    round of the last stage, which has the head (`f_end`, `b_end`). All of a group's passes in that
+    round but one of each kind then run there. Each stage on the way there and back adds a pass."""
     more = f_end.last + b_end.last - f.last - b.last
     on_the_way = f_end.upto + b_end.upto - f.upto - b.upto
     return (group - 1) * more + on_the_way

@@ -262,6 +262,7 @@ def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStag
     most = min(num_layers - rounds * (pp - 1) + (1 if bare_ends else 0), num_layers // pp + 1)
     best = _LastStage(0, 0)
     slowest = least = np.inf
+    # The last stage needs a layer in every round but that of the head.
     for on_last in range(most, rounds - 2, -1):
         on_other = -(-(num_layers - on_last) // (pp - 1))
         stage = max(on_other, on_last + head)
@@ -269,6 +270,8 @@ def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStag
             continue
         if stage < slowest * (1 - _ROUNDING):
             slowest, least = stage, np.inf
+        # The head's chunk has at most one layer more than a mean chunk, and leaves one for each
+        # other round.
         most_beside_head = min(num_layers // (pp * rounds) + 1, on_last - rounds + 1)
         for beside_head in range(most_beside_head, -1, -1):
             largest_chunks = 0
