@@ -148,8 +148,8 @@ def set_group(
     inside = 1
     below = 1
     last = len(domains) - 1  # The last domain joins everything.
-    # By the rule above, each domain keeps `together` members; its dim joins groups of `inside`,
-    # which the domain inside it keeps already.
+    # By the rule of this module's docstring, each domain keeps `together` members. Its dim joins
+    # groups of `inside` members, which the domain inside it keeps already.
     for step in range(len(domains)):
         together = degree
         if step < last:

@@ -159,6 +159,8 @@ def _experts_fold(problem: Problem, layouts: Layouts) -> Array:
     data parallelism too; in MaxText (base.yml) fsdp or context, with the inside of an expert
     sharded over tensor.
     """
+    # Beside tensor parallelism, ep is a part of dp_shard; or without tp it is all of cp and a part
+    # of dp_shard.
     if problem.stack.expert_folding == "beside_tensor":
         of_shards = layouts.dp_shard % layouts.ep == 0
         beside_context = (

@@ -323,6 +323,7 @@ class Space:
         """Yield the name of each constraint and rule with the most layouts that it leaves of each
         memory policy, (memory policies,). A policy stands for as many layouts as it may recompute
         different numbers of layers."""
+        # A policy without full recompute stands for one layout, which any number above 0 leaves.
         n = self.problem.architecture.num_layers
         every = np.full(len(memory_policies), n)
         for knob in ("recompute", "offload_activations", "offload_optimizer"):

@@ -361,7 +361,7 @@ def weighed(amounts: Array, seconds: Array) -> float:
 
 @inlined
 def _largest(seconds: Array, count: int) -> float:
-    """Return the largest of the first `count` values."""
+    """Return the largest of the first `count` values; 0 where none is above 0."""
     largest = 0.0
     for i in range(count):
         largest = max(largest, seconds[i])

@@ -125,6 +125,7 @@ def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
 
     # The order is that of at least 2 pp - 1 micro-batches; those beyond m are dropped at the end.
     most = max(2 * pp - 1, m)
+    # Warm-up: forwards on the way down alone, then both ways, then whole passes on the way up.
     for _ in range(2 * (pp - stage) - 1):
         take(0, "F")
     for _ in range(stage):
@@ -137,6 +138,7 @@ def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
             take(0, "F")
         take(0, "I", "W")
         take(1, "F", "I", "W")
+    # Drain: input gradients without weight gradients first, since earlier stages wait for them.
     for _ in range(stage):
         take(0, "I")
         take(1, "I")
@@ -167,15 +169,18 @@ class _DualPipe:
         """Return the blocks that the stage runs, in order."""
         inner = self.half - self.from_end - 1  # stages between this one and the middle
         outer = self.from_end + 1  # stages from the nearer end of the pipeline up to this one
+        # Warm-up: forwards from the nearer end, then from both.
         for _ in range(2 * inner):
             self._append(self._forward(0))
         for _ in range(outer):
             self._append(self._forward(0))
             self._append(self._forward(1))
+        # Micro-batches from the farther end come back before those from the nearer one.
         for _ in range(inner):
             self._append(self._backward(1, apart=True))
             self._append_weights()
             self._append(self._forward(1))
+        # Steady state: each forward overlaps a backward of the other direction.
         for i in range(self.m // 2 - self.pp + outer):
             # The first backward of a middle stage has no forward of the other direction to overlap.
             if i == 0 and inner == 0:
