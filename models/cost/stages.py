@@ -270,6 +270,7 @@ def set_once(facts: Facts, row: Row, workspace: Workspace) -> None:
     once = workspace.regime[0].once
     # ZeRO 1 and 2 gather the updated parameters; ZeRO 3 does so where it keeps them for the step.
     gathers = 1 <= row.zero_stage <= 2 or (once and row.zero_stage == 3)
+    # Gradients that are not sharded are all-reduced; some stacks do so under ZeRO 1 too.
     whole = row.zero_stage <= (1 if facts.whole_gradients else 0)
     for index in range(facts.kinds + 2):
         part = workspace.parts[index]

@@ -364,6 +364,8 @@ class Space:
             the first does."""
             if offloads[one] != offloads[other]:
                 return False
+            # Full recompute keeps least, so that nothing replaces it. Of other policies only those
+            # compare that keep equally many bytes: they may differ in pieces that keep nothing.
             by_kind = list(zip(recomputed[one], recomputed[other], strict=True))
             if any(mine.whole or its.whole for mine, its in by_kind):
                 return False

@@ -51,8 +51,8 @@ def trains_head(architecture: Architecture, workload: Workload) -> bool:
 
 def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
     """Return layer numbers counted from 0, given numbers that may count from the end (-1 is the
-    last). Numbers beyond the model's depth are left out. Raise Invalid where none is left of
-    some."""
+    last). Numbers beyond the model's depth are left out. Raise Invalid where some were given and
+    none is left."""
     found = frozenset(at % num_layers for at in layers if -num_layers <= at < num_layers)
     if layers and not found:
         rule = f"must name some layer of the model, which has {num_layers}: 0 to {num_layers - 1}"

@@ -175,7 +175,7 @@ class _DualPipe:
         for _ in range(outer):
             self._append(self._forward(0))
             self._append(self._forward(1))
-        # Micro-batches from the farther end come back before those from the nearer one.
+        # The first backwards are of micro-batches from the farther end, which end nearer to here.
         for _ in range(inner):
             self._append(self._backward(1, apart=True))
             self._append_weights()
