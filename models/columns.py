@@ -43,7 +43,7 @@ class Columns:
         return self.lazy(lambda _, name: getattr(self, name).take(at))
 
     def with_columns(self, **columns: Array) -> Self:
-        """Return the same rows with these columns in place of their own."""
+        """Return the rows with these columns replaced, by name."""
         other = self.lazy(lambda _, name: getattr(self, name))
         for name, values in columns.items():
             object.__setattr__(other, name, values)
@@ -51,6 +51,7 @@ class Columns:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of all parts, one after the other."""
         return cls.lazy(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
 
     def materialised(self) -> Self:
@@ -95,8 +96,9 @@ class SharedRows(Generic[T]):
 
 
 def distinct(*columns: Array) -> tuple[Array, Array]:
-    """Number the distinct rows of some columns, which hold non-negative integers or truth values.
-    Return the position of one row of each kind, and the kind of each row.
+    """Number the distinct rows of some columns (n,), which hold non-negative integers or truth
+    values. Return the position of the last row of each kind, and the kind of each row, (n,).
+    For example, the column [5, 7, 5] has the kinds [0, 1, 0], last at positions [2, 1].
 
     A row is coded as one number, column by column. The codes are made consecutive whenever they
     might become too large to be counted in an array.
@@ -123,13 +125,14 @@ _SORTED_ROWS = 1 << 16  # up to this many rows, one sort is faster than counting
 
 
 def _countable(rows: Array) -> int:
-    """Return the number of different codes up to which counting these rows is faster than sorting
-    them."""
+    """Return the largest range of codes for which counting these rows in an array is faster than
+    sorting them."""
     return 8 * len(rows) + 1024
 
 
 def _as_integers(column: Array) -> tuple[Array, int]:
-    """Return a column as integers from 0, and a number above the largest of them."""
+    """Return a column as non-negative integers, and a number above the largest of them. A column
+    with one value becomes zeros, so that it adds nothing to a code."""
     most = int(column.max(initial=0))
     if len(column) and column.min() == most:
         return np.zeros(len(column), dtype=np.int64), 1
@@ -137,7 +140,8 @@ def _as_integers(column: Array) -> tuple[Array, int]:
 
 
 def _consecutive(code: Array, count: int) -> tuple[Array, int]:
-    """Return codes below `count` as consecutive codes in the same order, and the number of them."""
+    """Renumber codes, which are below `count`, without gaps and in the same order. Return the new
+    codes and how many different ones there are: [7, 2, 7] becomes [1, 0, 1] and 2."""
     if count > _countable(code):
         values, position = np.unique(code, return_inverse=True)
         return position.ravel(), len(values)
@@ -146,14 +150,16 @@ def _consecutive(code: Array, count: int) -> tuple[Array, int]:
 
 
 def expand_ranges(start: Array, count: Array) -> tuple[Array, Array]:
-    """Return the positions of ranges that begin at `start` and are `count` long, one range after
-    the other: the range that each position belongs to, and the positions."""
+    """Return all positions in ranges that begin at `start` and are `count` long, one range after
+    the other, as two arrays: the number of the range, and the position. Ranges from 3 and 8, 2 and
+    1 long, are [0, 0, 1] and [3, 4, 8]."""
     owner = np.repeat(np.arange(len(count)), count)
     return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
 def growing_slices(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
-    """Yield slices of an order, each with the rest of the order from its beginning on.
+    """Yield consecutive slices of an array, each with the rest of the array from the slice's
+    beginning on.
 
     The first slice is `first` long, and each is eight times as long as the one before, up to
     `most`.

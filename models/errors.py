@@ -36,7 +36,8 @@ class Invalid(DomainError):
         self.rule = rule
 
     def prefixed(self, prefix: str) -> Invalid:
-        """Return this error, its field now seen from the object that holds it under `prefix`."""
+        """Put `prefix` before the path of the field, in place, and return this error. For example,
+        "seq_len" becomes "workload.seq_len"."""
         self.field = f"{prefix}.{self.field}" if self.field else prefix
         self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
         return self
@@ -132,8 +133,8 @@ class Infeasible(DomainError):
 
     @property
     def brief(self) -> str:
-        """The constraint with what is needed and available, or the whole message where these are
-        not known."""
+        """A short message such as "memory: at least 95.0 GiB are needed, 80.0 are there"; the whole
+        message where the amounts are not known."""
         if self.needed is None or self.available is None:
             return str(self)
         return (
@@ -146,14 +147,16 @@ class Infeasible(DomainError):
         return self._saying(f"{self.detail}; {detail}", enough_chips, self.blamed)
 
     def with_preface(self, preface: str) -> Infeasible:
-        """Return a copy of this error that says something first, in its message and for every value
-        it blames."""
+        """Return a copy of this error with words put before its message, and before the message of
+        every value that it blames."""
         blamed = [Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed]
         return self._saying(f"{preface}: {self.detail}", self.enough_chips, blamed)
 
     def _saying(
         self, detail: str, enough_chips: int | None, blamed: Sequence[Invalid]
     ) -> Infeasible:
+        """Return a copy of this error with another detail, number of chips and list of blamed
+        values."""
         return Infeasible(
             constraint=self.constraint,
             detail=detail,
@@ -166,7 +169,8 @@ class Infeasible(DomainError):
         )
 
     def prefixed(self, prefix: str) -> Infeasible:
-        """Return this error, its blamed fields now seen from the object that holds them."""
+        """Put `prefix` before the paths of the constraint and of the blamed fields, in place, and
+        return this error. Nothing changes where it blames no field."""
         if self.blamed:
             self.constraint = f"{prefix}.{self.constraint}"
             self.blamed = tuple(fault.prefixed(prefix) for fault in self.blamed)

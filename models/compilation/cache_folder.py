@@ -39,7 +39,7 @@ class CacheFolders:
         return [folder for folder in self._folders if _is_safe(folder)]
 
     def usable(self) -> Iterator[Path]:
-        """Yield the folders that exist, and those that can be made."""
+        """Yield the safe folders, in order. Each is made first where it does not exist."""
         for folder in self._folders:
             with suppress(OSError):
                 folder.mkdir(mode=0o755, parents=True)
@@ -47,8 +47,8 @@ class CacheFolders:
                 yield folder
 
     def load(self, name: str) -> bytes | None:
-        """Return the content that was kept under a name; None where nothing was, or where not all
-        of it is left."""
+        """Return the content that was kept under a name, without the checksum before it. Return
+        None where there is none, or where it does not match its checksum."""
         for folder in self.existing():
             with suppress(OSError):
                 content = (folder / name).read_bytes()
@@ -85,6 +85,9 @@ class Claim:
     the process, however that ends."""
 
     def __init__(self, file: Path, name: str) -> None:
+        """Wait until no other process holds the claim on this name, and take it. Raise OSError
+        where the file cannot be opened or locked."""
+        # Each name has a byte of its own, so that names are claimed independently of each other.
         byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -98,6 +101,8 @@ class Claim:
 
 
 def _remove_other_versions(file: Path) -> None:
+    """Remove the files of other versions of a function. Names are FUNCTION-VERSION-TYPES; files of
+    the same version stay, whatever their types of arguments."""
     of, version, _ = file.name.split("-", 2)
     for other in file.parent.glob(f"{of}-*"):
         if not other.name.startswith(f"{of}-{version}-"):
@@ -110,8 +115,8 @@ def _remove(file: Path) -> None:
 
 
 def _is_safe(folder: Path) -> bool:
-    """Say whether only this user, the administrator and the owner of the sources can write
-    there."""
+    """Say whether a folder exists and only this user, the administrator or the owner of the sources
+    can write there."""
     owners = {os.geteuid(), 0, Path(__file__).stat().st_uid}
     try:
         status = folder.lstat()

@@ -35,6 +35,8 @@ def inlined(function: F) -> F:
 
 
 def _compiled(function: F, *, forceinline: bool) -> F:
+    """Return a dispatcher that compiles the function for the types of its arguments at the first
+    call. Its machine code is kept in files, unless the function is from outside this package."""
     dispatcher = Dispatcher(function, options(forceinline=forceinline))
     if function.__module__.startswith(f"{_PACKAGE.name}."):  # a function of a test is not kept
         dispatcher._cache = MachineCode(function, _PACKAGE, machine_code())

@@ -32,8 +32,8 @@ class NotKept(Exception):
 
 @contextmanager
 def only_kept() -> Iterator[None]:
-    """Make functions raise NotKept, within the block and in this thread, where no machine code of
-    theirs is kept."""
+    """Forbid compilation within the block, in this thread. A function whose machine code is not in
+    the cache raises NotKept when it is called."""
     token = _may_compile.set(False)
     try:
         yield
@@ -43,8 +43,8 @@ def only_kept() -> Iterator[None]:
 
 @contextmanager
 def taking_turns() -> Iterator[None]:
-    """Make functions wait, within the block, where another process is compiling them, so that none
-    is compiled twice."""
+    """Make each function that is compiled within the block wait while another process compiles it,
+    and then take that process's result, so that none is compiled twice."""
     token = _takes_turns.set(True)
     try:
         yield
@@ -68,8 +68,9 @@ class MachineCode:
         return str(next(iter(self._folders.existing()), None))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return what was compiled for these types of arguments; None where nothing was, whereupon
-        numba compiles. Raise NotKept where compiling is not allowed."""
+        """Return the compiled code kept for these types of arguments. Return None where there is
+        none, so that numba compiles, or raise NotKept where compiling is not allowed. Within
+        `taking_turns`, wait first for another process that is compiling it."""
         target.refresh()
         if is_part():
             return None
@@ -86,7 +87,8 @@ class MachineCode:
         return CompileResult._rebuild(target, *pickle.loads(kept))
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Keep what was compiled for Python. Its parts are quickly made anew."""
+        """Write compiled code to the cache, if it is that of a function which Python calls. Parts,
+        which only compiled functions call, are quickly made anew and not kept."""
         if isinstance(result.library, PartLibrary):
             return
         if not result.library.has_dynamic_globals:  # as addresses are, which end with a process
@@ -95,10 +97,12 @@ class MachineCode:
         self._end_claim()
 
     def _end_claim(self) -> None:
+        """Let other processes compile the function, if this one has claimed that."""
         if self._claim is not None:
             self._claim.end()
             self._claim = None
 
     def _file_name(self, signature: Any, codegen: Any) -> str:
+        """Return the file name for these types of arguments on this kind of processor."""
         key = repr((str(signature), codegen.magic_tuple()))
         return f"{self._function}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

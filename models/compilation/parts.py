@@ -29,6 +29,7 @@ def is_part() -> bool:
 
 @contextmanager
 def _as_part() -> Iterator[None]:
+    """Mark functions that are compiled within the block as parts."""
     token = _is_part.set(True)
     try:
         yield
@@ -41,6 +42,7 @@ class PartLibrary(JITCodeLibrary):
     callees."""
 
     def add_linking_library(self, library: Any) -> None:
+        """Note a library that this code calls, without linking it: the whole links it."""
         self._linking_libraries.append(library)
 
     def finalize(self) -> None:
@@ -59,6 +61,7 @@ class _Whole(JITCodeLibrary):
     """The machine code of a function that Python calls, with that of all that it calls."""
 
     def add_linking_library(self, library: Any) -> None:
+        """Link a library that this code calls, and for a part all that it calls in turn."""
         if isinstance(library, PartLibrary):
             for each in library.with_callees():
                 super().add_linking_library(each)
@@ -79,6 +82,8 @@ class _Pipeline(Compiler):
         flags: Any,
         locals_: Any,
     ) -> None:
+        """Make the compiler for one function. The library is this class's choice, in place of the
+        one that numba passes."""
         kind = PartLibrary if flags.no_compile else _Whole
         library = kind(target_context.codegen(), kind.__name__)
         library.enable_object_caching()
@@ -99,7 +104,8 @@ class Dispatcher(CPUDispatcher):
             return super().get_call_template(args, kws)
 
     def compile(self, sig: Any) -> Any:
-        """Compile for Python, or for a caller that is being compiled."""
+        """Compile for these types: as a part within a caller that is being compiled, and else whole
+        for Python. A part that was compiled earlier is dropped where Python needs a whole."""
         args, _ = sigutils.normalize_signature(sig)
         found = self.overloads.get(tuple(args))
         if found is not None and isinstance(found.library, PartLibrary) and not is_part():
@@ -107,7 +113,8 @@ class Dispatcher(CPUDispatcher):
         return super().compile(sig)
 
     def add_overload(self, result: Any) -> None:
-        """Offer a compiled whole to Python, and a part to functions that are being compiled."""
+        """Register compiled code: a whole for calls from Python, a part for linking into the
+        functions that are being compiled."""
         if not isinstance(result.library, PartLibrary):
             super().add_overload(result)
             return
@@ -117,6 +124,7 @@ class Dispatcher(CPUDispatcher):
 
 
 def _customized(flags: Any) -> Any:
+    """Return numba's flags, set so that a part is only translated to LLVM's intermediate code."""
     if is_part():
         flags.no_compile = True
         flags.no_cpython_wrapper = True

@@ -22,8 +22,8 @@ _IMPORT = re.compile(r"^\s*(?:from|import) ([.\w]+)", re.MULTILINE)
 
 @cache
 def source_digest(file: Path, package: Path) -> str:
-    """Return a digest of a file, of all that it imports from its package, and of the versions of
-    what compiles them."""
+    """Return a digest of a source file, of all files that it imports from its package, and of the
+    versions of Python, numba, llvmlite and numpy, on which machine code depends."""
     versions = platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__
     digest = hashlib.sha256(repr((versions, numba.config.BOUNDSCHECK)).encode())
     for each in sorted(sources(file, package)):
@@ -57,7 +57,8 @@ def _text(file: Path) -> str:
 
 
 def _files_of(name: list[str], package: Path) -> Iterable[Path]:
-    """Return the file of a module if the package has it. A package stands for its modules."""
+    """Return the files of a module, whose name is given by its parts: its own file, all modules of
+    a folder, or nothing where it is not in the package."""
     if name[0] != package.name:
         return []
     module = package.joinpath(*name[1:])

@@ -101,8 +101,9 @@ def links_of(
     g: Groups,
     dispatch: Array,
 ) -> Links:
-    """Return the links of a layout. Write the cost of an exchange of tokens in every kind of layer
-    into `dispatch` (kinds, 2)."""
+    """Return the costs of a layout's collectives over the links that its placement gives them.
+    Write the cost of an exchange of tokens in every kind of layer into `dispatch` (kinds, 2):
+    seconds for each byte, and before the first byte. `g` is overwritten."""
     set_groups(order, row, g)
     for kind in range(f.kinds):
         cost = dispatch_cost(f, layers[kind], dims, c, g)
@@ -130,7 +131,8 @@ def links_of(
 def dispatch_cost(
     f: Facts, layer: LayerFacts, dims: Array, c: CoefficientRecord, g: Groups
 ) -> Cost:
-    """Return the cost of an exchange of tokens over expert parallelism."""
+    """Return the cost of sending tokens to experts over expert parallelism, in one direction, for
+    each byte of all copies of a device's tokens. It is 0 for a dense layer."""
     if not layer.sparse or g.degree[EP] == 1:
         return Cost(0.0, 0.0)
     if f.dispatcher == ALLGATHER:
@@ -147,8 +149,9 @@ def dispatch_cost(
 
 @compiled
 def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int) -> float:
-    """Return the share of a token's copies that cross a dim, where a domain receives each token
-    once. The dims of a torus are no domains.
+    """Return the share of a token's copies that cross level d of the fabric (`dims[d]`). It is 1
+    unless the dispatcher sends a token once to each domain that holds some of its experts. The dims
+    of a torus are no domains.
 
     A token that picks k experts at random meets D(1 - (1 - 1/D)^k) of the D domains within reach of
     its groups; node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
@@ -167,8 +170,9 @@ def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int)
 
 @compiled
 def domains_in_reach(layer: LayerFacts, domains: float) -> float:
-    """Return the mean number of domains that hold a token's groups, where the experts are divided
-    evenly over `domains` domains."""
+    """Return the mean number of domains that hold experts a token may choose, out of `domains`
+    that share all experts evenly. Group-limited routing lets a token choose from groups_per_token
+    of the layer's num_groups expert groups."""
     groups = layer.num_groups
     if layer.groups_per_token == groups:
         return domains
@@ -188,8 +192,8 @@ def domains_in_reach(layer: LayerFacts, domains: float) -> float:
 
 @compiled
 def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Return the cost of an all-gather, or of a reduce-scatter of the same size, which is its
-    mirror image."""
+    """Return the cost of an all-gather over a group, or of a reduce-scatter of the same size, which
+    is its mirror image. `group` is a number such as TP; `g` has its members on each dim."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
     seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
@@ -198,8 +202,8 @@ def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -
 
 @compiled
 def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Return the cost of an all-reduce: a reduce-scatter and a gather, round a ring or over a
-    tree."""
+    """Return the cost of an all-reduce over a group: a reduce-scatter and a gather, with the lesser
+    latency of a ring and a tree. `group` is a number such as TP."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
     seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
@@ -235,8 +239,8 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     """
     slowest = 0.0
     between = 0.0
-    inside = 1.0
-    beyond = float(g.degree[group])
+    inside = 1.0  # members in a domain of the levels so far
+    beyond = float(g.degree[group])  # members for each of these domains
     ring_members = 1.0
     ring_rate = 0.0
     below = 1
@@ -282,8 +286,8 @@ def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: in
 def exchange_s(
     dims: Array, c: CoefficientRecord, g: Groups, group: int, d: int, inside: float
 ) -> float:
-    """Return the seconds for each byte of an all-to-all over one dim, with `inside` members inside
-    it.
+    """Return the seconds for each byte of an all-to-all over level d of the fabric (`dims[d]`),
+    where `inside` members of the group share each domain of the levels below.
 
     On switched levels, the part that leaves a domain crosses its own NIC only (no aggregation), and
     all of it crosses the innermost links. A ring dim passes n/8 of the bytes over each one-way link
@@ -303,8 +307,8 @@ def exchange_s(
 
 @compiled
 def send(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
-    """Return the cost of a send between neighbours of a group, over the slowest links that join
-    any."""
+    """Return the cost of a send between neighbours in a group. The slowest links between any two
+    neighbours count."""
     seconds = hop = 0.0
     for d in range(len(dims)):
         if g.members[group, d] > 1:
@@ -348,7 +352,8 @@ def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
 
 @compiled
 def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
-    """Return the seconds before the first byte: the fixed cost of a call, and those of its path."""
+    """Return the latency of a collective: the fixed cost of a call plus `path`, the seconds of a
+    message along its path. It is 0 for a group of one."""
     return c.collective_s + path if g.degree[group] > 1 else 0.0
 
 
@@ -373,8 +378,9 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
 @compiled
 def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """Return the seconds of one message down a tree: logarithmic between domains and within large
-    ones, a chain within small ones."""
+    """Return the seconds of one message down a tree over a group. Hops grow with the logarithm of
+    the number of domains, and of the members within a domain; within small domains the tree is a
+    chain, whose hops grow with its members."""
     up, out = spread(dims, g, group)
     fast = min(up - 1, TREE_HOPS_INSIDE * doublings(up))
     if f.is_torus:
@@ -384,8 +390,8 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 
 @compiled
 def around(dims: Array, g: Groups, group: int) -> float:
-    """Return the hops round the longest ring of a torus. A closed ring counts half, since messages
-    go both ways."""
+    """Return the hops of a message round the longest ring that a group has on a torus. A closed
+    ring counts half, since messages go both ways."""
     hops = 0.0
     for d in range(len(dims)):
         if dims[d].ring:
@@ -396,7 +402,8 @@ def around(dims: Array, g: Groups, group: int) -> float:
 
 @compiled
 def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
-    """Return the number of members within a scale-up domain, and the number of domains."""
+    """Return how a group is spread: the number of its members within each scale-up domain, and the
+    number of domains."""
     up = out = 1.0
     for d in range(len(dims)):
         if dims[d].out:

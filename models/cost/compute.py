@@ -113,7 +113,8 @@ class LayerTime(NamedTuple):
 
 @compiled
 def plain_time(forward: float, backward: float, weight: float, factor: float) -> LayerTime:
-    """Return the times of work without attention that waits for no host, `factor` times as long."""
+    """Return these seconds, each times `factor`, as the time of work without attention and without
+    gaps in which the device waits for the host."""
     return LayerTime(
         forward=forward * factor,
         backward=backward * factor,
@@ -128,9 +129,10 @@ def plain_time(forward: float, backward: float, weight: float, factor: float) ->
 
 @compiled
 def overhead(f: Facts, c: CoefficientRecord) -> float:
-    """Return the time that compute takes over the time of its kernels. Software counts as no
-    younger than the kernels that first ran on the chip's generation, since nothing is known of
-    younger ones."""
+    """Return the factor by which compute takes longer than its kernels. It grows with the age of
+    the software, up to OLDEST_YEARS. Software counts as at least as old as the kernels that the
+    coefficients of the chip's generation come from (`kernel_age`), since no run shows newer
+    ones."""
     age = min(max(f.age_years, c.kernel_age), OLDEST_YEARS)
     return c.compute_overhead * math.exp(c.ageing * max(age - SETTLED_YEARS, 0.0))
 
@@ -139,10 +141,10 @@ def overhead(f: Facts, c: CoefficientRecord) -> float:
 def layer_time(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, piece_bits: int, pieces: Array
 ) -> LayerTime:
-    """Return the time of one transformer layer.
+    """Return the time of one layer for a micro-batch.
 
-    Write into `pieces` the forward seconds of the parts that recompute may repeat. Parts that take
-    work to price are written only where their bit in `piece_bits` is set.
+    Write into `pieces` the forward seconds of each piece that a recompute policy may repeat. Pieces
+    that take work to price are written only where their bit in `piece_bits` is set.
     """
     pieces[:] = 0.0
     products = both(
@@ -180,7 +182,8 @@ def layer_time(
 
 @compiled
 def forward_alone(seconds: LayerTime) -> LayerTime:
-    """Return the time of a layer that backward does not reach."""
+    """Return the time of a layer without its backward, as of frozen layers below all that is
+    trained."""
     return LayerTime(
         forward=seconds.forward,
         backward=0.0,
@@ -195,7 +198,8 @@ def forward_alone(seconds: LayerTime) -> LayerTime:
 
 @compiled
 def adapters(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the products of adapters, which run in 16 bits."""
+    """Return the time of the products of a layer's adapters, which run in 16 bits: two FLOPs for
+    each trained parameter and token, in forward and for either gradient."""
     if layer.adapters == 0:
         return Passes(0.0, 0.0, 0.0)
     flops = 2.0 * shard.tokens * layer.trained_dense / shard.tp
@@ -217,8 +221,9 @@ def waiting_for_host(
     light: float,
     pieces: Array,
 ) -> LayerTime:
-    """Return the time of a layer with these kernels. It takes no less than its host needs to launch
-    them. Memory-bound work moves twice as much in backward as in forward."""
+    """Return the time of a layer whose kernels are `products`, attention (`core`) and `light`
+    seconds of memory-bound work in forward, and twice that in backward. Each pass takes no less
+    than the host needs to launch it. `pieces` are scaled in place by the overhead of compute."""
     slower, host = overhead(f, c), host_seconds(f, layer, shard, c)
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light
@@ -243,8 +248,8 @@ def waiting_for_host(
 
 @compiled
 def slower_of(device: float, host: float) -> float:
-    """Return the time of two that run beside each other: that of the slower one, and more where the
-    two are close."""
+    """Return the seconds of work that the device and the host do side by side: a smooth maximum,
+    (device⁴ + host⁴)^¼, which exceeds the longer one where both are close."""
     device, host = device * device, host * host
     return math.sqrt(math.sqrt(device * device + host * host))
 
@@ -259,9 +264,10 @@ def embedding_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
 
 @compiled
 def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
-    """Return the time of the final norm, the output projection and cross-entropy over fp32 logits.
-    Every module of multi-token prediction adds a head and a projection; its layer is counted with
-    the others."""
+    """Return the time of the output projection and of cross-entropy over fp32 logits. Every module
+    of multi-token prediction adds a head and a projection; its layer is counted with the layers.
+    Tensor parallelism divides the vocabulary, and the loss only where it is computed in parallel.
+    """
     columns = f.vocab_size / shard.tp
     if f.pads_vocabulary:
         columns = math.ceil(columns / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
@@ -295,8 +301,9 @@ def mtp_projection(f: Facts, shard: Shard, c: CoefficientRecord) -> Passes:
 
 @compiled
 def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the projections of the mixers. Heads are sharded over tp. Projections to
-    latents are not: each device does its own tokens."""
+    """Return the time of all projections of a layer's mixers on a device. Tensor parallelism
+    divides heads; projections to latents are whole on every device, which multiplies its own tokens
+    with them."""
     total = Passes(0.0, 0.0, 0.0)
     for index in range(layer.num_products):
         total = both(total, projection(f, layer, shard, c, index))
@@ -307,7 +314,8 @@ def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord)
 def projection(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, index: int
 ) -> Passes:
-    """Return the time of one projection of a mixer, by its `index` among the layer's products."""
+    """Return the time of one matrix product of a mixer (attention or a recurrence) on a device.
+    `index` is its row in layer.products, whose columns say how tensor parallelism cuts it."""
     one, tp = layer.products[index], shard.tp
     tokens = shard.local_tokens if one[ROWS_LOCAL] else shard.tokens
     inputs = one[INPUTS] / tp if one[CUT_INPUTS] else one[INPUTS]
@@ -321,7 +329,7 @@ def projection(
 
 @compiled
 def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Return the forward seconds of the projections from latents to heads."""
+    """Return the forward seconds of MLA's projections from latents up to heads."""
     seconds = 0.0
     for index in range(layer.num_products):
         if layer.products[index, IS_UP]:
@@ -331,7 +339,8 @@ def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> f
 
 @compiled
 def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Return the forward seconds of the projections of keys and of the output."""
+    """Return the forward seconds of the projections of attention's keys and output. Keys are half
+    of the elements of keys and values."""
     keys = layer.kv_dim / 2 * kv_share(layer, shard.tp)
     of_keys = linear(f, c, shard.tokens, f.hidden_size, keys).forward
     return of_keys + output_projection(f, layer, shard, c)
@@ -349,13 +358,15 @@ def output_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientR
 def dense_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, piece_bits: int, pieces: Array
 ) -> Passes:
-    """Return the time of the dense network or shared expert: up, with a gate's product, and down. A
-    network that works on tiles of tokens multiplies once more in backward, before its gradients."""
+    """Return the time of the products of a layer's dense MLP or shared expert: up (with its gate),
+    and down. Write their forward seconds into `pieces`, by what a recompute policy repeats. An MLP
+    that works on tiles of tokens repeats its forward within backward."""
     if layer.dense_width == 0:
         return Passes(0.0, 0.0, 0.0)
     width = layer.dense_width / shard.tp
     up = linear(f, c, shard.tokens, f.hidden_size, width * (layer.dense_matrices - 1))
     down = linear(f, c, shard.tokens, width, f.hidden_size)
+    # Backward does not need the layer's last output, so that some stacks do not compute it again.
     left_out = down.forward if layer.skips_last_product else 0.0
     again = down.forward - left_out
     if piece_bits >> DENSE_HALF & 1:
@@ -372,9 +383,10 @@ def dense_products(
 def every_second_product(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, down: float
 ) -> float:
-    """Return the forward seconds of the products of an MLP that are the second, fourth and so on of
-    their layer. Queries, keys, values and output come before them, or the five products of MLA.
-    `down` is the time of the last product that is repeated."""
+    """Return the forward seconds of those products of an MLP that are the second, fourth and so on
+    of their layer, as a policy that keeps every second product counts. Attention's four products
+    come before the MLP's, or MLA's five. `down` is the seconds of the MLP's last product, or 0
+    where it is not repeated."""
     up = linear(f, c, shard.tokens, f.hidden_size, layer.dense_width / shard.tp).forward
     if layer.mla:
         return up + down if layer.gated else up
@@ -383,8 +395,8 @@ def every_second_product(
 
 @compiled
 def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of routed experts as grouped products, each of its own share of the tokens.
-    The busiest device sets the pace."""
+    """Return the time of a device's routed experts as grouped products, each over an equal share of
+    the tokens, times the load of the busiest device over the mean (`skew`)."""
     if layer.num_experts == 0:
         return least_expert_products(f, layer, shard, c)
     local = layer.num_experts / shard.ep
@@ -396,7 +408,8 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
 
 @compiled
 def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the router's product."""
+    """Return the time of the product that scores experts for each token, in 16 bits; 0 while a
+    bound leaves experts out (`num_experts` is 0)."""
     if layer.num_experts == 0:
         return Passes(0.0, 0.0, 0.0)
     return linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
@@ -406,8 +419,8 @@ def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> 
 def least_expert_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
 ) -> Passes:
-    """Return the least time of routed experts, whatever the degrees of their axes: as long as the
-    largest products take."""
+    """Return a lower bound of the time of routed experts that holds for all degrees of ep and etp:
+    their FLOPs at the rate of the largest products."""
     weights = layer.expert_matrices * layer.expert_width * layer.expert_input
     flops = 2.0 * shard.local_tokens * layer.experts_per_token * weights
     seconds = flops / (f.gemm_flops * gemm_efficiency(f, c))
@@ -416,7 +429,8 @@ def least_expert_products(
 
 @compiled
 def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
-    """Return the work and traffic of the busiest device's experts over the mean."""
+    """Return the tokens of the busiest device's experts over the mean device's. A capacity factor
+    pads every device to that; forced balance makes it 1."""
     if f.capacity_factor > 0:
         return f.capacity_factor
     if not f.natural_routing:
@@ -434,7 +448,8 @@ def busiest(num_experts: float, ep: float) -> float:
 
 @compiled
 def largest_of(count: float) -> float:
-    """Return the mean largest of `count` normal values, in standard deviations above their mean."""
+    """Return the expected largest of `count` normal values, in standard deviations above their
+    mean. It is interpolated between powers of two."""
     doublings = min(math.log2(count), len(_LARGEST) - 1.0)
     below = min(int(doublings), len(_LARGEST) - 2)
     part = doublings - below
@@ -442,9 +457,10 @@ def largest_of(count: float) -> float:
 
 
 def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
-    """Return the coefficient `imbalance` from a measured one: the tokens that the busiest of ep
-    devices had beyond the mean, as a share of it. None where all experts are on one device or
-    balance is forced, since that says nothing about how experts are chosen."""
+    """Return the coefficient `imbalance` (the relative deviation of one expert's share of tokens)
+    that a measured imbalance implies. The measured one is the excess of the busiest of ep devices
+    over the mean, as a share of the mean. Return None where all experts are on one device or
+    balance is forced, since such runs do not show how tokens choose experts."""
     moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
     if moe is None or ep == 1 or problem.workload.routing != "natural":
         return None
@@ -458,9 +474,10 @@ def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
 def body_traffic(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
 ) -> float:
-    """Return the forward seconds of norms, a dense activation function, residuals, rotary
-    embeddings and the rest. Elements are read and written by fused kernels or, in a Llama-like
-    layer (one with gates) without these, operation by operation."""
+    """Return the forward seconds of memory-bound work outside experts: norms, residuals, rotary
+    embeddings, the dense activation function, casts and the rest. Write those of norms and of the
+    activation function into `pieces`. Kernels are fused, or in a gated (Llama-like) layer without
+    fused kernels run operation by operation."""
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
     eager = layer.gated and not f.fused
     norm = EAGER_NORM if eager and not f.fused_norm else 2
@@ -486,8 +503,9 @@ def body_traffic(
 def expert_traffic(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
 ) -> float:
-    """Return the forward seconds of the activation functions and biases of experts, and of sorting
-    tokens for them and back."""
+    """Return the forward seconds of memory-bound work of experts: activation functions and biases,
+    and sorting tokens by expert and back. Write them into `pieces`, by what a recompute policy
+    repeats."""
     routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
     act = routed * width * layer.expert_matrices * f.activation_bytes
     act += quantised_bytes(f, routed * width)
@@ -516,8 +534,8 @@ def elementwise(f: Facts, c: CoefficientRecord, size: float) -> float:
 
 @compiled
 def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
-    """Return the bytes moved to bring frozen weights of few bits to the format they are multiplied
-    in."""
+    """Return the bytes moved in one pass to convert frozen weights stored in few bits (as QLoRA
+    does) to the format that they are multiplied in; 0 for other weights."""
     if f.base_bytes >= f.parameter_bytes:
         return 0.0
     weights = layer.dense_parameters / shard.tp
@@ -529,18 +547,19 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
 
 @compiled
 def quantised_bytes(f: Facts, operands: float) -> float:
-    """Return the bytes moved to bring inputs of products to the format they are multiplied in."""
+    """Return the bytes moved to cast `operands` elements of the inputs of products to the GEMM
+    format."""
     return operands * f.cast_bytes
 
 
 @compiled
 def gathered_bytes(f: Facts, shard: Shard) -> float:
-    """Return the bytes moved to quantise one element of every token that tensor parallelism
-    gathers.
+    """Return the bytes moved to quantise the inputs of a block for one element of each token.
 
-    Where the element is cast before it is sent, a device casts its own tokens, and transposes those
-    of all. Rows that are cast where they arrive are read once more: no kernel wrote them that could
-    have cast them.
+    Without sequence parallelism nothing is gathered, and the kernel that writes the input casts it.
+    Where tokens are cast before they are gathered, a device casts its own and transposes all of
+    them. Rows that are cast after they are gathered are read once more, since no kernel here wrote
+    them that could have cast them.
     """
     if shard.tokens == shard.local_tokens:
         return quantised_bytes(f, shard.tokens)

@@ -25,7 +25,8 @@ EVERY_PIECE = (1 << len(ALL_PIECES)) - 1
 
 @compiled
 def encoder_shard(images: Images, row: Row) -> Shard:
-    """Return the patches of a micro-batch, and how the encoder is cut."""
+    """Return the share of one device in the encoder: the patches of a micro-batch as tokens, and
+    the degree of tp, which is 1 where it does not divide the encoder's heads."""
     encoder = images.encoder[0]
     patches = row.micro_batch * encoder.patches
     tp = float(row.tp) if encoder.num_attention_heads % row.tp == 0 else 1.0
@@ -43,8 +44,9 @@ def image_tokens(images: Images, shard: Shard) -> float:
 def encoder_time(
     images: Images, shard: Shard, coefficients: CoefficientRecord, recompute: Array, pieces: Array
 ) -> LayerTime:
-    """Return the time of the whole encoder with its projector. Backward ends where nothing is
-    trained. Add the seconds that each recompute policy adds to backward to `again` (policies,)."""
+    """Return the time of the whole encoder with its projector. A frozen encoder has no backward.
+    Add to `recompute` (policies,) the seconds that each recompute policy adds to backward.
+    `pieces` is scratch for the forward seconds of a layer's pieces."""
     facts = images.facts[0]
     encoder = images.encoder[0]
     ends = end_products(images, shard, coefficients)
@@ -68,8 +70,8 @@ def encoder_time(
 
 @compiled
 def end_products(images: Images, shard: Shard, coefficients: CoefficientRecord) -> Passes:
-    """Return the time of the patch embedding, whose input has no gradient, and of the projector,
-    which is cut like the encoder."""
+    """Return the time of the patch embedding and of the projector. The embedding's input, the
+    images, has no gradient. The projector is cut over tp like the encoder."""
     facts = images.facts[0]
     encoder = images.encoder[0]
     patch = linear(facts, coefficients, shard.tokens, encoder.patch_elements, facts.hidden_size)
@@ -83,8 +85,8 @@ def end_products(images: Images, shard: Shard, coefficients: CoefficientRecord) 
 
 @compiled
 def encoder_size(images: Images, shard: Shard) -> PartSize:
-    """Return the parameters of the encoder on one device. Those outside layers and outside the
-    projector's matrices are whole on every device."""
+    """Return the parameters of the encoder and its projector on one device. Tensor parallelism cuts
+    its layers and the projector's matrices; everything else is whole on every device."""
     facts = images.facts[0]
     encoder = images.encoder[0]
     tower, unit = encoder.whole_parameters, 0.0
@@ -102,8 +104,9 @@ def encoder_size(images: Images, shard: Shard) -> PartSize:
 
 @compiled
 def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -> None:
-    """Add to `kept` (policies,) the bytes of a micro-batch that stay until backward: the inputs of
-    all that is trained."""
+    """Add to `kept` (policies,) the bytes of a micro-batch that the encoder and its projector keep
+    until backward, under each recompute policy. A frozen module keeps nothing. `pieces` is scratch
+    for the bytes of a layer's pieces."""
     facts = images.facts[0]
     encoder = images.encoder[0]
     inputs = 0.0

@@ -374,8 +374,9 @@ _COEFFICIENT_VALUES = attrgetter(*(field.name for field in fields(Coefficients))
 
 @cached_by_identity(_CACHED_COEFFICIENTS)
 def coefficient_records(coefficients: Coefficients) -> Array:
-    """Return coefficients as records, (1,), or (n,) where some are arrays of n draws. The array is
-    shared through a cache: nobody may write to it."""
+    """Return coefficients as records of COEFFICIENTS: one, (1,), or n of them where some
+    coefficients are arrays of n draws. The array is shared through a cache: nobody may write to it.
+    """
     values = _COEFFICIENT_VALUES(coefficients)
     if not any(isinstance(value, np.ndarray) for value in values):
         return np.array([values], dtype=COEFFICIENTS)

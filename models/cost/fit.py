@@ -63,8 +63,8 @@ NO_SPREAD = MemorySpread(
 
 
 def fits(margin: Margin, memory: Array, on_host: Array) -> Array:
-    """Say of n layouts whether each fits, (n,). `memory` are bytes by term (n, terms), and
-    `on_host` bytes on the host (n,)."""
+    """Return for each of n layouts whether it fits, (n,). `memory` has bytes by term (n, terms),
+    and `on_host` bytes on the host (n,)."""
     are_fitting = np.empty(len(memory), dtype=bool)
     _fill_fits(margin, memory, on_host, are_fitting)
     return are_fitting
@@ -92,7 +92,8 @@ def _fill_spreads(spread: MemorySpread, memory: Array, spreads: Array) -> None:
 
 @inlined
 def fits_memory(margin: Margin, memory: Array, on_host: float) -> bool:
-    """Say whether memory of these terms fits on a device, and so many bytes on its host."""
+    """Say whether a layout fits. `memory` has its bytes on the device by term, which a safety
+    factor scales without those of the runtime; `on_host` is its bytes on the host."""
     reserved = allocated_bytes(memory) + memory[FRAGMENTATION]
     needed = reserved + memory[RUNTIME]
     if needed > margin.capacity:
@@ -103,8 +104,8 @@ def fits_memory(margin: Margin, memory: Array, on_host: float) -> bool:
 
 @inlined
 def allocated_bytes(memory: Array) -> float:
-    """Return the bytes that the framework allocates. The runtime has bytes of its own, and
-    fragmentation is what the allocator reserves beyond them."""
+    """Return the bytes that the framework allocates for tensors: the sum of all terms of `memory`
+    but those of the runtime and of fragmentation."""
     allocated = 0.0
     for term in range(len(MEMORY)):
         if term not in (RUNTIME, FRAGMENTATION):
@@ -114,8 +115,9 @@ def allocated_bytes(memory: Array) -> float:
 
 @inlined
 def safety_factor(margin: Margin, memory: Array) -> float:
-    """Return the factor by which the reserved memory of a layout may exceed its prediction, with
-    the probability asked."""
+    """Return the factor by which a layout's reserved memory may exceed its prediction and still has
+    to fit, with the probability that the margin stands for; 1 where the prediction itself counts.
+    """
     if margin.deviations == 0:
         return 1.0
     return math.exp(margin.deviations * memory_spread(margin.spread, memory))
@@ -123,9 +125,9 @@ def safety_factor(margin: Margin, memory: Array) -> float:
 
 @inlined
 def memory_spread(spread: MemorySpread, memory: Array) -> float:
-    """Return the standard deviation of the natural logarithm of what a layout reserves.
-    Coefficients of activations and logits scale parts of what is allocated. That of fragmentation
-    scales a part of what is reserved."""
+    """Return the standard deviation of the natural logarithm of the bytes that a layout reserves.
+    Uncertain coefficients add to the measured spread in proportion to what they scale: activations
+    and logits a share of allocated memory, fragmentation a share of reserved memory."""
     allocated = allocated_bytes(memory)
     reserved = max(allocated + memory[FRAGMENTATION], _LEAST_BYTES)
     allocated = max(allocated, _LEAST_BYTES)

@@ -42,7 +42,7 @@ class Passes(NamedTuple):
 
 @compiled
 def both(one: Passes, other: Passes) -> Passes:
-    """Return the time of one after the other."""
+    """Return the time of two pieces of work one after the other, pass by pass."""
     return Passes(one.forward + other.forward, one.input + other.input, one.weight + other.weight)
 
 
@@ -65,7 +65,8 @@ def linear(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Pass
 
 @compiled
 def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> Passes:
-    """Return the time of a projection that stays in 16 bits, as the head and a router do."""
+    """Return the time of a projection of m rows from k to n elements that is in 16 bits whatever
+    the GEMM format, as those of the head and of a router are."""
     rate = f.flops_16 * c.gemm_16 * row_share(f, c, k, n, 2.0)
     return Passes(
         product(f=f, c=c, m=m, k=k, n=n, groups=1.0, rate=rate, element_bytes=2.0),
@@ -76,8 +77,8 @@ def linear_16(f: Facts, c: CoefficientRecord, m: float, k: float, n: float) -> P
 
 @compiled
 def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups: float) -> Passes:
-    """Return the time of `groups` projections at once, of m rows each. Forward and both gradients
-    are products of the same FLOPs and different shapes."""
+    """Return the time of `groups` projections in one kernel, each of m rows from k to n elements.
+    Forward and both gradients are products of equal FLOPs and different shapes."""
     rate = f.gemm_flops * gemm_efficiency(f, c) * row_share(f, c, k, n, f.gemm_bytes)
     if groups > 1:
         rate *= c.grouped_gemm
@@ -90,6 +91,8 @@ def grouped(f: Facts, c: CoefficientRecord, m: float, k: float, n: float, groups
 
 @compiled
 def gemm_efficiency(f: Facts, c: CoefficientRecord) -> float:
+    """Return the share of the peak rate that large products reach in the workload's GEMM format.
+    FP8 with a scale for each row has a factor of its own."""
     if f.gemm_format_bits == 8:
         return c.gemm_8 * c.row_scaled_gemm if f.scales_rows else c.gemm_8
     if f.gemm_format_bits == 4:
@@ -108,9 +111,9 @@ def product(
     rate: float,
     element_bytes: float,
 ) -> float:
-    """Return the seconds of `groups` products of m x k by k x n matrices. FLOPs run at a rate that
-    loses the last, partly filled wave of tiles, and bytes at the rate of memory; the longer of the
-    two counts.
+    """Return the seconds of `groups` products of m x k by k x n matrices with operands of
+    `element_bytes`. FLOPs run at `rate`, in FLOP/s, less what the last, partly filled wave of tiles
+    loses. Bytes move at the rate of memory. The longer of the two counts.
 
     A product of b output tiles on u units takes b/u waves plus a tail; b / (b + tail·u) is the
     share of the time that works. With tail = 0.3 waves this gives 0.80, 0.77, 0.66, 0.41 of peak
@@ -127,16 +130,16 @@ def product(
 
 @compiled
 def row_share(f: Facts, c: CoefficientRecord, k: float, n: float, element_bytes: float) -> float:
-    """Return the share of the rate that is left to products between k and n features. Forward and
-    both gradients read or write rows of both sizes, which are slow to load where they are no whole
-    vectors."""
+    """Return the share of their rate that products between k and n features keep: 1, or less where
+    a row of k or of n elements is not a multiple of VECTOR_BYTES and so slow to load. Forward and
+    both gradients read or write rows of both sizes."""
     whole = (k * element_bytes) % VECTOR_BYTES == 0 and (n * element_bytes) % VECTOR_BYTES == 0
     return 1.0 if whole or f.pads_products else c.ragged_rows
 
 
 @compiled
 def whole_tiles(f: Facts, n: float) -> float:
-    """Return the size of whole tiles over the part of it that is used."""
+    """Return n rounded up to whole tiles, over n: the factor of work that padding adds."""
     # 1e-9 absorbs rounding, so that a whole number of tiles does not count as one more.
     return math.ceil(n / f.gemm_tile - 1e-9) * f.gemm_tile / n
 
@@ -145,10 +148,10 @@ def whole_tiles(f: Facts, n: float) -> float:
 def attention(
     f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: float, heads: float
 ) -> Passes:
-    """Return the time of scores, softmax and values of `queries` and `heads`, each over the keys
-    that it sees.
+    """Return the time of attention's scores, softmax and weighted values for this number of queries
+    and heads, each over the mean number of keys that a query sees.
 
-    Forward and backward share one rate, as they were measured together.
+    Forward and backward share one rate, since they were measured together.
     """
     dims = layer.score_dims
     if f.materialises_scores:
@@ -171,8 +174,9 @@ def attention(
 
 @compiled
 def choice_of_keys(f: Facts, layer: LayerFacts, c: CoefficientRecord, queries: float) -> Passes:
-    """Return the time of an indexer's scores for `queries`, and of the choice of the largest. Each
-    fp32 score is written, and read twice. Backward has two products for one, and no choice."""
+    """Return the time in which the indexer of sparse attention scores keys for this number of
+    queries and chooses the largest. Each fp32 score is written, and read twice. Backward has two
+    products for one."""
     products = queries * layer.scoring_flops / (f.flops_16 * c.attention * c.chosen_keys)
     traffic = move(f, c, queries * layer.scored_keys * 4 * 3)
     return Passes(products + traffic, 2 * products + traffic, 0.0)
@@ -197,7 +201,7 @@ def materialised_attention(
     f: Facts, c: CoefficientRecord, queries: float, heads: float, dims: float
 ) -> Passes:
     """Return the time of attention that computes every score (no causal skipping) and moves it to
-    memory and back.
+    memory and back. `dims` is the elements of a key and of a value together.
 
     An unfused softmax reads and writes scale, mask, softmax and dropout one by one; the fused one
     does once.
@@ -210,9 +214,9 @@ def materialised_attention(
 
 @compiled
 def slower_in_chunks(f: Facts, layer: LayerFacts, chunks: float) -> float:
-    """Return the share by which attention takes longer when it meets the keys of a sequence chunk
-    by chunk, as in a ring (arXiv 2310.01889). Each kernel has the rate of its own length: l/c /
-    (l/c + half) instead of l / (l + half)."""
+    """Return the relative slowdown of attention (0.1 is 10% longer) when it meets the keys of a
+    sequence in `chunks` chunks, as in a ring (arXiv 2310.01889). Each kernel has the rate of its
+    own length: l/c / (l/c + half) instead of l / (l + half)."""
     length = min(f.seq_len, 2 * layer.mean_keys)
     return FLASH_HALF_LENGTH * (chunks - 1) / (length + FLASH_HALF_LENGTH)
 

@@ -31,8 +31,9 @@ class _Product(NamedTuple):
 def layer_facts(
     layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None, skips_last: bool
 ) -> LayerFacts:
-    """Return the facts of a kind of layer of which there are `count`. `seq_len` is the number of
-    tokens that attend to each other."""
+    """Return the facts of a kind of layer, of which the model has `count`. `seq_len` is the number
+    of tokens that attend to each other. `skips_last` is true where recompute leaves out the layer's
+    last product."""
     dense, moe = layer.dense, layer.moe
     expert = moe.expert_parameters(hidden) if moe else 0
     muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
@@ -73,8 +74,9 @@ def layer_facts(
 
 
 def _training(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
-    """Return the fields of LayerFacts that say what is trained. An adapter reads each input once
-    more, and reads and writes each output, so it counts one and two elements for them."""
+    """Return the fields of LayerFacts about trained parameters and adapters. Without LoRA they
+    count all parameters of a layer that trains its weights. For each element that LoRA's matrices
+    take in, an adapter reads one more; for each that comes out, it reads and writes one."""
     if lora is None:
         expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
         is_trained = layer.gradients == "weights"
@@ -112,8 +114,9 @@ def _largest_matrix(layer: Layer, hidden: int) -> int:
 
 
 def _products(layer: Layer, hidden: int) -> Array:
-    """Return the products of a layer, (products, columns). The fused projections of a mixer are one
-    product; projections to the latent of experts and back follow those of the mixers."""
+    """Return the matrix products of a layer's mixers, (products, columns), with the fields of
+    _Product as columns. Fused projections of a mixer, such as queries, keys and values, are one
+    product. Projections to the latent of experts and back come last."""
     rows: list[_Product] = []
     for mixer in layer.mixers:
         projections = mixer.projections(hidden)
@@ -131,6 +134,8 @@ def _products(layer: Layer, hidden: int) -> Array:
 
 
 def _product(projection: Projection) -> _Product:
+    """Return the row of a projection that is not fused with others. Its `cut` says what tensor
+    parallelism divides: its inputs ("rows"), its outputs ("columns") or neither ("whole")."""
     return _Product(
         rows_local=projection.cut == "whole",
         inputs=projection.n_in,
@@ -143,7 +148,8 @@ def _product(projection: Projection) -> _Product:
 
 
 def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict[str, Any]:
-    """Return the fields of LayerFacts that say how a layer attends; zeros where it does not."""
+    """Return the fields of LayerFacts about attention; zeros for a layer without it, but one
+    key-value head, which others divide by."""
     if attention is None:
         return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_key_value_heads": 1.0}
     indexer, pooled = attention.indexer, attention.compression
@@ -193,11 +199,12 @@ _OF_ATTENTION = (
 
 
 def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
-    """Return the fields of LayerFacts for linear attention and state-space layers; zeros where a
-    layer is neither."""
+    """Return the fields of LayerFacts about linear attention and state-space models; zeros for a
+    layer without either."""
     if recurrence is None:
         names = ("flops", "traffic", "light", "kept", "exchanged")
         return {"recurs": False, **{f"recurrence_{name}": 0.0 for name in names}}
+    # Elements of a token that projections give to the recurrence.
     entered = sum(
         projection.n_out
         for projection in recurrence.projections(hidden)

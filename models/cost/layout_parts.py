@@ -37,6 +37,8 @@ class LayoutParts:
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
+        """Return the costs of the parts of a layout, by running its prediction and reading them
+        from the buffers that the prediction fills."""
         asked = LayoutRows.of(problem, Layouts.of([layout]))
         question = asked.question
         rows = asked.records

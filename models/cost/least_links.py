@@ -64,7 +64,9 @@ def fill_least(
     groups: Groups,
     least: LeastLinks,
 ) -> None:
-    """Write the least costs on a cluster of `devices` devices."""
+    """Fill the tables of `least` for a cluster: try each collective for every degree, distance
+    between neighbours and filling of a torus (`fillings`, numbers), and keep the least cost.
+    Degrees and distances that do not fit on `devices` devices keep infinite costs."""
     facts = question.facts[0]
     dims = question.dims
     order = question.order
@@ -95,8 +97,9 @@ def fill_least(
 def lower(
     least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
 ) -> None:
-    """Lower the least cost of a collective to this cost, for its own filling and distance and for
-    any. `degree` and `stride` are positions among the degrees."""
+    """Lower the entries of `least.costs` for a collective to this cost where it is less: that of
+    the filling and distance, and those of any filling and any distance. `degree` and `stride` are
+    positions in `least.degrees`."""
     for row in (least.filling[filling], least.filling[ANY_FILLING]):
         for column in (stride, len(least.degrees)):
             costs = least.costs[row, collective, degree, column]
@@ -106,7 +109,9 @@ def lower(
 
 @compiled
 def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) -> Cost:
-    """Return the least cost of a collective over an axis of this degree, wherever it lies."""
+    """Return the least cost of a collective over an axis of this degree, whatever the distance
+    between its neighbours. `filling` is the number of a torus' filling, or ANY_FILLING, and
+    `collective` a row such as GATHER."""
     if degree == 1:
         return Cost(0.0, 0.0)
     i = np.searchsorted(least.degrees, degree)
@@ -118,9 +123,9 @@ def least_cost(least: LeastLinks, filling: int, collective: int, degree: int) ->
 def least_expert_cost(
     least: LeastLinks, row: Row, collective: int, stride: int, degree: int
 ) -> Cost:
-    """Return the least cost of a collective over an axis of experts. Its neighbours are `stride`
-    apart on a stage, or pp times that where the pipeline's axis lies inside
-    (models.layouts.groups.set_axes)."""
+    """Return the least cost of a collective over ep, etp or the devices that share experts. Its
+    neighbours are `stride` apart within a stage; where a placement has the pipeline's axis inside,
+    they are pp times that apart (models.layouts.groups.set_axes). The lesser of the two counts."""
     if degree == 1:
         return Cost(0.0, 0.0)
     i, filling = np.searchsorted(least.degrees, degree), least.filling[row.filling]
@@ -131,9 +136,10 @@ def least_expert_cost(
 
 @compiled
 def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links:
-    """Return the links of a mesh in the best of all placements, each axis by itself. Collectives
-    that depend on how data parallelism is divided cost nothing where that is not decided
-    (UNDECIDED)."""
+    """Return lower bounds of the costs of a layout's collectives, each in the placement that is
+    best for its axis. Write those of exchanges of tokens into `dispatch` (kinds, 2). Collectives
+    that depend on how data parallelism is divided cost nothing where that is UNDECIDED, and where
+    two axes together might gather faster than one."""
     for kind in range(facts.kinds):
         cost = least_expert_cost(least, row, DISPATCH + kind, row.etp, row.ep)
         dispatch[kind, 0] = cost.byte_s

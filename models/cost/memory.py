@@ -54,8 +54,8 @@ class Activations(NamedTuple):
 
 @compiled
 def layer_size(f: Facts, layer: LayerFacts, shard: Shard) -> PartSize:
-    """Return the parameters of a layer on one device. Key-value heads are repeated where tp exceeds
-    them."""
+    """Return the parameters of a layer on one device, all and trained, and how many FSDP gathers at
+    a time. Key-value heads are repeated where tp exceeds their number."""
     whole, kv = layer.replicated_parameters, layer.kv_parameters
     sharded = (layer.dense_parameters - kv - whole) / shard.tp
     dense = sharded + kv * kv_share(layer, shard.tp) + whole
@@ -91,10 +91,11 @@ def head_size(f: Facts, shard: Shard) -> PartSize:
 
 @compiled
 def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Activations:
-    """Return the bytes that a layer keeps of a micro-batch from forward to backward. Write into
-    `pieces` the bytes of the parts of it that recompute may drop.
+    """Return the bytes that a layer keeps of a micro-batch from forward to backward, without what
+    recompute may drop. Write that into `pieces`, in bytes by piece.
 
-    Norms and residuals are sharded over tp with sequence parallelism, the inside of blocks always.
+    Tensor parallelism divides the inside of blocks always, and norms and residuals with sequence
+    parallelism only.
     """
     pieces[:] = 0.0
     element = f.activation_bytes
@@ -129,9 +130,9 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
 
 @compiled
 def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> None:
-    """Write the bytes that the feed-forward networks of a layer keep into `pieces`. Inputs of
-    products are kept in the format they are read in. A dense network that works on tiles of tokens
-    keeps one tile at a time."""
+    """Write into `pieces` the bytes that the dense MLP and the experts of a layer keep. Inputs of
+    products are kept in the format in which the products read them. An MLP that works on tiles of
+    tokens keeps one tile at a time."""
     hidden = f.gemm_bytes if f.low_precision_activations else f.activation_bytes
     width = shard.tokens / mlp_tiles(f, shard) / shard.tp * layer.dense_width
     if layer.dense_width > 0:
@@ -160,10 +161,10 @@ def mlp_tiles(f: Facts, shard: Shard) -> float:
 def eager_activations(
     f: Facts, layer: LayerFacts, stream: float, heads: float, pieces: Array
 ) -> None:
-    """Add to `pieces` the bytes that eager PyTorch keeps of a Llama-like layer, where no fused
-    kernel computes them anew. An RMSNorm keeps its fp32 input and the output before its weight,
-    rotary embeddings keep their input, and a gated activation keeps the activated gate. (LayerNorm
-    and GELU, of models without gates, are one kernel each.)"""
+    """Add to `pieces` the bytes that eager PyTorch keeps of a gated (Llama-like) layer, which fused
+    kernels would compute anew. An RMSNorm keeps its fp32 input and the output before its weight,
+    rotary embeddings keep their input, and a gated activation keeps the activated gate. `stream` is
+    the elements of the residual stream, and `heads` the bytes of queries and keys."""
     if not f.fused_norm:
         pieces[NORM] += layer.num_norms * stream * (4 + 2)
     pieces[NORM] += heads

@@ -48,8 +48,9 @@ def write_memory_terms(
     s: Stages,
     memory: Array,
 ) -> tuple[int, float]:
-    """Write bytes by term on the fullest stage. Return its number, and the bytes on the host for a
-    device of the stage that has most there."""
+    """Write to `memory` the bytes on the fullest stage, by term. Return the number of that stage,
+    and the most bytes that a device of any stage has on its host. `w` and `s` hold the layout's
+    parts and stages."""
     fullest = 0
     most = -np.inf
     on_host = 0.0
@@ -79,6 +80,9 @@ def stage_memory(
     s: Stages,
     stage: int,
 ) -> Held:
+    """Return the bytes that a device of one distinct stage holds, by term, and those on its host.
+    Activations are those of all micro-batches in flight. `w` and `s` hold the layout's parts and
+    stages."""
     mesh, regime = w.mesh[0], w.regime[0]
     dense, expert = s.trained_dense[stage], s.trained_expert[stage]
     states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
@@ -113,9 +117,9 @@ def stage_memory(
 
 @inlined
 def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, states: float) -> float:
-    """Return the bytes that go to the host with the optimizer: its states; gradients in fp32 where
-    they go with them; and parameters where they are on the host beside the fp32 ones. Copies of the
-    whole model that ranks may load before it is sharded are not counted."""
+    """Return the bytes that an offloaded optimizer has on the host, for one device: its `states`;
+    fp32 gradients where the stack offloads them; and ZeRO 3's parameters where it keeps them on the
+    host. Copies of the whole model that ranks may load before it is sharded are not counted."""
     if not row.offload_optimizer:
         return 0.0
     size = states
@@ -129,18 +133,19 @@ def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, state
 
 @inlined
 def state_bytes(f: Facts, row: Row) -> float:
-    """Return the bytes of a parameter's master copy and moments. FSDP's sharded parameters are the
-    fp32 copy, whatever the parameters in use are."""
+    """Return the bytes of one parameter's optimizer states: master copy and moments. Under ZeRO 3
+    the sharded parameters themselves are the master copy, whatever format is in use."""
     return f.moment_bytes + (f.sharded_master_bytes if row.zero_stage == 3 else f.master_bytes)
 
 
 @inlined
 def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> float:
-    """Return the bytes of parameters in use.
+    """Return the bytes of parameters in use on a device of a stage, without the master copy, which
+    counts with the optimizer.
 
-    FSDP keeps only the sharded master copy (counted with the optimizer) and two gathered layers,
-    unless it does not reshard. Parameters that the host updates come back as shards, unless all are
-    on the host. Where none are gathered, copies of layers in the format of GEMMs may lie beside. A
+    ZeRO 3 holds two gathered layers with `reshard`, and all layers without. The shards themselves
+    count where they are not the master copy, or where the host updates them, unless all are on the
+    host. Other stages hold all parameters, with copies in the GEMM format in some stacks. A
     reference model is sharded as the trained one is (TRL models/utils.py, prepare_deepspeed and
     prepare_fsdp).
     """
@@ -167,8 +172,9 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
 def gradient_bytes(
     f: Facts, row: Row, mesh: Mesh, regime: Regime, dense: float, expert: float
 ) -> float:
-    """Return the bytes of accumulated gradients, unless these are on the host, and of the gradients
-    of the layer that is being reduced."""
+    """Return the bytes of gradients on a device: the accumulated ones, unless these are on the
+    host, and those of the layer being reduced where ZeRO shards them. `dense` and `expert` are the
+    trained parameters of the stage outside and inside experts."""
     sharded = row.zero_stage >= 2 and not regime.once
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
     if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:

@@ -59,8 +59,9 @@ class MemoryUncertainty:
         return cls(unseen, variances, probability)
 
     def margin(self, cluster: Cluster, capacity: float) -> Margin:
-        """Return what a layout must leave on this cluster, to fit with the probability asked. It
-        may be predicted to need at most `capacity` bytes on a device."""
+        """Return the margin against which layouts are tested on this cluster, so that they fit with
+        `probability`. No layout may be predicted to need more than `capacity` bytes on a device.
+        """
         return Margin(
             capacity=capacity,
             usable=cluster.usable_bytes,
@@ -71,7 +72,7 @@ class MemoryUncertainty:
 
     @cached_property
     def by_term(self) -> MemorySpread:
-        """The spread as compiled functions read it."""
+        """The spread of memory in the form that compiled functions read."""
         return MemorySpread(
             measured=self.neighbourhood.spread,
             unidentified=self.neighbourhood.unidentified,
@@ -97,9 +98,9 @@ class MemoryUncertainty:
         return math.exp(self.deviations_asked * self.neighbourhood.spread)
 
     def deviations(self, costs: StepCosts, cluster: Cluster) -> Array:
-        """Return the standard deviations between the logarithm of what each layout is predicted to
-        reserve and the logarithm of what is available, (n,). The device or its host counts,
-        whichever leaves fewer. They are negative where more is reserved than is available."""
+        """Return how surely each layout fits, (n,): the logarithm of available over predicted
+        memory, in standard deviations. The device or its host counts, whichever leaves less. It is
+        negative where the prediction exceeds what is available."""
         runtime = costs.memory["context_bytes"]
         with np.errstate(divide="ignore"):
             device = np.log(np.maximum(cluster.usable_bytes - runtime, 0.0) / costs.reserved_bytes)
@@ -114,8 +115,8 @@ class MemoryUncertainty:
 
 
 def percent(probability: float) -> str:
-    """Return a probability in percent, rounded down to a tenth, so that what is shown as 90% is at
-    least that."""
+    """Return a probability in percent, such as "93.4%", rounded down to a tenth, so that what is
+    shown as 90% is at least that."""
     if probability > _SHOWN_AS_CERTAIN:
         return f"more than {_SHOWN_AS_CERTAIN:.0%}"
     if probability < _SHOWN_AS_IMPOSSIBLE:

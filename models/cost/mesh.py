@@ -117,9 +117,10 @@ def set_shard(
     kept: Array,
     pieces: Array,
 ) -> None:
-    """Write times and sizes into `parts`. Write the seconds that each recompute policy adds to
-    backward into `recompute` (policies, parts), and the bytes that a part keeps into `kept`
-    (policies, parts)."""
+    """Write kernel times and sizes of one device's share into `parts`. Write the seconds that each
+    recompute policy adds to backward into `recompute` (policies, parts), and the bytes that a part
+    keeps into `kept` (policies, parts). `of_images` is the share in the encoder of images, and
+    `pieces` is scratch."""
     facts = question.facts[0]
     policies = question.policies
     for kind in range(facts.kinds):
@@ -169,8 +170,9 @@ def set_ends(
     recompute: Array,
     kept: Array,
 ) -> None:
-    """Write the embedding and the head. A module of multi-token prediction repeats its projection
-    where its layer is repeated."""
+    """Write kernel times and sizes of the embedding and the head into `parts`, and their columns of
+    `recompute` and `kept` (policies, parts). A policy that recomputes whole layers also repeats the
+    projections of multi-token prediction, which count with the head."""
     embedding, head = facts.kinds, facts.kinds + 1
     kept[:, embedding] = kept[:, head] = 0.0
     set_time(parts[embedding], embedding_time(facts, shard, coefficients))
@@ -197,7 +199,9 @@ def add_encoder(
     kept: Array,
     pieces: Array,
 ) -> None:
-    """Add the encoder of images to the embedding."""
+    """Add the times and sizes of the encoder of images to `part`, the embedding, and set the shares
+    of its parameters that are the encoder's. Add the encoder's repeated seconds and kept bytes to
+    `recompute` and `kept` (policies,). `pieces` is scratch."""
     seconds = encoder_time(images, shard, coefficients, recompute, pieces)
     add_encoder_kept(images, shard, kept, pieces)
     part.forward += seconds.forward

@@ -64,6 +64,8 @@ class Regime:
 def set_regime(
     f: Facts, row: Row, micro_batches: int, repeats_experts: bool, regime: Regime
 ) -> None:
+    """Fill `regime` for a layout, without the bytes of activations. `repeats_experts` says whether
+    recompute repeats the exchange of tokens with experts, which then hides behind nothing."""
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
     # A pipeline adds up gradients until its last micro-batch, also those that ZeRO 2 shards (arXiv
@@ -87,8 +89,8 @@ def overlaps(row: Row) -> bool:
 
 @inlined
 def recomputed_share(f: Facts, row: Row) -> float:
-    """Return the share of layers that are recomputed. Full recompute may be for the first few
-    layers of each chunk."""
+    """Return the share of layers that the recompute policy applies to: `recompute_layers` of each
+    chunk, or all layers where that is 0."""
     if row.recompute_layers == 0:
         return 1.0
     chunk = f.num_layers / (row.pp * row.virtual_stages)
@@ -109,8 +111,9 @@ def expose_layer(
     recompute: float,
     kept: float,
 ) -> Exposed:
-    """Return what a layer exposes, less `weight` seconds of weight gradients. Backward repeats
-    `again` seconds of forward, and the layer keeps `kept` bytes."""
+    """Return the exposed seconds of a layer: its compute, and the communication that no compute
+    hides. `weight` seconds of weight gradients are taken out of backward, and `recompute` seconds
+    of repeated forward are added. The layer keeps `kept` bytes, which may be offloaded."""
     backward = part.backward - weight
     ahead, back = part.forward, backward + recompute
     returns = 1 - part.forward_only
@@ -225,9 +228,9 @@ def expose_layer(
 
 @inlined
 def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
-    """Return how much longer than `passes` the host takes where it gathers single matrices of
-    experts beside its launches. The gathers take `launches` times as long in backward as in
-    forward."""
+    """Return the seconds, in forward and backward, by which the host takes longer than `passes`
+    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches; the gathers
+    add `part.hooks` to it in forward, and `launches` times that in backward."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(
@@ -246,9 +249,10 @@ def expose_end(
     recompute: float,
     whole: float,
 ) -> Exposed:
-    """Return what the embedding or the head exposes. Nothing hides the tensor-parallel traffic of
-    an encoder of images. A share `whole` of its layers is computed again as a whole, and sends that
-    traffic again."""
+    """Return the exposed seconds of the embedding or the head. `weight` seconds of weight gradients
+    are taken out of backward, and `recompute` seconds of repeated forward are added. Nothing hides
+    the tensor-parallel traffic of an encoder of images; the share `whole` of its layers that is
+    recomputed in full repeats that traffic."""
     backward = part.backward - weight
     tensor = Pair(part.tensor, part.tensor_back * (1 + whole))
     ahead, back = part.forward + tensor.forward, backward + recompute + tensor.backward
@@ -278,9 +282,9 @@ def expose_end(
 
 @inlined
 def hidden_tensor(c: CoefficientRecord, tensor: Pair, beside: Pair) -> Pair:
-    """Return the tensor-parallel seconds that hide. Within a scale-up domain a GEMM works on the
-    parts that have arrived (userbuffers of Transformer Engine). The time `beside` is that of all
-    but attention, gaps included."""
+    """Return the seconds of tensor-parallel traffic that hide behind GEMMs within a scale-up
+    domain, which work on the parts that have arrived (userbuffers of Transformer Engine). They are
+    a share of `tensor`, all its traffic, and at most `beside`, the passes without attention."""
     return Pair(
         min(c.tensor_overlap * tensor.forward, beside.forward),
         min(c.tensor_overlap * tensor.backward, beside.backward),
@@ -289,16 +293,17 @@ def hidden_tensor(c: CoefficientRecord, tensor: Pair, beside: Pair) -> Pair:
 
 @inlined
 def context_returns(f: Facts) -> float:
-    """Return how many times the context-parallel traffic of forward is sent in backward. Keys and
-    values come again there, and their gradients leave. Heads that are exchanged for tokens go back
-    once."""
+    """Return the context-parallel traffic of backward as a multiple of forward's. A ring or a
+    gather sends keys and values again and their gradients back; Ulysses exchanges heads for tokens
+    once, as in forward."""
     return 1.0 if f.context == ULYSSES else 2.0
 
 
 @inlined
 def hidden_context(c: CoefficientRecord, sent: Pair, kernels: Pair, idle: Pair) -> Pair:
-    """Return the context-parallel seconds that hide. A ring runs beside attention and gaps. Traffic
-    that is gathered or exchanged instead arrives before attention begins, or leaves after it."""
+    """Return the seconds of a ring's context-parallel traffic (`sent`) that hide behind attention
+    (`kernels`) and behind gaps in which the device waits (`idle`). Other kinds of context
+    parallelism hide nothing: their traffic precedes or follows attention."""
     return Pair(
         min(sent.forward, c.context_overlap * (kernels.forward + idle.forward)),
         min(sent.backward, c.context_overlap * (kernels.backward + idle.backward)),
@@ -318,12 +323,14 @@ class DataExposed(NamedTuple):
 def expose_data(
     f: Facts, part: Part, regime: Regime, c: CoefficientRecord, forward: float, backward: float
 ) -> DataExposed:
-    """Return the data-parallel traffic that is exposed where parameters are gathered or gradients
-    reduced with every micro-batch (ZeRO 2 and 3). Where both come once a step, the copies beside
-    them count as nothing, next to the update."""
+    """Return the data-parallel seconds that a part exposes in every micro-batch, where parameters
+    are gathered or gradients reduced with each (ZeRO 2 and 3). `forward` and `backward` are the
+    seconds of the passes that hide it. Traffic that comes once a step counts elsewhere."""
     if regime.once:
         return DataExposed(0.0, 0.0, forward + backward)
-    # Copies run on the device and hide behind nothing; traffic hides behind them too.
+    # Copies run on the device and hide behind nothing; traffic hides behind them too. Early traffic
+    # hides beside forward and late traffic beside backward; stuck traffic, which kernels of all
+    # experts wait for, hides beside neither.
     before = stuck = early = 0.0
     after, late = part.reduce_copy, part.scatter
     movable = part.gather - part.stuck
@@ -349,8 +356,8 @@ def expose_data(
 
 @inlined
 def hide_data(f: Facts, c: CoefficientRecord, traffic: float, window: float) -> float:
-    """Return the seconds of data-parallel traffic that `window` seconds of compute leave exposed,
-    plus the seconds by which the hidden part slows that compute."""
+    """Return the seconds that data-parallel traffic adds to `window` seconds of compute beside it:
+    the part that does not hide, and the slowdown of compute by the part that does."""
     if not f.overlap_data:
         return traffic
     return traffic - min(traffic, c.data_overlap * window) * (1 - c.interference)
@@ -358,7 +365,8 @@ def hide_data(f: Facts, c: CoefficientRecord, traffic: float, window: float) -> 
 
 @inlined
 def hide_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: float) -> float:
-    """Return the exposed seconds of data-parallel traffic that comes once a step."""
+    """Return the seconds that data-parallel traffic which comes once a step adds to it, beside
+    `window` seconds of compute. Some stacks do not overlap that of ZeRO 1."""
     if row.zero_stage == 1 and not f.overlap_zero1:
         return traffic
     return hide_data(f, c, traffic, window)

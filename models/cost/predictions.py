@@ -84,6 +84,8 @@ class LayoutRows(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, layouts: Layouts) -> LayoutRows:
+        """Return the rows of legal layouts, with the problem's records for the recompute policies
+        that occur in them."""
         begin, tables, code = splits(problem, layouts)
         policies = policy_numbers(layouts.recompute)
         records = rows_of(layouts, policies, code)
@@ -97,7 +99,8 @@ class LayoutRows(NamedTuple):
         return self._replace(records=self.records[rows])
 
     def layers_per_chunk(self, row: int) -> tuple[int, ...]:
-        """Return the number of layers of each chunk of a layout."""
+        """Return the number of layers of each chunk of the layout at position `row`, in the order
+        of the model."""
         one = self.records[row]
         chunks = int(one["pp"]) * int(one["virtual_stages"])
         begin = self.begin[one["partition"], : chunks + 1].tolist()
@@ -165,8 +168,8 @@ class Predictions(StepCosts):
     rows: LayoutRows
 
     def take(self, rows: Array) -> Predictions:
-        """Return the predictions at `rows`. It does not take coefficients that were drawn for each
-        layout."""
+        """Return the predictions at these positions, or where a mask is true. Coefficients are kept
+        as they are, so that it is not for predictions with coefficients of their own."""
         return replace(
             self,
             time_terms=self.time_terms[rows],
@@ -184,8 +187,8 @@ class Predictions(StepCosts):
         return predict(problem, self.layouts, coefficients, self.rows.asked_of(problem))
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
-        """Say whether the predicted memory of each layout is within what its device, less the
-        reserve, and its host have; (n,)."""
+        """Return for each layout whether its predicted memory fits, (n,): on a device of which
+        `reserve_bytes` stay free, and on its host."""
         cluster = self.problem.cluster
         margin = Margin(
             capacity=cluster.usable_bytes - reserve_bytes,
@@ -205,6 +208,8 @@ class Predictions(StepCosts):
         return self.problem.workload.tokens / self.step_time_s
 
     def tflops_per_chip(self, count: AttentionCount) -> Array:
+        """Return model TFLOP/s of each chip, (n,). `count` says which of attention's FLOPs count.
+        Results are kept, by `count`."""
         if count not in self._tflops_per_chip:
             flops = model_flops(self.problem.architecture, self.problem.workload, count)
             self._tflops_per_chip[count] = flops / self.step_time_s / self.chips / 1e12
@@ -215,8 +220,9 @@ class Predictions(StepCosts):
         return {}
 
     def mfu(self, count: AttentionCount, dtype: str | None = None) -> Array:
-        """Return model FLOPs over the chip's dense peak, by default the peak of the GEMM format;
-        (n,)."""
+        """Return model FLOPs utilisation as a share of the chip's dense peak, (n,). The peak is
+        that of `dtype`, or else of the GEMM format. `count` says which of attention's FLOPs count.
+        """
         chip = self.problem.cluster.chip
         peak = chip.peak_flops(dtype or self.problem.workload.number_format.gemm) / 1e12
         return self.tflops_per_chip(count) / peak
@@ -237,8 +243,9 @@ def predict(
 
 
 def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
-    """Return time and memory of n layouts under one record of coefficients, or one for each
-    layout."""
+    """Return time and memory of n layouts under one record of coefficients, or one for each layout.
+    Under one, layouts are predicted in an order in which neighbours share work, and put back in
+    their own."""
     question = rows.question
     tables = rows.tables
     records = rows.records
@@ -283,6 +290,7 @@ def sums_of(terms: Array) -> Array:
 
 @compiled
 def _sum_terms(terms: Array, sums: Array) -> None:
+    """Write the sum of each row of `terms` (n, terms) to `sums` (n,)."""
     for i in range(len(terms)):
         sums[i] = 0.0
         for term in range(terms.shape[1]):
@@ -291,7 +299,7 @@ def _sum_terms(terms: Array, sums: Array) -> None:
 
 @compiled
 def _put(costs: Costs, at: Array, to: Costs) -> None:
-    """Write costs to the places `at` of others."""
+    """Write the k rows of `costs` to the rows `at` (k,) of `to`."""
     for i in range(len(at)):
         for term in range(len(TIME)):
             to.time[at[i], term] = costs.time[i, term]
@@ -303,8 +311,8 @@ def _put(costs: Costs, at: Array, to: Costs) -> None:
 
 
 def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:
-    """Return time and memory of n layouts under each of m records of coefficients. The n · m steps
-    of one layout follow those of the one before."""
+    """Return time and memory of n layouts under each of m records of coefficients, (n · m,). Entry
+    i · m + j is of layout i under record j."""
     n, m = len(rows.records), len(coefficients)
     layout, record = np.divmod(np.arange(n * m), m)
     return step_costs(rows.take(layout), coefficients[record])

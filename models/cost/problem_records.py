@@ -71,13 +71,16 @@ sum and product, each in fp32."""
 
 
 def question(problem: Problem, recompute: Array) -> ProblemRecords:
-    """Return the records of a problem, with the policy that recomputes nothing and then the
-    policies of these numbers. The result is shared through a cache: nobody may write to it."""
+    """Return the records of a problem as compiled functions read them. `recompute` (n,) has numbers
+    of recompute policies; the records list the distinct ones, after the policy that recomputes
+    nothing. The result is shared through a cache: nobody may write to it."""
     return _question(problem, tuple(policy_numbers(recompute).tolist()))
 
 
 @cached_by_identity(_CACHED_QUESTIONS)
 def _question(problem: Problem, policies: tuple[int, ...]) -> ProblemRecords:
+    """Return the records of a problem for recompute policies of these numbers, as `question`
+    does."""
     policy_records = _policy_records(problem.stack, problem.architecture.kinds, policies)
     return ProblemRecords(
         facts=_fact_records(problem),
@@ -96,7 +99,7 @@ def _fact_records(problem: Problem) -> Array:
 
 
 def _layer_records(problem: Problem) -> Array:
-    """Return the facts of every kind of layer of a model, (kinds,)."""
+    """Return records of LayerFacts for every kind of layer of a problem's model, (kinds,)."""
     architecture, workload = problem.architecture, problem.workload
     skips_last = tuple(map(problem.stack.skips_last_product, architecture.kinds))
     return _records_of_kinds(architecture, workload.attended_length, workload.lora, skips_last)
@@ -110,6 +113,8 @@ def _layer_records(problem: Problem) -> Array:
 def _records_of_kinds(
     architecture: Architecture, seq_len: float, lora: Lora | None, skips_last: tuple[bool, ...]
 ) -> Array:
+    """Return records of LayerFacts for the kinds of layers of an architecture, (kinds,).
+    `skips_last` says of each kind whether recompute leaves out its last product."""
     hidden = architecture.hidden_size
     kinds = zip(architecture.kinds, architecture.trained_layers_per_kind, skips_last, strict=True)
     return records(
@@ -120,6 +125,8 @@ def _records_of_kinds(
 
 @cached_by_identity(_CACHED_QUESTIONS, objects=2)
 def _policy_records(stack: Stack, kinds: tuple[Layer, ...], policies: tuple[int, ...]) -> Array:
+    """Return records of PolicyFacts for recompute policies of these numbers and kinds of layers,
+    (policies, kinds)."""
     rows = [_policy(stack.recomputed(number, kind)) for number in policies for kind in kinds]
     return records(PolicyFacts, rows).reshape(len(policies), len(kinds))
 
@@ -130,7 +137,8 @@ def _dim_records(cluster: Cluster) -> Array:
 
 
 def _images(problem: Problem, policies: tuple[int, ...]) -> Images:
-    """Return the records of the encoder of images; empty ones for a model without it."""
+    """Return the records of the encoder of images under recompute policies of these numbers; empty
+    records for a model without one. Its facts are the problem's, with one image as the sequence."""
     encoder = problem.architecture.encoder
     if encoder is None:
         return _no_images(len(policies))._replace(facts=_fact_records(problem))
@@ -165,6 +173,7 @@ def _no_images(policies: int) -> Images:
 
 
 def _encoder(encoder: Encoder) -> EncoderFacts:
+    """Return the facts of an encoder of images beside its layers and the projector's matrices."""
     embedding = encoder.patch_elements * encoder.hidden_size
     return EncoderFacts(
         patches=encoder.patches_per_sequence,
@@ -185,6 +194,8 @@ def policy_numbers(recompute: Array) -> Array:
 
 
 def _facts(problem: Problem) -> Facts:
+    """Return the facts of a problem that do not depend on the kind of layer: workload, model sizes,
+    chip, formats and what the stack does."""
     architecture, cluster = problem.architecture, problem.cluster
     workload = problem.workload
     stack = problem.stack
@@ -305,6 +316,8 @@ def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
 
 
 def _policy(done: Recomputed) -> PolicyFacts:
+    """Return the record of a recompute policy, with a bit for each piece of a layer that it
+    repeats."""
     pieces = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in done.pieces)
     return PolicyFacts(
         whole=done.whole,
@@ -317,6 +330,7 @@ def _policy(done: Recomputed) -> PolicyFacts:
 
 
 def _dim(dim: Dim) -> DimFacts:
+    """Return the record of one dim of a cluster."""
     return DimFacts(
         ring=dim.kind == "ring",
         out=dim.scale == "out",

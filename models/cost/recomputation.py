@@ -11,7 +11,8 @@ from models.cost.memory import Activations
 
 @compiled
 def recompute_seconds(policy: PolicyFacts, forward: float, pieces: Array) -> float:
-    """Return the seconds that a policy adds to a layer's backward."""
+    """Return the seconds that a recompute policy adds to a layer's backward. `forward` is the
+    layer's forward, and `pieces` the part of it that each piece takes, in seconds."""
     if policy.whole:
         return forward - pieces[LAST_PRODUCT] if policy.skips_last else forward
     seconds = 0.0
@@ -23,8 +24,8 @@ def recompute_seconds(policy: PolicyFacts, forward: float, pieces: Array) -> flo
 
 @compiled
 def kept_bytes(policy: PolicyFacts, stored: Activations, pieces: Array) -> float:
-    """Return the bytes that a layer keeps from forward to backward: its input, and all pieces that
-    the policy does not repeat."""
+    """Return the bytes that a layer keeps from forward to backward under a recompute policy: its
+    input, and what the policy does not recompute. `pieces` has the bytes of each piece."""
     if policy.whole:
         return stored.input
     rest = 0.0

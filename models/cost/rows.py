@@ -54,7 +54,8 @@ _MIXING = 0x1E3779B97F4A7C15
 
 
 def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
-    """Return layouts as records (n,), with the recompute policies and partitions that they have."""
+    """Return layouts as records of Row, (n,). `policies` lists recompute policies, ascending; a
+    record has the position of its own. `partition` (n,) has the rows of StageTables."""
     worked_out = {
         "policy": np.searchsorted(policies, layouts.recompute),
         "partition": partition,
@@ -74,7 +75,7 @@ def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
 
 @compiled
 def _fill_rows(c: Any, rows: Array) -> None:
-    """Write records of Row from columns of the same names."""
+    """Write n records of Row from RowColumns, field by field."""
     for i in range(len(rows)):
         row = rows[i]
         row.pp = c.pp[i]
@@ -101,8 +102,9 @@ def _fill_rows(c: Any, rows: Array) -> None:
 
 @compiled
 def fill_keys(rows: Array, keys: Array) -> None:
-    """Write a number for each row, (n,). In its ascending order, rows of one shard lie together;
-    among these, rows on one mesh; and among these, rows whose parts run alike."""
+    """Write a sorting key for each of n rows. Sorted by it, rows that cut layers alike lie
+    together; among these, rows with one mesh; and among these, rows with one recompute policy, ZeRO
+    stage and offloading. Consecutive rows can then reuse what they have in common."""
     for i in range(len(rows)):
         row = rows[i]
         shard = row.micro_batch * _MIXING + row.cp
@@ -117,14 +119,15 @@ def fill_keys(rows: Array, keys: Array) -> None:
 
 @compiled
 def take_rows(rows: Array, at: Array, taken: Array) -> None:
-    """Write the rows at these places. numpy's `take` takes ten times as long."""
+    """Write rows[at] into `taken`, (n,). numpy's `take` takes ten times as long on records."""
     for i in range(len(at)):
         taken[i] = rows[at[i]]
 
 
 @inlined
 def high_bits(mixed: int) -> int:
-    """Return the highest twenty bits, which depend on all others."""
+    """Return a hash of 20 bits: the highest bits of the product with a large odd number, which
+    depend on all bits of `mixed`."""
     return (mixed * _MIXING) >> 44 & 0xFFFFF
 
 

@@ -24,6 +24,8 @@ class Shard(NamedTuple):
 
 @compiled
 def shard_of(facts: Facts, row: Row) -> Shard:
+    """Return what a device has of a micro-batch and of a layer under a layout. With sequence
+    parallelism the ranks of tp share the tokens outside the blocks' products."""
     tokens = row.micro_batch * facts.seq_len / row.cp
     local_tokens = tokens / row.tp if row.sequence_parallel else tokens
     return Shard(tokens, local_tokens, float(row.tp), float(row.ep), float(row.etp))
@@ -31,7 +33,8 @@ def shard_of(facts: Facts, row: Row) -> Shard:
 
 @compiled
 def same_shard(one: Row, other: Row) -> bool:
-    """Say whether two layouts cut layers and micro-batches alike."""
+    """Say whether two layouts have equal micro-batches, cut over cp and tp alike, and layers cut
+    over tp, ep and etp alike."""
     return (
         one.micro_batch == other.micro_batch
         and one.cp == other.cp
@@ -51,5 +54,7 @@ def kv_share(layer: LayerFacts, tp: float) -> float:
 
 @compiled
 def routed_tokens(layer: LayerFacts, shard: Shard) -> float:
-    """Return the mean number of token copies that one device's experts process."""
+    """Return the mean number of token copies that one device's experts process: with balanced
+    experts, as many as its own tokens times the experts of a token. The ranks of an etp group
+    gather their tokens, so that each processes those of all."""
     return shard.local_tokens * layer.experts_per_token * shard.etp

@@ -20,7 +20,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 
 
 def collective_cost(problem: Problem, operation: str, coefficients: Coefficients) -> Cost:
-    """Return the cost of one of COLLECTIVES over all devices of the problem."""
+    """Return the cost of a collective over all devices of the problem. `operation` is a name in
+    COLLECTIVES."""
     q = question(problem, np.array([NONE]))
     devices, code = problem.cluster.num_devices, COLLECTIVES.index(operation)
     cost = _collective(q, coefficient_records(coefficients)[0], groups_for(q.order), devices, code)
@@ -69,6 +70,7 @@ def _products(
     n: Array,
     seconds: Array,
 ) -> None:
-    """Write the forward seconds of n products of m x k by k x n matrices."""
+    """Write to `seconds` the forward time of each product, of m x k by k x n matrices whose sizes
+    the arrays list."""
     for i in range(len(m)):
         seconds[i] = linear(question.facts[0], coefficients, m[i], k[i], n[i]).forward

@@ -102,8 +102,8 @@ class Workspace(NamedTuple):
 
 
 def workspace_for(layers: Array, policies: Array) -> Workspace:
-    """Return a workspace for layouts of a model with these kinds of layers, under these recompute
-    policies."""
+    """Return a workspace for layouts of a model whose kinds of layers have the records `layers`
+    (kinds,), under recompute policies with the records `policies` (policies, kinds)."""
     kinds = len(layers)
     parts = kinds + 2
     counts = np.ones(parts)
@@ -146,6 +146,8 @@ class Buffers(NamedTuple):
 
 
 def buffers_for(question: ProblemRecords, tables: StageTables) -> Buffers:
+    """Return buffers for any layout of a problem whose partition is in `tables`. Call `reset`
+    before the first."""
     return Buffers(
         workspace=workspace_for(question.layers, question.policies),
         stages=stages_for(tables),
@@ -158,8 +160,8 @@ def buffers_for(question: ProblemRecords, tables: StageTables) -> Buffers:
 
 @inlined
 def reset(buffers: Buffers) -> None:
-    """Drop what is known of the layout before, so that another question or other coefficients may
-    follow."""
+    """Mark the results of the layout before as stale, so that nothing is reused under another
+    problem or other coefficients. No layout has micro-batches of 0 or a policy of -1."""
     buffers.shard[0].micro_batch = 0
     buffers.row[0].policy = -1
 
@@ -173,8 +175,9 @@ def expose_parts(
     coefficients: CoefficientRecord,
     workspace: Workspace,
 ) -> None:
-    """Write what every part exposes, and what weight gradients add to it where the schedule moves
-    them."""
+    """Write to the workspace the exposed seconds of every part of the model (layer kinds, embedding
+    and head). Where the schedule moves weight gradients, write also the seconds that these add to a
+    part: the difference between its exposed seconds with them and without."""
     set_kept(facts, policies, row, workspace)
     moves_weights = moves_weight_gradients(row.schedule)
     for index in range(facts.kinds + 2):
@@ -203,8 +206,9 @@ def expose_part(
     index: int,
     weight: float,
 ) -> Exposed:
-    """Return what a part exposes, less `weight` seconds of weight gradients. Parts are the kinds of
-    layers, then the embedding and the head."""
+    """Return the exposed seconds of a part of the model, with `weight` seconds of weight gradients
+    taken out of its backward. `index` counts the kinds of layers, then the embedding and the
+    head."""
     part = workspace.parts[index]
     regime = workspace.regime[0]
     recompute = workspace.recompute[row.policy, index] * regime.share
@@ -236,9 +240,9 @@ def expose_part(
 
 @inlined
 def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> None:
-    """Write how the parts of a layout run, and the activations that they keep: the bytes of every
-    part; those of the largest layer, two of which are on their way to the host or back; and those
-    that a layer has only while it is computed again."""
+    """Set the workspace's Regime for a layout, and the bytes of activations that every part keeps:
+    the mean over layers that are recomputed and layers that are not. The regime also gets the bytes
+    kept by the largest layer, and the bytes in use while a layer is computed again."""
     regime = workspace.regime[0]
     set_regime(
         facts, row, workspace.mesh[0].micro_batches, repeats_experts(policies, row.policy), regime
@@ -260,9 +264,13 @@ def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> N
 
 @inlined
 def set_once(facts: Facts, row: Row, workspace: Workspace) -> None:
-    """Write the data-parallel traffic of every part that comes once a step, nothing hidden."""
+    """Write the seconds of data-parallel traffic that every part has once a step, nothing hidden:
+    gathers of parameters and reductions of gradients. Parts with such traffic in every micro-batch
+    get 0."""
     once = workspace.regime[0].once
+    # ZeRO 1 and 2 gather the updated parameters; ZeRO 3 does so where it keeps them for the step.
     gathers = 1 <= row.zero_stage <= 2 or (once and row.zero_stage == 3)
+    # Gradients that are not sharded are all-reduced; some stacks do so under ZeRO 1 too.
     whole = row.zero_stage <= (1 if facts.whole_gradients else 0)
     for index in range(facts.kinds + 2):
         part = workspace.parts[index]
@@ -273,6 +281,7 @@ def set_once(facts: Facts, row: Row, workspace: Workspace) -> None:
 
 @inlined
 def set_exposed(workspace: Workspace, index: int, exposed: Exposed) -> None:
+    """Copy the exposed seconds of part `index` into the arrays of the workspace."""
     record = workspace.exposed[index]
     record.forward = exposed.forward
     record.both = exposed.both
@@ -290,7 +299,8 @@ def set_exposed(workspace: Workspace, index: int, exposed: Exposed) -> None:
 
 @compiled
 def repeats_experts(policies: Array, policy: int) -> bool:
-    """Say whether a recompute policy sends tokens to experts once more in some layer."""
+    """Say whether the recompute policy of this number repeats the exchange of tokens with experts
+    in some kind of layer. `policies` has shape (policies, kinds)."""
     for kind in range(policies.shape[1]):
         if policies[policy, kind].expert > 0:
             return True
@@ -301,8 +311,9 @@ def repeats_experts(policies: Array, policy: int) -> bool:
 def fill_stages(
     facts: Facts, layers: Array, row: Row, tables: StageTables, workspace: Workspace, stages: Stages
 ) -> None:
-    """Write the sums over the parts of each stage that differs. DualPipe holds the parameters of
-    two stages. A tied embedding is on the stage of the head too, without the encoder of images."""
+    """Write to `stages` the sums over the parts of each distinct stage of a layout's partition:
+    seconds of passes and traffic, parameters and FLOPs. Under DualPipe a device has the parameters
+    of two stages. A tied embedding is on the head's stage too, without the encoder of images."""
     embedding, head = facts.kinds, facts.kinds + 1
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
     for stage in range(tables.different[row.partition]):
@@ -357,7 +368,9 @@ def fill_layers(
     stages: Stages,
     stage: int,
 ) -> None:
-    """Write the sums that are over layers only."""
+    """Write to entry `stage` of `stages` the sums over its layers, without the ends of the model:
+    bytes kept, parameters, and FLOPs of Muon. The bytes that the encoder of images keeps have a
+    field of their own. `amounts` (parts,) are the stage's; `held_times` is 2 under DualPipe."""
     kept = parameters = 0.0
     for kind in range(facts.kinds):
         kept += amounts[kind] * workspace.mean_kept[kind]

@@ -31,8 +31,10 @@ def set_mesh(
     least: LeastLinks,
     buffers: Buffers,
 ) -> None:
-    """Work out what a layout's mesh decides, and its shard unless that is known. Where the layout
-    is not placed, the least links stand for those of its placement."""
+    """Fill the workspace with what a layout's mesh decides: kernel times, sizes and traffic of all
+    parts. Those that depend on the shard alone (micro-batch, cp, tp, ep, etp) are kept where the
+    layout before had the same. A layout without a placement gets the least costs that its
+    collectives have in any."""
     facts = question.facts[0]
     workspace = buffers.workspace
     shard = shard_of(facts, row)
@@ -85,8 +87,8 @@ def set_step(
     buffers: Buffers,
     time: Array,
 ) -> float:
-    """Write the seconds of a step by term. Return the seconds of data-parallel traffic that it
-    exposes once a step."""
+    """Write the seconds of a step to `time`, by term. Return the exposed seconds of data-parallel
+    traffic that comes once a step. The workspace must hold the exposed parts of the layout."""
     facts = question.facts[0]
     workspace = buffers.workspace
     s = buffers.stages
@@ -112,8 +114,9 @@ def set_memory(
     buffers: Buffers,
     memory: Array,
 ) -> tuple[int, float]:
-    """Write bytes by term on the fullest stage. Return its number, and the bytes on the host.
-    `set_step` must have written the stages."""
+    """Write to `memory` the bytes on the fullest stage, by term. Return the number of that stage,
+    and the most bytes that a device offloads to its host. Call `set_step` first: it writes the
+    stages."""
     return write_memory_terms(
         f=question.facts[0],
         row=row,
@@ -141,6 +144,7 @@ class Costs(NamedTuple):
 
 
 def empty_costs(n: int) -> Costs:
+    """Return arrays for the costs of n layouts, not filled yet."""
     return Costs(
         np.empty((n, len(TIME))),
         np.empty((n, len(MEMORY))),
@@ -160,8 +164,10 @@ def predict_rows(
     buffers: Buffers,
     costs: Costs,
 ) -> None:
-    """Write the costs of n layouts, under one set of coefficients or one for each. A layout that
-    has its shard, mesh or regime in common with the one before it reuses them."""
+    """Write the time and memory of n layouts to `costs`, under one record of coefficients or one
+    for each layout. Work that depends on the shard, mesh or policies alone is reused where the
+    layout before has the same, so that sorted rows are faster."""
+    # Draws of coefficients differ from layout to layout, so that nothing can be reused.
     drawn = len(coefficients) > 1
     reset(buffers)
     before = buffers.shard[0]
@@ -187,7 +193,8 @@ def predict_rows(
 
 @inlined
 def same_mesh(one: Row, other: Row) -> bool:
-    """Say whether two layouts whose shards are alike have the same mesh, placed alike."""
+    """Say whether two layouts have equal pp and data-parallel degrees and equal placements. With
+    equal shards they then have one mesh."""
     return (
         one.pp == other.pp
         and one.dp_shard == other.dp_shard
@@ -199,7 +206,8 @@ def same_mesh(one: Row, other: Row) -> bool:
 
 @inlined
 def same_regime(one: Row, other: Row) -> bool:
-    """Say whether the parts of two layouts on the same mesh run alike."""
+    """Say whether two layouts on one mesh have equal recompute, offloading and ZeRO, and schedules
+    that overlap traffic alike, so that the exposed seconds of their parts are equal."""
     return (
         one.policy == other.policy
         and one.recompute_layers == other.recompute_layers

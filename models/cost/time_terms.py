@@ -45,11 +45,11 @@ def write_time_terms(
     scratch: PathScratch,
     time: Array,
 ) -> float:
-    """Write the seconds of a step by term. Return the seconds of data-parallel traffic that is
-    exposed once a step.
+    """Write the seconds of a step to `time`, by term. Return the exposed seconds of data-parallel
+    traffic that comes once a step. `w` and `s` hold the layout's parts and stages.
 
-    Where all stages wait for the last of the passes (models.cost.pipeline.ends_together), passes
-    are those of the slowest stage.
+    Terms are those of the stage that is last to finish. Where all stages wait for the last pass
+    (models.cost.pipeline.bubble.ends_together), the terms of the passes are the slowest stage's.
     """
     mesh, m = w.mesh[0], w.mesh[0].micro_batches
     together = ends_together(row.schedule)
@@ -96,7 +96,8 @@ def write_time_terms(
 
 @inlined
 def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> None:
-    """Write the terms of all micro-batches on a stage with these amounts of every part."""
+    """Write to `time` the terms of all m micro-batches on one stage, without what comes once a
+    step. `amounts` (parts,) is how much of each part of the model the stage has."""
     compute = recompute = tensor = context = expert = data = offload = 0.0
     for index in range(f.kinds + 2):
         exposed, amount = w.exposed[index], m * amounts[index]
@@ -120,7 +121,8 @@ def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> No
 def set_idle(
     row: Row, tables: StageTables, w: Workspace, s: Stages, scratch: PathScratch, m: int
 ) -> None:
-    """Write the seconds that each stage is idle in a step."""
+    """Write to `s.idle` the seconds that each distinct stage is idle in a step of m micro-batches,
+    while the pipeline fills and drains."""
     all_forward = all_both = all_weight = 0.0
     for index in range(len(w.counts)):
         all_forward += w.counts[index] * w.part_forward[index]
@@ -154,9 +156,9 @@ def set_idle(
 def once_window(
     row: Row, m: int, together: bool, every: float, forward: float, backward: float
 ) -> tuple[float, float]:
-    """Return the seconds of forward and of backward beside which traffic that comes once a step may
-    hide. They are those of the stage itself or, where stages end together, of a mean pass. `every`
-    is the seconds in which stages compute or wait for one another."""
+    """Return the seconds of one forward and of one backward beside which traffic that comes once a
+    step may hide. They are the stage's own or, where stages end together, those of a mean stage.
+    `every` is then the seconds of a step in which stages compute or wait for one another."""
     if not together or row.pp == 1:
         return forward, backward
     one = every / passes_alike(row.pp, row.virtual_stages, m)
@@ -167,8 +169,8 @@ def once_window(
 def exposed_sends(
     f: Facts, c: CoefficientRecord, row: Row, m: int, send: float, beside: float
 ) -> float:
-    """Return the exposed seconds of a step's sends between stages, where they may hide beside
-    `beside` seconds."""
+    """Return the exposed seconds of a stage's sends in a step. `send` is the seconds of one, of
+    which each chunk has two a micro-batch; `beside` is the compute that they may hide behind."""
     every = 2 * m * row.virtual_stages * send
     if not (f.overlap_pipeline and overlaps(row)):
         return every
@@ -177,8 +179,8 @@ def exposed_sends(
 
 @inlined
 def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float:
-    """Return the parameters, or a cost in proportion to them, of one of the devices that share
-    them, if they are sharded."""
+    """Return one device's part of an amount in proportion to parameters, outside (`dense`) and
+    inside experts (`expert`). If sharded, each is divided by the devices that share it."""
     if not sharded:
         return dense + expert
     return dense / mesh.dense_shards + expert / mesh.expert_shards
@@ -188,9 +190,9 @@ def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float
 def optimizer_seconds(
     f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
 ) -> float:
-    """Return the seconds of clipping, update and Muon's five Newton-Schulz steps on every matrix
-    (arXiv 2502.16982 §2.2), spread over the devices that share it. The ends of the model stay with
-    AdamW."""
+    """Return the seconds of a stage for clipping, the update and the norm of gradients, once a
+    step. Muon adds five Newton-Schulz steps on every matrix of the layers (arXiv 2502.16982 §2.2),
+    spread over the devices that share it. The ends of the model stay with AdamW."""
     sharded = row.zero_stage >= 1
     owned = over_shards(mesh, s.trained_dense[stage], s.trained_expert[stage], sharded)
     seconds = update_seconds(f, c, row, owned) + mesh.norm
@@ -204,9 +206,9 @@ def optimizer_seconds(
 def fetched_seconds(
     f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
 ) -> float:
-    """Return the seconds that a step waits for parameters that are on the host. Their shards come
-    for both passes of every micro-batch, or for forward alone where they are kept. They are fetched
-    ahead of time, beside the passes."""
+    """Return the seconds that a stage waits in a step for parameters that ZeRO 3 keeps on the host;
+    0 for other layouts. Shards are fetched in every micro-batch, for both passes with `reshard` and
+    for forward alone without, and hide beside the passes."""
     if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
         return 0.0
     shards = over_shards(mesh, s.dense[stage], s.expert[stage], True)

@@ -37,8 +37,9 @@ def set_traffic(
     parts: Array,
     mesh: Mesh,
 ) -> None:
-    """Write the communication of every part into `parts`, and what else the links decide into
-    `mesh`."""
+    """Write the seconds of communication of every part into `parts`, nothing hidden. Write into
+    `mesh` the costs of a layout that belong to no part: sends between stages, logits, the norm of
+    gradients, stragglers. `dispatch` (kinds, 2) has the cost of exchanges of tokens."""
     facts = question.facts[0]
     layers = question.layers
     largest_unit = largest_keys = 0.0
@@ -79,14 +80,14 @@ def set_traffic(
 
 @compiled
 def micro_batches(facts: Facts, row: Row) -> int:
-    """Return the number of micro-batches that a rank runs in one step."""
+    """Return the number of micro-batches that a data-parallel rank runs in one step, at least 1."""
     return max(facts.global_batch // (row.dp_replicate * row.dp_shard * row.micro_batch), 1)
 
 
 @compiled
 def uneven_attention(facts: Facts, layers: Array, row: Row, parts: Array) -> float:
-    """Return the seconds for each micro-batch that the rank with the longest documents computes
-    longer than the mean rank.
+    """Return the seconds a micro-batch by which the data-parallel rank with the longest documents
+    takes longer for attention than the mean rank.
 
     Attention's work on a document grows with its length squared. Where lengths are log-normal with
     a coefficient of variation v, the squared coefficient of variation of their squares is (1 + v²)⁴
@@ -109,7 +110,8 @@ def uneven_attention(facts: Facts, layers: Array, row: Row, parts: Array) -> flo
 
 @compiled
 def cut_blocks(layer: LayerFacts) -> int:
-    """Return the number of blocks of a layer that are cut over tensor-parallel ranks."""
+    """Return the number of blocks of a layer (mixer, dense MLP) whose output tensor-parallel ranks
+    add up. Parallel blocks share one sum; experts have no such sum."""
     mixer = 1 if layer.attends or layer.recurs else 0
     if layer.parallel:
         return mixer
@@ -143,8 +145,9 @@ def tensor_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, link
 
 @compiled
 def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> None:
-    """Add the encoder's traffic to that of the embedding: an all-reduce behind every block that is
-    cut, and a message of parameters, and one of gradients, for each of its layers."""
+    """Set the tensor-parallel traffic of the embedding to the encoder's: an all-reduce behind every
+    block that tensor parallelism cuts. Add to its data-parallel traffic the latency of a gather and
+    of a reduction for each layer of the encoder."""
     facts = images.facts[0]
     encoder = images.encoder[0]
     shard = encoder_shard(images, row)
@@ -165,8 +168,9 @@ def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> N
 
 @compiled
 def stall_seconds(layer: LayerFacts, row: Row, coefficients: CoefficientRecord) -> float:
-    """Return the host seconds of a layer's tensor-parallel collectives, which they cost beside
-    pipeline sends."""
+    """Return the host seconds in forward that a layer's tensor-parallel collectives cost in a
+    pipeline, where the host also serves the sends between stages; 0 without one. They grow with the
+    hops of a ring."""
     if row.pp == 1:
         return 0.0
     hops = (row.tp - 1) * (2 if row.sequence_parallel else 1)
@@ -177,10 +181,10 @@ def stall_seconds(layer: LayerFacts, row: Row, coefficients: CoefficientRecord) 
 def hook_seconds(
     facts: Facts, layer: LayerFacts, shard: Shard, coefficients: CoefficientRecord, links: Links
 ) -> float:
-    """Return the seconds that the host spends where every matrix of every local expert is gathered
-    by itself: its own time, and the latency of the gather. It waits for the gathers, since it lets
-    no more than two be under way (DeepSpeed runtime/zero/partitioned_param_coordinator.py,
-    max_ongoing_fetch_events)."""
+    """Return the host seconds in forward of gathering every matrix of every local expert by itself,
+    as ZeRO 3 of some stacks does: its own time, and the latency of each gather. The host waits for
+    the gathers, since it lets no more than two be under way (DeepSpeed
+    runtime/zero/partitioned_param_coordinator.py, max_ongoing_fetch_events)."""
     if not layer.sparse or not facts.experts_gathered_apart:
         return 0.0
     matrices = layer.expert_matrices * layer.num_experts / shard.ep
@@ -189,8 +193,8 @@ def hook_seconds(
 
 @compiled
 def context_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links) -> float:
-    """Return the seconds of context-parallel traffic of a layer in forward. Keys and values of the
-    whole sequence pass every device (ring or gather), or heads are exchanged for tokens."""
+    """Return the seconds of context-parallel traffic of a layer in forward: that of its attention,
+    and that of its recurrence; 0 without context parallelism."""
     if row.cp == 1:
         return 0.0
     seconds = attention_context(facts, layer, row, shard, links) if layer.attends else 0.0
@@ -204,8 +208,9 @@ def context_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, lin
 def attention_context(
     facts: Facts, layer: LayerFacts, row: Row, shard: Shard, links: Links
 ) -> float:
-    """Return the seconds of sending keys and values to queries of other tokens. Sparse attention
-    sends the latents of chosen keys and the keys of the indexer."""
+    """Return the seconds of context-parallel traffic of attention in forward. A ring or gather
+    sends keys and values as far as a query's window reaches; Ulysses exchanges heads for tokens.
+    Sparse attention sends the latents or pooled keys that it attends to, and the indexer's keys."""
     keys = layer.kv_dim * kv_share(layer, shard.tp)
     if layer.passed_keys > 0:
         return time(links.cp, shard.tokens * row.cp * layer.passed_keys * facts.activation_bytes)
@@ -229,8 +234,9 @@ def dispatch_seconds(
     links: Links,
     cost: Array,
 ) -> float:
-    """Return the seconds of dispatch and combine of tokens over expert parallelism, where `cost`
-    has the seconds for each byte and before the first byte."""
+    """Return the seconds of sending a layer's tokens to their experts and the results back, in one
+    pass. `cost` (2,) has the seconds for each byte and before the first byte. All-to-alls wait for
+    the busiest device (`skew`)."""
     if not layer.sparse or shard.ep == 1:
         return 0.0
     byte_s, latency_s = cost
@@ -247,7 +253,9 @@ def dispatch_seconds(
 def set_data_traffic(
     facts: Facts, row: Row, coefficients: CoefficientRecord, links: Links, sparse: bool, part: Part
 ) -> None:
-    """Write the traffic of parameters and gradients over their data-parallel groups."""
+    """Write into `part` the seconds of its data-parallel traffic, nothing hidden: gathers of
+    parameters, reductions of gradients, and the copies in device memory beside them. A `sparse`
+    part has experts, whose data-parallel groups are others."""
     gathered = part.dense * facts.gather_bytes
     gradient = part.trained_dense * facts.reduce_bytes
     part.gather = time(links.sharding, gathered)

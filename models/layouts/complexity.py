@@ -68,7 +68,8 @@ TERM_WORDS: dict[str, str] = {
 
 
 def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
-    """Return the points of each of n layouts by the reason for them, arrays of shape (n,)."""
+    """Return the points of complexity of n layouts, (n,), by the reason for them, a key of
+    POINTS."""
     placed = groups(problem.cluster, layouts)
     counts = (
         _degree_counts(layouts)
@@ -92,12 +93,13 @@ def points_of_degrees(layouts: Layouts) -> Array:
 
 
 def points_of_policy(layouts: Layouts) -> Array:
-    """Return the points that neither degrees nor placement decide, (n,): those of schedule,
-    sharding and memory."""
+    """Return the points of schedule, sharding and memory policy, (n,), which depend neither on
+    degrees nor on placement."""
     return _points(_policy_counts(layouts))
 
 
 def _points(counts: dict[str, Array]) -> Array:
+    """Return the sum of points of these counts, (n,). Keys are those of POINTS."""
     return np.sum(
         [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()], axis=0
     )
@@ -108,6 +110,8 @@ def _points(counts: dict[str, Array]) -> Array:
 
 
 def _degree_counts(layouts: Layouts) -> dict[str, Array]:
+    """Return counts of the reasons that degrees of parallelism give, by keys of POINTS, each (n,).
+    The depth of a pipeline is the doublings of its stages beyond two."""
     return {
         "pipeline": layouts.pp > 1,
         "pipeline_depth": np.maximum(np.ceil(np.log2(layouts.pp)) - 1, 0),
@@ -120,6 +124,9 @@ def _degree_counts(layouts: Layouts) -> dict[str, Array]:
 
 
 def _placement_counts(problem: Problem, layouts: Layouts, placed: LayoutGroups) -> dict[str, Array]:
+    """Return counts of the reasons that the placement on the fabric gives, by keys of POINTS, each
+    (n,). `placed` has the groups of these layouts."""
+
     def crosses(axis: SharedRows[AxisGroups]) -> Array:
         return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
@@ -132,6 +139,8 @@ def _placement_counts(problem: Problem, layouts: Layouts, placed: LayoutGroups) 
 
 
 def _policy_counts(layouts: Layouts) -> dict[str, Array]:
+    """Return counts of the reasons that schedule, sharding and memory policy give, by keys of
+    POINTS, each (n,)."""
     return {
         "pipeline_schedule": (layouts.pp > 1)
         & (layouts.schedule != ONE_F_ONE_B)

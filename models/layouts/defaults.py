@@ -72,7 +72,8 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
 
 
 def _pipeline_defaults(problem: Problem, layout: Layout, given: Collection[str]) -> dict[str, Any]:
-    """Return the schedule, virtual stages and partition that the stack has in a pipeline."""
+    """Return the stack's values of `schedule`, `virtual_stages` and `balanced` for a layout with a
+    pipeline. Values that the caller set, named in `given`, are kept and decide the others."""
     schedules = problem.stack.schedules
     schedule = layout.schedule
     virtual_stages = layout.virtual_stages
@@ -92,8 +93,9 @@ def _pipeline_defaults(problem: Problem, layout: Layout, given: Collection[str])
 
 
 def _first_allowed_schedule(problem: Problem, layout: Layout, schedules: Iterable[str]) -> str:
-    """Return the first of these schedules that the load balancing of the workload allows; where it
-    allows none, the first of all."""
+    """Return the first of these schedules that works with the workload's load-balancing loss, or
+    the first of all where none does. (A loss over the global batch needs all forwards before the
+    first backward.)"""
     names = list(schedules)
     if not balances_global_batch(problem):
         return names[0]
@@ -105,7 +107,8 @@ def _first_allowed_schedule(problem: Problem, layout: Layout, schedules: Iterabl
 
 
 def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
-    """Return the order of a torus' dims that lets most mesh axes cover whole dims.
+    """Return the order in which devices are numbered along a torus' dims that lets most mesh axes
+    cover whole dims; the default order on other fabrics.
 
     Expert parallelism counts most, then the mesh axes from the innermost outwards, as in jax
     (experimental/mesh_utils.py, create_device_mesh). Of equal orders the first is taken.
@@ -126,6 +129,7 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
 
 
 def _splits_unevenly(problem: Problem, chunks: int) -> bool:
-    """Say whether the stack gives the chunks of a pipeline unequal numbers of layers."""
+    """Say whether the stack splits the layers over `chunks` chunks of a pipeline unevenly: always,
+    never, or where they do not divide."""
     divides = problem.architecture.num_layers % chunks == 0
     return {"even": False, "balanced": not divides, "threshold": True}[problem.stack.partition]

@@ -24,14 +24,19 @@ def _degrees_offered(problem: Problem, layouts: Layouts) -> Array:
     for axis in _LIMITED_AXES:
         ok &= (getattr(layouts, axis) == 1) | _has_axis(problem, axis)
     ok &= (layouts.pp == 1) | (layouts.cp == 1) | s.context_in_pipeline
+    # In a stack with `tensor_alone`, tp goes neither with a pipeline nor with context parallelism.
     return ok & ((layouts.tp == 1) | ((layouts.pp == 1) & (layouts.cp == 1)) | (not s.tensor_alone))
 
 
 def _has_axis(problem: Problem, axis: str) -> bool:
+    """Say whether the stack has this axis of parallelism ("pp", "tp", "cp" or "ep"), whether or not
+    the search uses it."""
     return getattr(problem.stack, f"max_{axis}") > 1 or axis in problem.stack.unsearched_axes
 
 
 def _degrees_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that lists the axes, and the combinations of axes, that the layout uses
+    and the stack lacks."""
     s = problem.stack
     missing = [
         f"no {words}: {axis}({getattr(layout, axis)}) must be 1"
@@ -58,12 +63,14 @@ def _degrees_searched(problem: Problem, layouts: Layouts) -> Array:
     `max_tp`."""
     s = problem.stack
     ok = (layouts.etp <= max(s.max_tp, 1)) | (not s.expert_tensor_parallel)
+    # Axes that the stack lacks pass here: the rule of offered degrees refuses them.
     for axis in _LIMITED_AXES:
         ok &= (getattr(layouts, axis) <= getattr(s, f"max_{axis}")) | (not _has_axis(problem, axis))
     return ok
 
 
 def _searched_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that names the limits of the search which the layout's degrees exceed."""
     over = limits_over(problem, layout)
     limits = ", ".join(f"stack.{name}({getattr(problem.stack, name)})" for name in over)
     got = ", ".join(f"{name.removeprefix('max_')}({value})" for name, value in over.items())
@@ -71,8 +78,8 @@ def _searched_message(problem: Problem, layout: Layout) -> str:
 
 
 def limits_over(problem: Problem, layout: Layout) -> dict[str, int]:
-    """Return the limits of degrees that a layout exceeds, by their field of the stack, and what
-    they must be for it."""
+    """Return the stack's limits of degrees that a layout exceeds, by field, with the value that
+    each needs for the layout, such as {"max_tp": 16}."""
     needed = {f"max_{axis}": getattr(layout, axis) for axis in _LIMITED_AXES}
     needed["max_tp"] = max(layout.tp, layout.etp)
     return {name: value for name, value in needed.items() if value > getattr(problem.stack, name)}
@@ -85,6 +92,8 @@ def _sp_offered(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _sp_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says when the stack has sequence parallelism, and which field to set
+    for a build that has it on and off."""
     offered = " or ".join("on" if value else "off" for value in problem.stack.sequence_parallel)
     rule = f"sequence parallelism goes with tp > 1; stack {problem.stack.id} then has it {offered}"
     can_say_otherwise = layout.tp > 1 and len(problem.stack.sequence_parallel) == 1
@@ -125,6 +134,8 @@ def _graphs_have_static_experts(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _graphs_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says how experts get fixed numbers of tokens, as captured graphs
+    need."""
     return (
         "stack.moe_graphs(full) captures experts too, whose numbers of tokens must then be fixed:"
         " by drop and pad (workload.capacity_factor; in Megatron-Core --moe-expert-capacity-factor"

@@ -55,6 +55,7 @@ class DeviceOrder(NamedTuple):
 
 
 def device_order(orders: DeviceOrders) -> DeviceOrder:
+    """Return the order of a cluster's devices in the form that compiled functions read."""
     return DeviceOrder(orders.default_domains, orders.domains, orders.dims, orders.strides)
 
 
@@ -85,7 +86,8 @@ def groups_for(order: DeviceOrder, count: int = GROUPS) -> Groups:
 
 @compiled
 def set_groups(order: DeviceOrder, row: MeshRow, groups: Groups) -> None:
-    """Write the groups of every axis."""
+    """Write to `groups` the communication groups of a mesh: those of every axis, of SHARDING and of
+    REPLICAS."""
     set_axes(row, groups.degree, groups.distance)
     for axis in range(AXIS_GROUPS):
         set_group(order, row.filling, groups.distance[axis], groups.degree[axis], groups, axis)
@@ -95,8 +97,9 @@ def set_groups(order: DeviceOrder, row: MeshRow, groups: Groups) -> None:
 
 @compiled
 def set_axes(row: MeshRow, degree: Array, distance: Array) -> None:
-    """Write the degree of every axis, and the distance of neighbours on it: the product of the
-    degrees inside."""
+    """Write the degree of every axis (axes,), and the distance between neighbours on it (axes,), as
+    a difference of device numbers. The distance is the product of the degrees of the axes that the
+    placement puts inside."""
     degree[TP] = row.tp
     degree[CP] = row.cp
     degree[DP_SHARD] = row.dp_shard
@@ -132,7 +135,9 @@ def devices_sharing_experts(row: MeshRow) -> int:
 def set_group(
     order: DeviceOrder, filling: int, stride: int, degree: int, groups: Groups, axis: int
 ) -> None:
-    """Write the groups of an axis of this degree whose neighbours are `stride` numbers apart."""
+    """Write to row `axis` of `groups` an axis of this degree whose neighbours are `stride` device
+    numbers apart: how many members each dim of the cluster joins, and how many groups share a link
+    of a ring. `filling` is the number of a torus' filling."""
     groups.degree[axis] = degree
     groups.distance[axis] = stride
     groups.members[axis] = 1.0
@@ -143,8 +148,8 @@ def set_group(
     inside = 1
     below = 1
     last = len(domains) - 1  # The last domain joins everything.
-    # By the rule above, each domain keeps `together` members; its dim joins groups of `inside`,
-    # which the domain inside it keeps already.
+    # By the rule of this module's docstring, each domain keeps `together` members. Its dim joins
+    # groups of `inside` members, which the domain inside it keeps already.
     for step in range(len(domains)):
         together = degree
         if step < last:
@@ -163,7 +168,8 @@ def set_group(
 
 @compiled
 def is_whole(domains: Array, distance: int, degree: int) -> bool:
-    """Say whether both an axis and what lies inside it cover whole domains, or divide them."""
+    """Say whether no group of an axis straddles a domain: the span inside the axis (`distance`),
+    and the span with it, are each a multiple or a divisor of every domain's size."""
     for span in (distance, distance * degree):
         for domain in domains:
             if span % domain != 0 and domain % span != 0:
@@ -173,7 +179,8 @@ def is_whole(domains: Array, distance: int, degree: int) -> bool:
 
 @compiled
 def join(groups: Groups, one: int, other: int, joined: int) -> None:
-    """Write the groups of two axes together. On a dim that both use, the smaller stride counts."""
+    """Write to row `joined` of `groups` the product of the axes `one` and `other`. On a dim that
+    both use, the smaller stride counts."""
     groups.degree[joined] = groups.degree[one] * groups.degree[other]
     for dim in range(groups.members.shape[1]):
         a, b = groups.members[one, dim], groups.members[other, dim]

@@ -72,6 +72,7 @@ def _layers_fit(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _num_layers_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says why the layout cannot recompute this number of layers."""
     if not problem.stack.recompute_layers:
         return f"stack {problem.stack.id} recomputes all layers (0) or none"
     if layout.offload_activations:
@@ -94,6 +95,7 @@ def _num_layers_message(problem: Problem, layout: Layout) -> str:
 def _offload_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack offloads the activations, or the optimizer, that the layout offloads, beside its
     kind of recompute and with this optimizer."""
+    # Some stacks offload activations without recompute only, others only what full recompute keeps.
     goes_with_recompute = (layouts.recompute == NONE) | (not problem.stack.offload_alone)
     goes_with_recompute &= (layouts.recompute == FULL) | (not problem.stack.offloads_checkpoints)
     has_them = "activations" in problem.stack.offload and (
@@ -114,6 +116,7 @@ def _host_runs_optimizer(problem: Problem) -> bool:
 
 
 def _offload_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says what the stack offloads, and under which conditions."""
     offered = f"stack {problem.stack.id} offloads {', '.join(problem.stack.offload) or 'nothing'}"
     if problem.stack.offload_alone:
         offered += ", activations without recompute only"
@@ -139,6 +142,7 @@ def _offload_sharded(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _unsharded_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which ZeRO stages the layout's offload needs."""
     if layout.offload_optimizer and not layout.zero_stage:
         return (
             "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may"
@@ -152,6 +156,8 @@ def _unsharded_message(problem: Problem, layout: Layout) -> str:
 
 
 def _offload_blame(problem: Problem, layout: Layout) -> str:
+    """Return the field that breaks the rule: the optimizer's offload where the states are not
+    sharded, and else the activations'."""
     of_states = layout.offload_optimizer and not layout.zero_stage
     return "layout.offload_optimizer" if of_states else "layout.offload_activations"
 

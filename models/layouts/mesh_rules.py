@@ -22,6 +22,8 @@ def _mesh_fills_cluster(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _mesh_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence with the product of the degrees and the number of devices, and the
+    dp_shard that would fill the cluster, if there is one."""
     shard, rest = divmod(problem.cluster.num_devices * layout.dp_shard, layout.num_devices)
     would_fill = "" if rest else f": dp_shard({shard}) would"
     return (
@@ -47,6 +49,8 @@ def _tensor_divides_heads(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _heads_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which heads tp must divide. Those of linear attention come
+    first where tp does not divide them."""
     for r in problem.architecture.recurrences:
         if r.num_heads % layout.tp or r.num_key_heads % layout.tp:
             return (
@@ -97,8 +101,9 @@ def _weights_are_whole_blocks(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
-    """Return the sides of the weight matrices of layers on one device. Projections that a device
-    computes in one product (queries, keys and values) count as one matrix."""
+    """Return the lengths of the sides of all weight matrices of layers on one device, each a number
+    for all of n layouts or an array (n,). Projections that a device computes in one product
+    (queries, keys and values) count as one matrix."""
     hidden = problem.architecture.hidden_size
     sides: list[Array | float] = [hidden]
     if problem.architecture.mtp_layers:
@@ -111,6 +116,8 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
 
 
 def _mixer_sides(mixer: Attention | Recurrence, hidden: int, tp: Array) -> list[Array | float]:
+    """Return the sides of the weight matrices of attention or of a recurrence on one device, beside
+    the hidden size, each (n,) for n degrees of tp or one number for all."""
     if isinstance(mixer, Recurrence):
         return [mixer.values / tp, (mixer.values + 2 * mixer.keys) / tp]
     queries = mixer.num_attention_heads * mixer.head_dim / tp
@@ -152,6 +159,8 @@ def _experts_fold(problem: Problem, layouts: Layouts) -> Array:
     data parallelism too; in MaxText (base.yml) fsdp or context, with the inside of an expert
     sharded over tensor.
     """
+    # Beside tensor parallelism, ep is a part of dp_shard; or without tp it is all of cp and a part
+    # of dp_shard.
     if problem.stack.expert_folding == "beside_tensor":
         of_shards = layouts.dp_shard % layouts.ep == 0
         beside_context = (
@@ -162,12 +171,14 @@ def _experts_fold(problem: Problem, layouts: Layouts) -> Array:
         keeps_tensor = (layouts.etp == layouts.tp) | (not problem.experts_keep_tensor)
         return (of_shards | beside_context) & keeps_tensor
     dense = layouts.dp_shard * layouts.cp * layouts.tp
+    # Sharded layouts fold experts over the shards alone; plain data parallelism over replicas too.
     if problem.stack.expert_folding == "all":
         dense = np.where(layouts.dp_shard > 1, dense, dense * layouts.dp_replicate)
     return dense % (layouts.ep * layouts.etp) == 0
 
 
 def _folding_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which degrees ep and etp must divide in this stack."""
     if problem.stack.expert_folding == "beside_tensor":
         return (
             f"stack {problem.stack.id} shards experts over tp: etp({layout.etp}) must be"
@@ -238,6 +249,8 @@ def _context_divides_heads(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _context_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which heads cp·tp must divide: those of linear attention or
+    state-space layers where it does not, and else those of attention."""
     ranks = f"cp({layout.cp}) * tp({layout.tp})"
     for recurrence in problem.architecture.recurrences:
         heads, keys = recurrence.num_heads, recurrence.num_key_heads
@@ -256,6 +269,8 @@ def _batch_divides(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _batch_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says what the batch must be a multiple of, with the nearest batches
+    that would do, or else the nearest micro-batches."""
     batch = problem.workload.global_batch
     message = (
         f"global_batch({batch}) must be a multiple of dp({layout.dp}) *"
@@ -272,13 +287,15 @@ def _batch_message(problem: Problem, layout: Layout) -> str:
 
 
 def _batch_blame(problem: Problem, layout: Layout) -> str:
-    """Blame the batch where the data-parallel ranks do not divide it, and else the micro-batch."""
+    """Return the field to blame: the global batch where the data-parallel ranks do not divide it,
+    and else the micro-batch."""
     return BATCH_FIELD if problem.workload.global_batch % layout.dp else "layout.micro_batch"
 
 
 def nearest_batches(batch: int, layout: Layout, rounds: int = 1) -> tuple[int, ...]:
-    """Return the global batches just below and above `batch` that the micro-batches of a layout
-    divide, `rounds` at a time on every rank."""
+    """Return the global batches just below and above `batch` that are multiples of a layout's
+    dp · micro_batch · rounds, as where every rank runs micro-batches `rounds` at a time. The lower
+    one is left out where it is 0."""
     unit = layout.dp * layout.micro_batch * rounds
     below = batch // unit * unit
     return tuple(near for near in (below, below + unit) if near)

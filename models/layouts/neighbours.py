@@ -50,18 +50,18 @@ class Knob:
     followers: tuple[str, ...] = ()
 
     def value(self, layout: Layout) -> Any:
-        """Return the choice of a layout: the value of the field, or those of the fields."""
+        """Return a layout's value of this knob: that of its field, or a tuple for several."""
         values = tuple(getattr(layout, name) for name in self.fields)
         return values[0] if len(values) == 1 else values
 
 
 def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
-    """Return every legal layout that differs in one knob from a layout whose knobs are all settled
-    (models.layouts.defaults), with the name of that knob in KNOBS. The given layout need not be
+    """Return every legal layout that differs from the given one in one knob, with the name of that
+    knob in KNOBS. The given layout must state all knobs (models.layouts.defaults), and need not be
     legal.
 
-    Of layouts that give a knob the same value, and differ in what follows, the first legal one is
-    taken.
+    A change of a knob may leave a choice in the fields that follow it; the first legal layout of
+    each value of the knob is taken.
     """
     named = [
         (name, variant)
@@ -81,6 +81,8 @@ def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
 
 
 def _vary_tp(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Yield other degrees of tp. Sequence parallelism stays as it is, or is on from tp 1 where the
+    stack has it; etp follows in a stack that cuts experts by tp."""
     sharded = layout.sequence_parallel
     if layout.tp == 1:
         sharded = True in problem.stack.sequence_parallel
@@ -100,8 +102,8 @@ def _vary_cp(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_pp(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other numbers of stages. Between two pipelines the schedule stays. To or from a layout
-    without one, it is the schedule that the stack runs anyway."""
+    """Yield other numbers of pipeline stages. Between two pipelines the schedule stays. From or to
+    a layout without one, schedule and virtual stages become the stack's defaults."""
     given = {field.name for field in fields(Layout)} - _PIPELINE_KNOBS
     for pp in divisors(problem.cluster.num_devices):
         if pp > 1 and layout.pp > 1:
@@ -115,8 +117,9 @@ def _vary_pp(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterator[Layout]:
-    """Yield the layout with these changes on all devices of the cluster, if data parallelism can
-    take or give what that needs: its shards where there are any, else its replicas."""
+    """Yield the layout with these changes of degrees on all devices of the cluster. dp_shard makes
+    up for the change under ZeRO, and else dp_replicate; nothing is yielded where it cannot. On a
+    torus, yield it once more with its axes along other dims."""
     degrees = [changes.get(name, getattr(layout, name)) for name in ("pp", "cp", "tp")]
     dp, rest = divmod(problem.cluster.num_devices, int(np.prod(degrees)))
     kept, varied = (
@@ -157,7 +160,8 @@ def _vary_micro_batch(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other schedules, with the fewest virtual stages that each can have."""
+    """Yield other schedules, each with one virtual stage and with two. Rules sort out which of both
+    are legal."""
     offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
     for schedule in offered:
         for virtual_stages in (1, 2):
@@ -172,9 +176,9 @@ def _vary_virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
-    """Return the fields of a layout that depend on its chunks, once it has `chunks` of them. Layers
-    are split unevenly where they were before, or where they must and can be. Where a chunk has no
-    more layers than were recomputed of it, all are (0)."""
+    """Return the fields that follow from a change to `chunks` chunks in the pipeline: the stated
+    split goes, unless the number stays; layers are split unevenly where they were before or do not
+    divide; and recompute_layers becomes 0 (all) where chunks have no more layers than that."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
     if chunks == layout.pp * layout.virtual_stages:
@@ -190,7 +194,8 @@ def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, An
 
 
 def _vary_split(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield the equal split of the layers, and the one that makes the slowest stage fastest."""
+    """Yield the layout with an even split of its layers, and with the balanced one, in which the
+    slowest stage is fastest."""
     for balanced in (False, True):
         yield replace(layout, balanced=balanced, layers_per_chunk=())
 
@@ -199,8 +204,8 @@ def _vary_split(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other policies: none, the stack's own sets of modules, a module more or less than now,
-    and full recompute of any number of layers."""
+    """Yield the layout under other recompute policies: none, the stack's own sets of modules, one
+    module more or fewer than now, and full recompute of all layers or any smaller number."""
     plain = replace(layout, recompute="none", recompute_modules=(), recompute_layers=0)
     yield plain
     stack = problem.stack
@@ -220,6 +225,8 @@ def _vary_recompute(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Yield other numbers of layers of a chunk to recompute, 0 for all. Nothing is yielded without
+    full recompute, or where the stack takes no number."""
     if layout.recompute != "full" or not problem.stack.recompute_layers:
         return
     chunk = problem.architecture.num_layers // (layout.pp * layout.virtual_stages)
@@ -228,8 +235,8 @@ def _vary_recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]
 
 
 def _vary_zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other ZeRO stages. From and to stage 0, all shards become replicas or the other way
-    round."""
+    """Yield other ZeRO stages, each with either value of `reshard`. To stage 0 all of data
+    parallelism becomes replicas, and from stage 0 all of it becomes shards."""
     for stage in problem.stack.zero_stages:
         variant = replace(layout, zero_stage=stage)
         if stage == 0:
@@ -247,7 +254,7 @@ def _vary_reshard(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _switch(name: str) -> Knob:
-    """Return the knob of a field that is on or off."""
+    """Return the knob of a field that is on or off, given its name."""
 
     def toggle(problem: Problem, layout: Layout) -> Iterator[Layout]:
         other: dict[str, Any] = {name: not getattr(layout, name)}
@@ -260,8 +267,8 @@ def _switch(name: str) -> Knob:
 
 
 def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield one placement for each other order of the axes with more than one rank, as the stack
-    offers it."""
+    """Yield the layout in other placements that the stack offers. Placements that order the axes
+    with more than one rank alike are the same on the fabric, so one of them is yielded."""
     pattern = int(active_axes(Layouts.of([layout]))[0])
     alike = equivalent_placements()[pattern]
     own = alike[PLACEMENTS.index(tuple(layout.placement))]
@@ -273,12 +280,14 @@ def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Yield the layout with devices numbered along the dims of a torus in other orders."""
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if block == layout.torus_block:
             yield replace(layout, torus_axes=TORUS_AXES[order])
 
 
 def _vary_torus_block(problem: Problem, layout: Layout) -> Iterator[Layout]:
+    """Yield the layout with devices of a torus numbered in blocks of other sizes."""
     for order, block in problem.cluster.device_orders.distinct_fillings.tolist():
         if TORUS_AXES[order] == tuple(layout.torus_axes):
             yield replace(layout, torus_block=block)

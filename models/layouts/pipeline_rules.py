@@ -43,11 +43,13 @@ def _schedule_has_its_shape(problem: Problem, layouts: Layouts) -> Array:
         & (layouts.virtual_stages == 1)
     )
     interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
+    # Stacks pass micro-batches through a chunk in groups: of any size, of equal size, or of pp.
     if problem.stack.micro_batch_groups != "any":
         equal = problem.stack.micro_batch_groups == "equal"
         interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0
     enough = {"any": m > 0, "stages": m >= layouts.pp, "multiple": m % layouts.pp == 0}
     plain = (layouts.virtual_stages == 1) & enough[problem.stack.plain_micro_batches]
+    # DualPipe sends half of the micro-batches from either end.
     both_ways = (
         (layouts.virtual_stages == 1) & (layouts.pp % 2 == 0) & (m >= 2 * layouts.pp) & (m % 2 == 0)
     )
@@ -67,6 +69,7 @@ def _virtual_stages_have_code(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _no_virtual_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that the stack has no virtual stages, or none for hybrid models."""
     of_hybrids = " of hybrid models" if problem.stack.max_virtual_stages > 1 else ""
     return (
         f"stack {problem.stack.id} runs at most 1 virtual stages{of_hybrids}, not"
@@ -76,6 +79,7 @@ def _no_virtual_message(problem: Problem, layout: Layout) -> str:
 
 def _virtual_stages_searched(problem: Problem, layouts: Layouts) -> Array:
     """A device has no more virtual stages than `stack.max_virtual_stages`."""
+    # Other rules are for stacks without virtual stages, and for layouts without a pipeline.
     return (
         (layouts.virtual_stages <= problem.max_virtual_stages)
         | (problem.max_virtual_stages == 1)
@@ -110,6 +114,8 @@ _PLAIN_MICRO_BATCHES = {
 
 
 def _shape_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which virtual stages and micro-batches the schedule needs, and
+    which the layout has."""
     if layout.pp == 1:
         got = f"got {layout.schedule} with virtual_stages({layout.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
@@ -135,6 +141,7 @@ def _layers_divide_into_chunks(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _layers_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says how the layers must divide into the pipeline's chunks."""
     layers, chunks = problem.architecture.num_layers, layout.pp * layout.virtual_stages
     of_degrees = f"pp({layout.pp}) * virtual_stages({layout.virtual_stages})"
     if not layout.balanced and chunks <= layers:
@@ -164,6 +171,8 @@ def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _stated_layers_message(problem: Problem, layout: Layout) -> str:
+    """Return the words that follow "layers_per_chunk": why the stack takes no such split, what the
+    layers add up to, or that a chunk is empty."""
     if problem.stack.splits_by_threshold:
         return f"stack {problem.stack.id} splits layers by their cost; leave it out"
     given, layers = sum(layout.layers_per_chunk), problem.architecture.num_layers
@@ -219,6 +228,7 @@ def _gradients_accumulate(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _accumulate_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says which micro-batch fp8 without accumulation needs."""
     return (
         f"stack {problem.stack.id} accumulates no gradients in fp8 on chips of"
         f" {problem.cluster.chip.vendor}: without a pipeline micro_batch({layout.micro_batch}) must"
@@ -262,6 +272,8 @@ def balances_global_batch(problem: Problem) -> bool:
 
 
 def _balancing_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says what a load-balancing loss over the global batch needs, and
+    whether the stack lacks the schedule for it."""
     lacks_schedule = layout.pp > 1 and "afab" not in problem.stack.schedules
     return (
         f"load_balancing({problem.workload.load_balancing}), an auxiliary loss over the global"

@@ -38,24 +38,27 @@ class AxisGroups:
     """True where no group straddles a domain, (n,)."""
 
     def take(self, rows: Array) -> AxisGroups:
+        """Return the groups at these positions."""
         return AxisGroups(
             self.members.take(rows, axis=1), self.stride.take(rows, axis=1), self.whole.take(rows)
         )
 
     def split(self, ends: Array) -> list[AxisGroups]:
-        """Return the groups in parts: those up to each of these ends, from the end before it."""
+        """Return the groups in consecutive parts. `ends` ascends and has the position after the
+        last group of each part."""
         columns = (
             np.split(of, ends[:-1], axis=-1) for of in (self.members, self.stride, self.whole)
         )
         return [AxisGroups(*parts) for parts in zip(*columns, strict=True)]
 
     def crosses(self, dims: Array) -> Array:
-        """Say of each group whether some members are joined by one of these dims (a mask), (n,)."""
+        """Return for each group whether it has several members on one of these dims of the cluster,
+        (n,). `dims` is a mask, (dims,)."""
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
     def covers(self, device_orders: DeviceOrders) -> Array:
-        """Say of each group whether it covers its dims, (n,): on every dim that joins several
-        members, these are all devices that the axes inside leave of the dim."""
+        """Return for each group whether it covers its dims, (n,): on every dim where it has several
+        members, members times stride is the length of the dim."""
         lengths = device_orders.lengths[:, None]
         return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
 
@@ -77,7 +80,8 @@ class LayoutGroups(Columns):
 
 
 def groups(cluster: Cluster, layouts: Layouts) -> LayoutGroups:
-    """Return the groups of every axis of every layout."""
+    """Return the communication groups of every axis of n layouts. Layouts with equal degrees and
+    placements share rows."""
     first, code = distinct(
         *(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS_KNOBS))
     )
@@ -85,7 +89,8 @@ def groups(cluster: Cluster, layouts: Layouts) -> LayoutGroups:
 
 
 def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> LayoutGroups:
-    """Return the groups of every axis of every mesh, for meshes that all differ."""
+    """Return the communication groups of every axis of n meshes. It is meant for meshes that all
+    differ, since equal meshes are worked out again."""
     orders = cluster.device_orders
     rows = np.zeros(len(meshes), dtype=_MESH)
     for name in (*DEGREES, "placement"):
@@ -106,8 +111,9 @@ def _fill_axes(rows: Array, degree: Array, distance: Array) -> None:
 def _groups(
     device_orders: DeviceOrders, distances: Array, degrees: Array, filling: Array
 ) -> LayoutGroups:
-    """Return the groups of axes in the order of their numbers, given the distance of neighbours and
-    the degree of each, (axes, n), and the filling of a torus, (n,)."""
+    """Return the communication groups of n meshes. `distances` between neighbours and `degrees` are
+    (axes, n), with axes in the order of their group numbers; `filling` (n,) has the numbers of
+    torus fillings."""
     axes = range(len(degrees))
     # Few meshes differ in an axis, so each group is worked out once: `first` has a mesh for each
     # group of an axis, and `code` the group of each mesh.
@@ -136,10 +142,10 @@ def _groups(
 
 
 def _distinct_entries(table: AxisGroups, axis: Array) -> tuple[Array, Array]:
-    """Return the positions of groups that differ, in order of their axes, and for each of all
-    groups the one of those that it is like. Groups of an axis are alike where they join as many
-    members by the same links, and both are whole or both are not. In different fillings of a torus
-    they may be."""
+    """Return the positions of the distinct groups of a table, in order of their axes, and for each
+    group the number of the distinct one that it equals. `axis` has the axis of each group. Groups
+    of an axis are equal where they join as many members by the same links, and both are whole or
+    both are not, as may be in different fillings of a torus."""
     links = np.where(table.members > 1, table.stride, 1)
     columns = np.concatenate([axis[None], table.members, links, table.whole[None]])
     _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -149,8 +155,8 @@ def _distinct_entries(table: AxisGroups, axis: Array) -> tuple[Array, Array]:
 def _table(
     device_orders: DeviceOrders, distance: Array, degree: Array, filling: Array
 ) -> AxisGroups:
-    """Return the groups of axes with these distances of neighbours and degrees, in these fillings
-    of a torus; all (n,)."""
+    """Return n communication groups, each of an axis with this distance between neighbours, degree
+    and filling of a torus; all (n,)."""
     order = device_order(device_orders)
     groups = groups_for(order, len(degree))
     whole = np.empty(len(degree), dtype=bool)
@@ -162,6 +168,8 @@ def _table(
 def _fill_table(
     order: DeviceOrder, distance: Array, degree: Array, filling: Array, groups: Groups, whole: Array
 ) -> None:
+    """Write n groups, one of an axis each, to `groups`, and to `whole` (n,) whether each straddles
+    no domain. `distance`, `degree` and `filling` (n,) describe the axes."""
     for i in range(len(degree)):
         set_group(order, filling[i], distance[i], degree[i], groups, i)
         whole[i] = is_whole(order.domains[filling[i]], distance[i], degree[i])

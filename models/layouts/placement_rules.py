@@ -29,6 +29,7 @@ def equal_data_parallel(problem: Problem, layouts: Layouts) -> Array:
     if not problem.stack.equal_data_parallel:
         return holds_for_all(layouts)
     devices_of_expert = layouts.ep * layouts.etp if problem.architecture.is_moe else layouts.tp
+    # Both have as many data-parallel ranks where ep · etp is tp · cp.
     is_outermost = pipeline_outermost()[active_axes(layouts), layouts.placement]
     return (layouts.pp == 1) | is_outermost | (devices_of_expert == layouts.tp * layouts.cp)
 
@@ -77,8 +78,9 @@ def _placement_fits_torus(problem: Problem, layouts: Layouts) -> Array:
 
 
 def fits_torus(problem: Problem, g: LayoutGroups) -> Array:
-    """Say of each layout whether every axis covers whole lines of a torus or divides one, so that
-    its ring closes on real links. True of any placement on a fabric that is no torus."""
+    """Return for each layout whether every axis covers whole lines of a torus or divides one, so
+    that its rings close on real links, (n,). `g` has the layouts' groups. On other fabrics every
+    layout passes."""
     if problem.cluster.fabric.torus is None:
         return np.ones(len(g.tp.code), dtype=bool)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)

@@ -39,8 +39,8 @@ class Rule:
         return self.field if self.blame is None else self.blame(problem, layout)
 
     def blamed_knob(self, problem: Problem, layout: Layout) -> str | None:
-        """Return the field of the layout to blame; None where it is no single one, or none of a
-        layout."""
+        """Return the layout's field to blame, such as "tp", for a layout that breaks the rule.
+        Return None where no single field is to blame, or one outside the layout."""
         part, _, knob = self.blamed_field(problem, layout).partition(".")
         return knob or None if part == "layout" else None
 
@@ -52,8 +52,8 @@ def holds_for_all(layouts: Layouts) -> Array:
 
 
 def is_one_of(column: Array, offered: Iterable[int]) -> Array:
-    """Say of each value of a column whether it is among those that are offered. For so few it is
-    several times as fast as np.isin."""
+    """Return for each value of a column whether it is one of `offered`. For the few values that
+    rules offer, this is several times as fast as np.isin."""
     found = np.zeros(column.shape, dtype=bool)
     for one in offered:
         found |= column == one

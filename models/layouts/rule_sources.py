@@ -16,9 +16,10 @@ _OF_SEARCH = "the limits of the search in stack {stack}: no framework refuses it
 
 
 def rule_source(rule: Rule, stack: Stack) -> str:
-    """Return the file of the stack's framework that refuses what breaks a rule, or the one of the
-    stack that it is like; else the ground of the rule in any framework; else the file with the
-    options of the framework, or what the features of the stack were read from."""
+    """Return the source of a rule for a stack, in words. It is the first of these that is known:
+    the file of the stack's framework that refuses what breaks the rule; that of the stack which it
+    is like; the reason that holds in every framework; the file with the framework's options; what
+    the stack's features were read from. A limit of the search has no such source."""
     if rule.kind == "search":
         return _OF_SEARCH.format(stack=stack.id)
     own = [_sources().get(name, {}) for name in (stack.id, stack.like or stack.id)]
@@ -32,7 +33,8 @@ def rule_source(rule: Rule, stack: Stack) -> str:
 
 @cache
 def _sources() -> Mapping[str, Mapping[str, str]]:
-    """Return the source of each rule by stack and by the rule's name."""
+    """Return the source of each rule, by the id of the stack and the rule's name. The id _OF_ALL
+    stands for reasons in every framework, the name _OTHERWISE for all other rules of a stack."""
     text = (files("models") / "data" / "rule_sources.json").read_text()
     found: Mapping[str, Mapping[str, str]] = json.loads(text)
     return found

@@ -42,8 +42,8 @@ RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 
 def lifted(problem: Problem, layout: Layout) -> Problem:
-    """Return the problem with those limits of the search raised that a stated layout exceeds, and
-    that its framework does not have."""
+    """Return the problem with the limits of the search raised that a stated layout exceeds. Such
+    limits (rules of the kind "search") bound what is searched; the framework does not have them."""
     row = Layouts.of([layout])
     of_search = (rule for rule in RULES if rule.kind == "search")
     broken = {rule.name for rule in of_search if not np.all(rule.test(problem, row))}

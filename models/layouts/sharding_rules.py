@@ -46,6 +46,8 @@ def _unsearched_zero_message(problem: Problem, layout: Layout) -> str:
 
 
 def _zero_stages_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that lists the ZeRO stages of the stack, and those beside replicas where
+    the layout has replicas and shards."""
     beside_replicas = ""
     if layout.dp_replicate > 1 and layout.dp_shard > 1:
         hybrid = ", ".join(map(str, problem.stack.hybrid_stages)) or "none"
@@ -80,6 +82,8 @@ def _states_go_with_zero_stage(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _states_message(problem: Problem, layout: Layout) -> str:
+    """Return the sentence that says with which ZeRO stages the stack has 16-bit moments, or fp8
+    where the moments are not what breaks the rule."""
     is_narrow = layout.zero_stage not in problem.stack.narrow_moment_stages
     is_of_moments = problem.workload.optimizer == "adamw_bf16_moments" and is_narrow
     what = problem.workload.optimizer if is_of_moments else problem.workload.precision

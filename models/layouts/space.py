@@ -130,6 +130,7 @@ class Policies:
         )
 
     def with_memory_policies(self, kept: Array) -> Policies:
+        """Return the policies with only some memory policies, given by a mask."""
         memory_policies = self.memory_policies.take(kept)
         return Policies(
             self.schedules, self.shardings, memory_policies, self.counts[kept], self.open[kept]
@@ -174,15 +175,15 @@ class Space:
     constraints: Constraints
 
     def with_links_of(self, problem: Problem) -> Space:
-        """Return the space of a problem that differs in the links between its chips only. No rule
-        asks for links, so what has been worked out is kept."""
+        """Return this space for a problem that differs only in the links between its chips. No rule
+        depends on links, so cached properties are kept."""
         other = copy(self)
         object.__setattr__(other, "problem", problem)
         return other
 
     def on_cluster(self, cluster: Cluster) -> Space:
-        """Return the space for another number of chips. Neither policies nor the degrees of experts
-        depend on it."""
+        """Return the space for another number of chips. Cached policies and degrees of experts are
+        kept, since they do not depend on it."""
         other = Space(replace(self.problem, cluster=cluster), self.constraints)
         known = vars(self)
         vars(other).update({name: known[name] for name in _ON_ANY_CLUSTER if name in known})
@@ -190,7 +191,8 @@ class Space:
 
     @cached_property
     def cardinality(self) -> dict[str, int]:
-        """The number of values that each knob has, before any rule."""
+        """The number of values that each independent choice in a layout has, before any rule. Their
+        product is the size of the space."""
         n = self.problem.cluster.num_devices
         return {
             "mesh": ordered_factorisations(n, len(AXES)),
@@ -235,7 +237,8 @@ class Space:
 
     @cached_property
     def policies(self) -> Policies:
-        """The values of all knobs that are not the mesh's, before any rule."""
+        """All schedules, shardings and memory policies, before any rule. Raises Invalid where the
+        constraints ask for recompute of modules that the stack or the model lacks."""
         most = max(self.problem.stack.max_virtual_stages, 2)
         # Only ZeRO 3 gathers parameters, which are then dropped after use or kept.
         pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
@@ -273,8 +276,9 @@ class Space:
 
     @cached_property
     def offered(self) -> tuple[Policies, Counter[str]]:
-        """The policies that the constraints and the stack allow on some mesh, and the number of
-        policies of every mesh that each constraint and rule refuses."""
+        """The policies that the constraints and the stack allow on some mesh; and the number of
+        refused policies, by the constraint or rule that refuses them ("dominated" where another
+        policy is better on every mesh)."""
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
@@ -316,8 +320,10 @@ class Space:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _counts_left(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """Yield each constraint and rule with how many layouts it leaves of those that a memory
-        policy stands for."""
+        """Yield the name of each constraint and rule with the most layouts that it leaves of each
+        memory policy, (memory policies,). A policy stands for as many layouts as it may recompute
+        different numbers of layers."""
+        # A policy without full recompute stands for one layout, which any number above 0 leaves.
         n = self.problem.architecture.num_layers
         every = np.full(len(memory_policies), n)
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
@@ -332,15 +338,17 @@ class Space:
         yield "recompute_layers_offered", offered
 
     def _has_open_layers(self, memory_policies: Layouts) -> Array:
-        """Say of each memory policy whether it leaves open how many layers are recomputed."""
+        """Return for each memory policy whether the search may choose how many layers it
+        recomputes. That needs full recompute without offload of activations, in a stack that takes
+        such a number."""
         layers = self.problem.architecture.num_layers
         may_be_fewer = self.recompute_layers.min(initial=layers) < layers
         fewer = self.problem.stack.recompute_layers and may_be_fewer
         return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
 
     def _is_undominated(self, memory_policies: Layouts) -> Array:
-        """Say of each memory policy whether to keep it. It goes where another one keeps and
-        offloads the same of this model and computes less again."""
+        """Return for each memory policy whether to keep it. It is dropped where another one
+        offloads as much, keeps the same activations of this model and recomputes less."""
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         recomputed = [
@@ -352,8 +360,12 @@ class Space:
         ).tolist()
 
         def dominates(one: int, other: int) -> bool:
+            """Say whether policy `one` makes `other` superfluous. Of two that recompute the same,
+            the first does."""
             if offloads[one] != offloads[other]:
                 return False
+            # Full recompute keeps least, so that nothing replaces it. Of other policies only those
+            # compare that keep equally many bytes: they may differ in pieces that keep nothing.
             by_kind = list(zip(recomputed[one], recomputed[other], strict=True))
             if any(mine.whole or its.whole for mine, its in by_kind):
                 return False
@@ -369,9 +381,10 @@ class Space:
 
     @cached_property
     def legal_variants(self) -> Array:
-        """True where a variant of the offered policies is legal on meshes of a class
-        (`variant_row`), (32, shardings·memory policies)."""
+        """True where a variant (sharding with memory policy) is legal on a class of meshes, (32,
+        variants). A class says which of five degrees are above 1 (`variant_row`)."""
         variants = self.offered[0].variants
+        # Each bit of `kind` is one degree, in the order of variant_row.
         kind, variant = np.indices((32, len(variants))).reshape(2, -1)
         degrees = {
             "pp": 1 + kind // 4 % 2,
@@ -387,8 +400,9 @@ class Space:
 
     @cached_property
     def trunks(self) -> tuple[Trunks, Counter[str]]:
-        """The legal trunks, and the number of layouts that each rule has refused so far. Raises
-        TooLarge before there are more trunks than one search may hold."""
+        """The legal trunks (pp, tp, cp, sequence parallelism and micro-batch), and the number of
+        layouts that each rule or constraint has refused so far. A trunk without a legal schedule is
+        dropped. Raises TooLarge where there would be more than MAX_TRUNKS."""
         rejected: Counter[str] = Counter()
         c = self.cardinality
         below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
@@ -424,8 +438,9 @@ class Space:
         return np.array(degrees), [np.array(divisors(degree)) for degree in degrees]
 
     def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
-        """Return the legal degrees of the axes, with and without sequence parallelism. What is
-        refused counts in `rejected` as `below` layouts for every way to divide dp."""
+        """Return the legal degrees of tp, cp, pp and data parallelism, with and without sequence
+        parallelism. What a rule refuses is counted in `rejected`: `below` layouts for every way to
+        divide dp, which is how many would grow from a row."""
         n = self.problem.cluster.num_devices
         table = factorisations(n, 4)
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
@@ -438,8 +453,9 @@ class Space:
         return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
-        """Return the trunks that legal degrees become with every micro-batch that divides the
-        batch. `rejected` and `below` are as in `_legal_degrees`."""
+        """Return legal degrees with every allowed micro-batch that divides the batch. Others are
+        counted in `rejected`, each as `below` layouts for every way to divide dp. Raise TooLarge
+        above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
         degrees, _ = self._divisors
         share = self.problem.workload.global_batch // degrees
@@ -457,8 +473,8 @@ class Space:
         return grown.take(allowed)
 
     def _broken_by_schedules(self, chains: Layouts) -> Array:
-        """Return the first of SCHEDULE_RULES that each chain breaks under each offered schedule, or
-        -1; (chains, schedules)."""
+        """Return the index in SCHEDULE_RULES of the first rule that each chain breaks under each
+        offered schedule, or -1 for none; (chains, schedules)."""
         schedules = self.offered[0].schedules
         column = chains.take(np.arange(len(chains))[:, None])
         breaks, left = np.full((len(chains), len(schedules)), -1), np.arange(len(schedules))
@@ -497,8 +513,8 @@ class Space:
     # -- meshes
 
     def divide_data_parallelism(self, cores: Layouts) -> tuple[Layouts, Array]:
-        """Return the meshes that cores become when dp is divided into dp_replicate and dp_shard in
-        every legal way, and the core of each."""
+        """Return the meshes that cores make, one for every legal division of dp into dp_replicate
+        and dp_shard, and for each mesh the position of its core."""
         degrees, divisors_of_each = self._divisors
         counts = np.array([len(each) for each in divisors_of_each])
         start = np.cumsum(counts) - counts
@@ -514,9 +530,9 @@ class Space:
         return rows.take(ok), parent[ok]
 
     def in_every_placement(self, meshes: Layouts) -> Layouts:
-        """Return meshes under every legal placement that the stack offers. Of placements that put
-        every axis on the same links the first stands for all. The filling of a torus stays as the
-        meshes have it."""
+        """Return meshes in every legal placement that the stack offers. Of a mesh's placements that
+        put every axis on the same links only the first is returned. The filling of a torus stays.
+        """
         pattern = active_axes(meshes)
         start, count, orders = _placements_of_axes(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
@@ -537,11 +553,12 @@ class Space:
     # -- refusals
 
     def _obeys(self, name: str, rows: Layouts) -> Array:
-        """Say of each layout whether it obeys the rule of this name."""
+        """Return for each layout whether it obeys the rule of this name, (n,)."""
         return np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
 
     def _is_allowed(self, rows: Layouts, knob: str) -> Array:
-        """Say of each layout whether the constraints allow its value of a knob."""
+        """Return for each layout whether the constraints allow its value of a knob, (n,). All are
+        allowed where the constraints do not name the knob."""
         allowed = self.constraints.allowed.get(knob)
         if allowed is None:
             return np.ones(len(rows), dtype=bool)
@@ -561,9 +578,9 @@ class Space:
         knobs: Sequence[str] = (),
         rules: Sequence[str] = (),
     ) -> Layouts:
-        """Return the layouts whose knobs have allowed values and that obey the rules. Each other
-        layout is counted in `refused` as `weight` layouts, by the first constraint or rule that
-        refuses it."""
+        """Return the layouts that the constraints on `knobs` allow and that obey `rules`, by name.
+        Every other row is counted in `refused` under the first constraint or rule that refuses it,
+        as `weight` layouts (one number, or one for each row)."""
         weights = np.broadcast_to(weight, len(rows))
         tests = {f"constraints.{knob}": partial(self._is_allowed, knob=knob) for knob in knobs}
         tests |= {name: partial(self._obeys, name) for name in rules}
@@ -575,8 +592,8 @@ class Space:
         return rows
 
     def has_legal(self, *, with_pipeline: bool | None = None) -> bool:
-        """Say whether any layout is legal, or any with or without a pipeline where that is given.
-        On a torus only the placement in the order of the axes is looked at."""
+        """Say whether any layout is legal; if `with_pipeline` is given, whether any with a pipeline
+        is, or any without. Placements are not tested."""
         trunks = self.trunks[0].rows
         if with_pipeline is not None:
             trunks = trunks.take((trunks.pp > 1) == with_pipeline)
@@ -595,15 +612,16 @@ class Space:
 
 
 def common_expert_divisors(problem: Problem, size: str) -> list[int]:
-    """Return the divisors of a size that every sparse layer has in common; 1 in a dense model."""
+    """Return the numbers that divide a size of the experts (`size` is its field, such as
+    "num_experts") in every sparse layer; [1] for a dense model."""
     sizes = [getattr(layer.moe, size) for layer in problem.architecture.kinds if layer.moe]
     return divisors(int(np.gcd.reduce(sizes))) if sizes else [1]
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
-    """Return the number of meshes with a schedule that each rule refuses, as the first rule that
-    they break. `breaks` are those of chains (Trunks.breaks), `meshes` (chains,) the number of
-    meshes of each."""
+    """Return how many pairs of a mesh and a schedule each rule refuses first. `breaks` (chains,
+    schedules) has indices into SCHEDULE_RULES or -1, and `meshes` (chains,) the number of meshes of
+    each chain."""
     refused = {
         name: int(((breaks == rule).sum(axis=1) * meshes).sum())
         for rule, name in enumerate(SCHEDULE_RULES)
@@ -618,8 +636,8 @@ def _with_experts(rows: Layouts, experts: Layouts, pair: int) -> Layouts:
 
 
 def variant_row(rows: Layouts) -> Array:
-    """Return the row of Space.legal_variants for each mesh. It depends on which of cp, ep, pp,
-    dp_shard and dp_replicate are above 1."""
+    """Return the class of each mesh, (n,), a row of Space.legal_variants. It is a number with a bit
+    for each of cp, ep, pp, dp_shard and dp_replicate, set where the degree is above 1."""
     row = np.zeros(len(rows), dtype=np.int64)
     for degree in (rows.cp, rows.ep, rows.pp, rows.dp_shard, rows.dp_replicate):
         row = 2 * row + (degree > 1)
@@ -636,6 +654,8 @@ _ONE = Layouts.of([Layout()])
 
 @cache
 def _schedules(most_virtual_stages: int) -> Layouts:
+    """Return every schedule with every number of virtual stages up to this one, and with even and
+    balanced splits of layers."""
     return Layouts.of(
         Layout(schedule=s, virtual_stages=v, balanced=b)
         for s, v, b in product(SCHEDULES, range(1, most_virtual_stages + 1), (False, True))
@@ -644,8 +664,9 @@ def _schedules(most_virtual_stages: int) -> Layouts:
 
 @cache
 def _placements_of_axes(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
-    """Return (start, count, codes). For every set of active axes, as bits, its placements start at
-    `start` among `codes` and are `count` many: the first placement of each order of these axes."""
+    """Return (start, count, codes): the placements to try for every set of axes with a degree above
+    1. Set s, a number with a bit for each axis, has codes[start[s] : start[s] + count[s]]: one
+    placement for each order of these axes that is offered."""
     codes = [
         np.unique(alike[own])
         for alike, own in zip(equivalent_placements(), offered_orders(offered), strict=True)

@@ -57,7 +57,7 @@ class TermEvidence:
 
     @classmethod
     def of(cls, ground: EvidenceLevel, seen: TermCoverage) -> TermEvidence:
-        """Return this kind of evidence from the runs that exercised a term."""
+        """Return evidence of this kind from the runs of one scope."""
         return cls(
             ground=ground, scope=seen.scope, runs=seen.runs, sources=len(seen.sources) or None
         )
@@ -95,8 +95,9 @@ def provenance(
     memory: Mapping[str, float],
     profile: Profile,
 ) -> Provenance:
-    """Return the evidence behind a prediction. `time` has its terms in seconds, and `memory` those
-    in GiB. Terms that are zero are left out."""
+    """Return the evidence behind a prediction. `time` has its seconds and `memory` its GiB by term;
+    terms that are zero are left out. The grade is the weakest evidence of any term of time that
+    takes at least DECISIVE_SHARE of the step."""
     evidence = _evidence_of_terms(
         profile,
         _chip_and_stack_scope(problem),
@@ -121,9 +122,9 @@ def provenance(
 def _evidence_of_terms(
     profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> dict[str, TermEvidence]:
-    """Return the evidence behind each term of time and memory. `chip_and_stack`, `generation` and
-    `stack` are scopes of the profile; the generation is None where its runs say nothing of the
-    chip."""
+    """Return the evidence behind each term of time and memory, by the term's name. The scopes name
+    runs on the chip with the stack, on the chip's generation, and of the stack. `generation` is
+    None where its runs say nothing of the chip."""
     terms = [*TIME_TERMS, *map(in_gib, MEMORY_TERMS)]
     return {
         term: _term_evidence(term, profile, chip_and_stack, generation, stack) for term in terms
@@ -133,8 +134,9 @@ def _evidence_of_terms(
 def _term_evidence(
     term: str, profile: Profile, chip_and_stack: str, generation: str | None, stack: str
 ) -> TermEvidence:
-    """Return the evidence behind one term: runs of this chip and stack, or else runs of the
-    generation or of the stack, or else the data sheet. Runs of the stack say nothing of compute."""
+    """Return the evidence behind one term. Runs on this chip and stack count first ("measured"),
+    then the more numerous of runs on the generation and of the stack ("inherited"), then the data
+    sheet. Runs of the stack on other chips say nothing of compute."""
     coverage = profile.coverage_of
     if seen := coverage.get((term, chip_and_stack)):
         return TermEvidence.of("measured", seen)
@@ -148,9 +150,9 @@ def _term_evidence(
 
 
 def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Return a mask of the layouts with some quantity outside the range of all runs, or of the runs
-    on the chip's generation; shape (n,). It is true for all layouts if no run is on the generation,
-    or if nothing has been measured on the chip."""
+    """Return a mask of the layouts that have some quantity outside the range of all runs, or of the
+    runs on the chip's generation; shape (n,). It is true for all layouts where no run is on the
+    generation, or where nothing has been measured on the chip."""
     is_unmeasured = problem.cluster.chip.is_data_sheet_only
     has_runs = _has_runs_on_generation(problem, profile)
     result = np.full(len(layouts), is_unmeasured or not has_runs)
@@ -163,8 +165,8 @@ def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[float, float]]:
-    """Return the range of each quantity within both all runs and those on the chip's generation.
-    Quantities without a range are left out."""
+    """Return, by quantity, the range (low, high) that both all runs and the runs on the chip's
+    generation cover. Quantities that no run has told are left out."""
     ranges: dict[str, tuple[float, float]] = {}
     for span in profile.spans:
         if span.scope in (_EVERYWHERE, generation):
@@ -174,7 +176,8 @@ def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[
 
 
 def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Iterator[str]:
-    """Yield sentences on where the question lies outside the runs behind the profile."""
+    """Yield a sentence for each way in which a question lies outside the runs behind the profile,
+    such as "pp = 64 is beyond the 32 of any run"."""
     chip = problem.cluster.chip
     generation = chip.generation
     if chip.is_data_sheet_only:
@@ -205,7 +208,8 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
-    """Return the kinds of model, "dense" or "sparse", that runs of this stack had."""
+    """Return the densities ("dense", "sparse") of the models that runs of this stack behind the
+    profile trained."""
     prefix = f"{stack}/"
     return {
         neighbourhood.scope.removeprefix(prefix)
@@ -215,8 +219,8 @@ def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
 
 
 def _has_runs_on_generation(problem: Problem, profile: Profile) -> bool:
-    """Return whether some run was on the chip's generation. It is true for a profile without any
-    run, whose priors are wide already."""
+    """Say whether some run was on the chip's generation. A profile without any run passes too,
+    since its priors are wide as they are."""
     generation = _generation_scope(problem)
     return not profile.spans or generation in profile.scopes_of_ranges
 
@@ -234,8 +238,8 @@ def _stack_scope(problem: Problem) -> str:
 
 
 def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
-    """Return the sizes and degrees that ranges are kept of, by name. They are numbers; for several
-    layouts, the degrees are arrays of shape (n,)."""
+    """Return the sizes and degrees by which runs are told apart, by name. They are numbers for one
+    layout; for several layouts the degrees are arrays of shape (n,)."""
     workload = problem.workload
     parameters = problem.architecture.parameters
     return {
@@ -252,8 +256,8 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
 
 
 def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
-    """Return the profile with these runs added to its coverage: how many of them exercised each
-    term, by the profile's own predictions, and the ranges of their quantities."""
+    """Return the profile with these runs added to its coverage: the terms that they exercise, as
+    the profile predicts them, and the ranges of their quantities."""
     counts = Counter({key: seen.runs for key, seen in profile.coverage_of.items()})
     sources = defaultdict[_RangeKey, set[str]](set)
     for key, seen in profile.coverage_of.items():
@@ -290,12 +294,12 @@ def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
 
 
 def source_code(source: str) -> str:
-    """Return a short code by which sources are told apart, and which does not reveal them."""
+    """Return a short code that tells sources apart and says nothing of them."""
     return blake2s(source.encode(), digest_size=4).hexdigest()
 
 
 def _runs_by_problem(runs: Sequence[FittedRun]) -> Iterable[list[FittedRun]]:
-    """Return the runs in groups of equal problems."""
+    """Return the runs in groups of equal problems, in order of first appearance."""
     groups: dict[int, list[FittedRun]] = {}
     for number, run in zip(number_by_problem(run.problem for run in runs), runs, strict=True):
         groups.setdefault(number, []).append(run)
@@ -305,8 +309,8 @@ def _runs_by_problem(runs: Sequence[FittedRun]) -> Iterable[list[FittedRun]]:
 def _exercising_runs(
     problem: Problem, runs: Sequence[FittedRun], profile: Profile
 ) -> dict[str, list[FittedRun]]:
-    """Return, by term, the runs that exercise it: it takes at least EXERCISED_SHARE of what was
-    measured. The runs are of one problem."""
+    """Return, by term, the runs that exercise it: those in which it is predicted to take at least
+    EXERCISED_SHARE of the measured time or memory. All runs are of the same problem."""
     layouts = Layouts.of([run.layout for run in runs])
     predicted = predict(problem, layouts, profile.coefficients(problem.scopes))
     has_step_time = np.array([run.has_step_time for run in runs])
@@ -325,7 +329,7 @@ def _exercising_runs(
 
 
 def _widen(ranges: _Ranges, problem: Problem, layout: Layout) -> None:
-    """Widen `ranges`, in place, to include the quantities of a run."""
+    """Widen the ranges, in place, to include the quantities of a run."""
     for name, value in quantities(problem, layout).items():
         for scope in (_EVERYWHERE, _generation_scope(problem)):
             low, high = ranges.get((name, scope), (value, value))

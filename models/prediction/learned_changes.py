@@ -22,10 +22,10 @@ _CACHED_SCOPES = 64  # profiles with the scopes of a problem
 
 @dataclass(frozen=True, slots=True)
 class LearnedChanges:
-    """The change of a step time that measurements caused since version `against_version`.
-    `step_time_change` is the step time over that of the version, less 1. `groups` has, for each
-    group of measurements, the step time over that without the group's shift, less 1. These add up
-    to the whole only where they are small, because step times are not linear in the shifts."""
+    """The change of a step time against the version before, and those that each group of
+    measurements causes: the step time over what it would be without the group's shift, less 1.
+    Step times are no sums of terms, so that changes add up to the whole only where they are
+    small."""
 
     against_version: int
     step_time_change: float
@@ -33,8 +33,8 @@ class LearnedChanges:
 
 
 def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> LearnedChanges | None:
-    """Return the changes of the step time of a legal layout. None where the profile has learnt
-    nothing since the version that it is based on."""
+    """Return how the measurements that a profile learned changed the step time of a legal layout,
+    in all and by group. Return None where the profile has none."""
     influences = profile.influences
     if influences is None:
         return None
@@ -51,8 +51,8 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
 
 @cached_by_identity(_CACHED_SCOPES, objects=2)
 def _coefficients(profile: Profile, influences: Influences, scopes: tuple[str, ...]) -> Array:
-    """Return records of coefficients: as the profile has them, then without the shift of all
-    groups, then without that of each group; shape (2 + groups,)."""
+    """Return records of coefficients, (2 + groups,): as the profile has them, with the whole shift
+    from the version before taken off, and with the shift of each group taken off."""
     unmoved = (0.0,) * len(influences.terms)
     taken_off = [unmoved, influences.shift, *(group.shift for group in influences.groups)]
     offsets = dict(zip(influences.terms, -np.array(taken_off).T, strict=True))

@@ -58,7 +58,7 @@ class RunTraits:
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout) -> RunTraits:
-        """Return the traits of a layout and its problem, none of them open."""
+        """Return the traits of a run of this problem under this layout."""
         chip, parameters = problem.cluster.chip, problem.architecture.parameters
         return cls(
             chip=chip.id,
@@ -78,8 +78,8 @@ class RunTraits:
         )
 
     def differences_from(self, other: RunTraits) -> dict[str, tuple[Any, Any]]:
-        """Return the traits that are stated here and differ in another run, by name, as (here,
-        there)."""
+        """Return the traits that these state and the others do not share, by name, as pairs (own
+        value, other's value)."""
         pairs = {
             field.name: (getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)
@@ -91,6 +91,7 @@ class RunIndex:
     """The traits of many runs, as a column each, so that all distances are found at once."""
 
     def __init__(self, runs: Sequence[RunTraits]) -> None:
+        """Collect the traits of runs, which must state all of them, in columns by name."""
         self._columns = {
             field.name: np.array([getattr(run, field.name) for run in runs])
             for field in fields(RunTraits)
@@ -98,8 +99,7 @@ class RunIndex:
         self._size = len(runs)
 
     def distances(self, traits: RunTraits) -> Array:
-        """Return the distance of every run from these traits, in the order of the runs; shape
-        (runs,)."""
+        """Return the distance of every run from these traits, in the order of the runs."""
         total = np.zeros(self._size)
         for name, distance in KIND_DISTANCES.items():
             if (value := getattr(traits, name)) is not None:

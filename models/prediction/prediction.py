@@ -103,16 +103,16 @@ def predict_layouts(
 
 @cached_by_identity(_CACHED_LAYOUTS, objects=2)
 def predictions_of(problem: Problem, profile: Profile, layout: Layout) -> Predictions:
-    """Return the prediction of one layout, as a single row. It is kept, because an answer predicts
-    the layout and then explains that prediction."""
+    """Return the prediction of one layout as columns of length one. Results are kept by the
+    identity of problem and profile, since an answer and its explanation both ask for them."""
     return predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
 
 
 def describe(
     predictions: Predictions, row: int, spreads: LogSpreads, profile: Profile
 ) -> Prediction:
-    """Return one row of the predictions in full, with intervals and evidence. `spreads` are those
-    of all rows."""
+    """Return row `row` of many predictions as a Prediction, with intervals from `spreads` and the
+    evidence behind it. The predictions must have been made with this profile."""
     problem = predictions.problem
     layout = predictions.layouts[row]
     step_time_s = float(predictions.step_time_s[row])
@@ -167,16 +167,16 @@ def describe(
 
 
 def _interleaving_group(layout: Layout, micro_batches: int) -> int | None:
-    """Return how many micro-batches pass a chunk before the next chunk; None unless the schedule is
-    interleaved."""
+    """Return how many micro-batches pass a chunk before the next under the interleaved schedule;
+    None under others."""
     if layout.schedule != "interleaved":
         return None
     return int(micro_batch_group(layout.pp, micro_batches))
 
 
 def host_memory_note(prediction: Prediction) -> str:
-    """Return words on how much is offloaded to host memory, such as ", 40.0 of 512.0 GiB in host
-    memory"; empty where nothing is."""
+    """Return how much is offloaded to host memory, as the end of a sentence such as ", 12.0 of 64.0
+    GiB in host memory"; empty where nothing is."""
     if not prediction.host_gib:
         return ""
     usable_gib = prediction.host_usable_gib
@@ -185,8 +185,8 @@ def host_memory_note(prediction: Prediction) -> str:
 
 
 def _probability_within(limit: float, median: float, spread: float) -> float:
-    """Return the probability that a log-normal quantity is at most the limit. `spread` is the
-    standard deviation of its logarithm."""
+    """Return the probability that a log-normal quantity with this median, and this standard
+    deviation of its logarithm, is at most the limit."""
     if limit <= 0 or median <= 0 or math.isinf(limit):
         return float(limit > 0)
     return NormalDist().cdf(math.log(limit / median) / spread)
@@ -238,7 +238,7 @@ class _KnownSpreads(NamedTuple):
 
 @cached_by_identity(_CACHED_SPREADS, objects=2)
 def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
-    """Return the spreads of predictions of a problem that do not depend on the layout."""
+    """Return the spreads that a profile has for a problem, before any layout is looked at."""
     widened = profile.with_offsets(problem.scopes)
     return _KnownSpreads(
         profile=widened,
@@ -255,7 +255,7 @@ def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
     The terms are drawn, and the variances are those of normal distributions with the same central
     80%, because some draws have tails (a rate of ageing is a logarithm in an exponent). Hidden time
     can only slow a step down, so the distribution may be narrower towards faster. The variance
-    towards faster is then that of the narrower side.
+    towards faster then is that of its own, narrower side.
     """
     low, middle, high = _quantiles(_drawn_log_times(rows, draws), [0.1, 0.5, 0.9])
     half_width = (high - low) / 2
@@ -286,8 +286,9 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
 
 
 def _quantiles(values: Array, shares: Sequence[float]) -> Array:
-    """Return these quantiles along the last axis, which becomes the first; interpolated between
-    values. np.quantile returns the same and takes five times as long for few values."""
+    """Return the quantiles of `values` along their last axis at these shares between 0 and 1, with
+    an axis for the shares first. np.quantile returns the same and takes five times as long for few
+    values."""
     ordered = np.sort(values, axis=-1)
     at = np.array(shares) * (values.shape[-1] - 1)
     below = at.astype(np.int64)
@@ -297,16 +298,16 @@ def _quantiles(values: Array, shares: Sequence[float]) -> Array:
 
 
 def _drawn_log_times(rows: LayoutRows, draws: Array) -> Array:
-    """Return the log step times of n layouts under draws of the coefficients; shape (n, draws). All
-    layouts get the same draws."""
+    """Return the logarithms of n layouts' step times under each draw of the coefficients, (n,
+    draws). All layouts have the same draws."""
     step_time_s = step_costs_under_each(rows, draws).step_time_s
     return np.asarray(np.log(step_time_s).reshape(-1, len(draws)))
 
 
 @cached_by_identity(_CACHED_SPREADS)
 def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
-    """Return records of coefficients under random draws of the terms without runs; shape
-    (draws,)."""
+    """Return records of coefficients, (_DRAWS,). Each has other random values of the terms that no
+    run informed, with their spreads; all other terms are at their mean."""
     generator = np.random.default_rng(0)
     draws = {
         term.key: term.spread * generator.standard_normal(_DRAWS)

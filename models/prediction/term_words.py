@@ -37,6 +37,6 @@ def in_words(names: Sequence[str]) -> str:
 
 
 def rounded(number: float) -> str:
-    """Return a number with three significant digits, or with all digits before the point if these
-    are more: "2.05", "54.2", "2,548"."""
+    """Return a number in three significant digits, or as a whole number from a thousand on: "2.05",
+    "54.2", "2,548"."""
     return f"{number:.3g}" if abs(number) < _FOUR_DIGITS else f"{number:,.0f}"

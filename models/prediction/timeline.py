@@ -67,8 +67,8 @@ def timeline(
 ) -> Timeline:
     """Return the timeline of the first micro-batches of a step.
 
-    It shows about `micro_batches` of them, or all for None, within MAX_OPERATIONS, but never fewer
-    than the schedule needs. Raise Invalid where those make more than MAX_REQUIRED_OPERATIONS.
+    It shows about as many as are asked for, or else all of them, within MAX_OPERATIONS, but never
+    fewer than the schedule needs. Raise Invalid where those make more than MAX_REQUIRED_OPERATIONS.
     """
     rows = Layouts.of([layout])
     predicted = predict(problem, rows, profile.coefficients(problem.scopes))
@@ -108,8 +108,8 @@ def timeline(
 
 
 def _micro_batches_shown(layout: Layout, of_micro_batches: int, requested: int | None) -> int:
-    """Return how many micro-batches a timeline draws: as many as `requested` and as MAX_OPERATIONS
-    allows, but no fewer than the schedule needs. Raise Invalid where even these are too many."""
+    """Return how many micro-batches a timeline draws: as many as were asked for and as it may hold,
+    but no fewer than the schedule needs. Raise Invalid where even these are too many."""
     operations_each = layout.pp * layout.virtual_stages * _KINDS_OF_OPERATION
     affordable = MAX_OPERATIONS // operations_each
     shown = max(min(of_micro_batches, requested or of_micro_batches, affordable), 1)
@@ -126,7 +126,8 @@ def _micro_batches_shown(layout: Layout, of_micro_batches: int, requested: int |
 
 
 def _required_micro_batches(layout: Layout) -> tuple[int, int]:
-    """Return (fewest micro-batches that the schedule runs with, number that must divide them)."""
+    """Return the fewest micro-batches that the layout's schedule runs with, and a number of which
+    the micro-batches must be a multiple."""
     if layout.schedule == "dualpipe":  # sends micro-batches in pairs, one from either end
         return 2 * layout.pp, 2
     if layout.schedule == "interleaved":
@@ -135,8 +136,8 @@ def _required_micro_batches(layout: Layout) -> tuple[int, int]:
 
 
 def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]:
-    """Yield the events of every stage after the pipeline has drained at `start`, one after the
-    other. `time` has their seconds by term."""
+    """Yield what every stage does after the pipeline has drained at `start`: for each entry of
+    `time`, seconds by name, an event on all stages at once, one entry after the other."""
     for name, seconds in time.items():
         if seconds > 0:
             end = start + seconds
@@ -152,8 +153,9 @@ def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) ->
 def _operation_seconds(
     problem: Problem, layout: Layout, coefficients: Coefficients
 ) -> dict[str, Array]:
-    """Return the seconds of one micro-batch on each chunk, by kind of operation: "F", "B" and "W";
-    each of shape (chunks,). Exposed communication is included."""
+    """Return the seconds of one micro-batch on each chunk, (chunks,), by kind of operation: "F",
+    "B" (weight gradients included) and "W" (weight gradients alone). They include the communication
+    that is exposed there."""
     parts = LayoutParts.of(problem, layout, coefficients)
     chunks = _parts_of_chunks(problem, Layouts.of([layout]))
     forward = np.array([parts.forward_s[chunk].sum() for chunk in chunks])
@@ -167,8 +169,9 @@ def _operation_seconds(
 
 
 def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
-    """Return the parts that each chunk of one layout holds, as numbers: the kinds of its layers,
-    then the embedding and the head (models.cost.layout_parts)."""
+    """Return the parts of the model that each chunk of one layout holds, as indices into the arrays
+    of LayoutParts: a layer's kind for each layer, and numbers beyond the kinds for the embedding
+    and the head."""
     architecture = problem.architecture
     embedding = len(architecture.kinds)
     head = embedding + 1
@@ -182,9 +185,9 @@ def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
 def chrome_trace(
     found: Timeline, stage_name: Callable[[int], str] = "stage {}".format
 ) -> dict[str, object]:
-    """Return the timeline in the Trace Event Format, for chrome://tracing and Perfetto. Times are
-    in microseconds, and each stage is a thread. The name of the process, which viewers show, says
-    how much of the step is drawn."""
+    """Return the timeline in the Trace Event Format, for chrome://tracing and Perfetto: times in
+    microseconds, and a thread for every stage. Viewers show the name of the process, so it says how
+    much of the step is drawn."""
     drawn = f"{found.micro_batches} of {found.of_micro_batches} micro-batches of a step"
     events: list[dict[str, object]] = [
         {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": drawn}},

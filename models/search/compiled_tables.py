@@ -109,7 +109,7 @@ class Meshes(NamedTuple):
 
 
 def take_meshes(meshes: Meshes, at: Array | slice) -> Meshes:
-    """Return the meshes at some positions."""
+    """Return the meshes at these positions, or in this slice."""
     return Meshes(*(values[at] for values in meshes))
 
 
@@ -128,6 +128,7 @@ class Found(NamedTuple):
 
 
 def empty_found(count: int) -> Found:
+    """Return buffers with room for `count` layouts."""
     variant, schedule, points = np.empty((3, count), dtype=np.int64)
     return Found(np.empty(count, dtype=ROW), variant, schedule, np.empty(count), points)
 
@@ -154,6 +155,7 @@ SEARCH_COUNTS = record_type(SearchCounts)
 
 
 def new_counts() -> Array:
+    """Return one record of SearchCounts, (1,), before anything was looked at."""
     counts = np.zeros(1, dtype=SEARCH_COUNTS)
     counts["closing_bound"] = np.inf
     return counts

@@ -67,8 +67,9 @@ def cross_all(
     *,
     of_memory: bool = False,
 ) -> Cores:
-    """Return the cores that some trunks make with all pairs, and whose bound is within the limits.
-    The bound is of time, or of memory."""
+    """Return the cores made of these trunks (positions) and every pair of expert degrees, as far as
+    their bound is within the limits. The bound is of seconds, or of bytes if `of_memory`. `counts`
+    is updated."""
     # Trunks are sorted so that neighbours have one shard, which is then worked out once.
     trunks = np.sort(trunks)
     numbers, count = np.empty((3, 0), dtype=np.int32), len(trunks) * len(crossing.ep)
@@ -94,8 +95,8 @@ def cross_all(
 def bound_rows(
     tables: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array
 ) -> None:
-    """Write the least step time and memory of n rows of these chains, whatever is not decided yet,
-    each (n,)."""
+    """Write lower bounds of n rows: the `seconds` of a step and the bytes of `memory`, each (n,),
+    whatever is not decided yet. `chain` (n,) has the number of each row's pipeline."""
     reset(tables.buffers)
     question = tables.question
     coefficients = tables.coefficients[0]
@@ -120,9 +121,9 @@ def cross_block(
     counts: Array,
     cores: Cores,
 ) -> int:
-    """Write the cores that may be in the answer, bounded in time or in memory, and return their
-    number. Trunks are crossed with the first pair, then with the next. As many crossings are looked
-    at as the buffers hold, from `begin` on."""
+    """Write to `cores` those of one block of crossings whose bound is within the limits, and return
+    their number. Crossings are numbered from the trunks with the first pair to the trunks with the
+    last. The block starts at number `begin` and is as long as the buffers."""
     reset(tables.buffers)
     count = 0
     for at in range(begin, min(begin + len(cores.bound), len(trunks) * len(crossing.ep))):
@@ -149,7 +150,9 @@ def cross_block(
 
 @inlined
 def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
-    """Write a core. Return false where its experts do not fold over the stages."""
+    """Write the core of a trunk and a pair of expert degrees to `crossing.row`. Return false, and
+    write nothing, where the expert degrees do not divide a stage's devices, or differ from tp in a
+    stack that cuts experts as all else."""
     row = crossing.rows[trunk]
     if (crossing.devices // row.pp) % (crossing.ep[pair] * crossing.etp[pair]) != 0:
         return False
@@ -163,7 +166,8 @@ def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
 
 @inlined
 def least_bytes(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return the bytes that the most frugal variant of a core needs at least."""
+    """Return a lower bound of the bytes that any layout from a core needs: the least over all
+    variants of sharding and memory policy. `chain` is the number of its pipeline."""
     facts = tables.question.facts[0]
     workspace = tables.buffers.workspace
     least = np.inf

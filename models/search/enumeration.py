@@ -82,9 +82,10 @@ def search_on(
     known: Layouts | None = None,
     among: Sequence[Meshes] | None = None,
 ) -> SearchAnswer:
-    """Return the layouts that reach the goal, from the tables of a space. Search only the meshes
-    `among` if they are given. Meshes that an exact answer did not rule out hold every layout that
-    is faster than the fastest of that answer."""
+    """Return the layouts that reach the goal, from the tables of a space. `known` layouts are
+    candidates from the start. Search only the meshes `among` if they are given: the meshes that an
+    exact answer did not rule out hold every layout that may be faster than its fastest. Search once
+    more where the ranking may lack meshes."""
     incumbent = Incumbent(goal)
     if known is not None:
         incumbent.add_known(*_known_that_fit(tables, known))
@@ -102,9 +103,9 @@ def search_on(
 def search_all(
     tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
 ) -> tuple[Layouts, Array] | None:
-    """Return all layouts that fit within `limits`, and how complex each is. The two limits are
-    seconds without and with a pipeline. Return None if there are none, if the search had to look at
-    more than `most` layouts, or if there was no time."""
+    """Return all layouts that fit in memory and take no longer than `limits` (2,), in seconds
+    without and with a pipeline; and their points of complexity. Return None if there are none, if
+    the search had to look at more than `most` layouts, or if there was no time."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, should_continue, most)
     search.open_all()
@@ -114,17 +115,19 @@ def search_all(
 
 
 def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
-    """Say whether any layout fits within `limits`, in seconds without and with a pipeline; None if
-    there was no time to tell. The first layout that is found settles it."""
+    """Say whether any layout fits in memory and takes no longer than `limits` (2,), in seconds
+    without and with a pipeline. The search ends at the first one. Return None if there was no time
+    to tell."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
-    search.found = empty_found(1)
+    search.found = empty_found(1)  # A full buffer ends a step, so that the first layout counts.
     search.open_all()
     return bool(incumbent.layouts) if search.exact or incumbent.layouts else None
 
 
 def _known_that_fit(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
-    """Return the known layouts that fit, with the step time and the complexity of each."""
+    """Return the known layouts that fit, with the seconds of a step and the points of complexity of
+    each, (n,)."""
     predictions = tables.predict(known)
     fits = np.flatnonzero(tables.fits(predictions))
     layouts = known.take(fits)
@@ -132,6 +135,9 @@ def _known_that_fit(tables: SearchTables, known: Layouts) -> tuple[Layouts, Arra
 
 
 class _Search:
+    """Runs one search: it opens trunks, cores and meshes in order of their bounds, keeps layouts in
+    an incumbent, and counts what it looks at. It evaluates at most about `most` layouts."""
+
     def __init__(
         self,
         tables: SearchTables,
@@ -150,7 +156,8 @@ class _Search:
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
-        """Search all meshes, or only those `among` them that are given, and return the answer."""
+        """Search all meshes, or only `among` if they are given, and return the answer. Raise the
+        reason where there is none."""
         if among is None:
             self.open_all()
         else:
@@ -163,8 +170,9 @@ class _Search:
     # -- trunks and cores
 
     def open_all(self) -> None:
-        """Open the trunks of the lowest bounds, to have a time to prune against, and then all
-        others that may be in the answer."""
+        """Search all trunks (pp, tp, cp and micro-batch): cross them with the degrees of experts,
+        and open the cores that this makes. Those of the lowest bounds come first, so that there is
+        a time to prune the others against."""
         tables, crossing = self.tables, self.tables.crossing
         with_pipeline = crossing.rows["pp"] > 1
         # With one pair of expert degrees, the bound of the core would only be worked out twice.
@@ -184,8 +192,9 @@ class _Search:
                 return  # The caller discards an answer that is not exact, or has what it asked for.
 
     def _cross_with_experts(self, trunks: Array) -> Cores:
-        """Return the cores that trunks make with every pair of expert degrees, as far as experts
-        fold over their stages and the cores may be in the answer."""
+        """Return the cores made of these trunks (positions) and every pair of expert degrees. Pairs
+        that do not divide a stage's devices are counted as rejected; cores whose bound is beyond
+        the limits are left out."""
         tables, before = self.tables, int(self.counts[0]["cores"])
         limits = self.incumbent.limits
         cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.counts)
@@ -195,7 +204,8 @@ class _Search:
         return cores
 
     def _open_cores(self, cores: Cores) -> None:
-        """Open cores, the most promising on each side of pp = 1 first."""
+        """Open cores in growing blocks: divide their data parallelism and open the meshes. Cores
+        with and without a pipeline take turns, the lowest bounds first. Stop where time is over."""
         crossing = self.tables.crossing
         bound, with_pipeline = cores.bound, crossing.rows["pp"][cores.trunk] > 1
         for some, rest in growing_slices(
@@ -214,9 +224,10 @@ class _Search:
     # -- meshes
 
     def _bounded_meshes(self, trunk: Array, pair: Array) -> Meshes:
-        """Return the meshes of some cores that may be in the answer, the most promising on each
-        side of pp = 1 first. They are bounded under the best policy that may fit with an even
-        chance, so that a search for layouts that are less sure to fit can go on with them."""
+        """Return the meshes of some cores that may be in the answer, given by the positions of
+        their trunks and pairs. Meshes with and without a pipeline take turns, the lowest bounds
+        first. A bound is over the policies that may fit with an even chance, so that a later search
+        that asks for less certainty can go on with the meshes."""
         meshes = self.tables.meshes(trunk, pair)
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
         with_pipeline = meshes.rows["pp"] > 1
@@ -227,7 +238,8 @@ class _Search:
         )
 
     def _open_meshes(self, meshes: Meshes) -> None:
-        """Open meshes, in every place and under every policy."""
+        """Search meshes in every placement and under every policy, and keep the layouts found. The
+        clock is looked at every _STEPS steps; stop where time is over."""
         while len(meshes.rows) and self._may_go_on(float(meshes.bound.min())):
             limits = self.incumbent.limits
             opened = open_meshes(
@@ -237,7 +249,8 @@ class _Search:
             meshes = take_meshes(meshes, slice(opened, None))
 
     def _keep_found(self, opened: int) -> None:
-        """Hold the layouts that were found on the first `opened` meshes, and empty the buffers."""
+        """Move the layouts in the buffers to the incumbent, and empty the buffers. If `opened`, the
+        number of meshes that were searched, is 0, one mesh fills them alone, and they grow."""
         count = int(self.counts[0]["found"])
         self.counts[0]["found"] = 0
         rows, variant, schedule, seconds, points = (values[:count].copy() for values in self.found)
@@ -248,18 +261,20 @@ class _Search:
     # -- what is left out
 
     def _promising_positions(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
-        """Return the positions of rows that may be in the answer."""
+        """Return the positions of rows that may be in the answer, by their least seconds and least
+        points of complexity. The least bound of the others is noted."""
         promising = self.incumbent.is_promising(bound, with_pipeline, points)
         self._note_left_out(float(bound[~promising].min(initial=np.inf)))
         return np.flatnonzero(promising)
 
     def _note_left_out(self, bound: float) -> None:
-        """Take account of the least bound of rows that are left out."""
+        """Lower the closing bound, the least seconds of all that was left out, to this one."""
         self.counts["closing_bound"] = np.minimum(self.counts["closing_bound"], bound)
 
     def _may_go_on(self, bound: float) -> bool:
-        """Say whether the search may go on. It may not once the caller stops it or it has looked at
-        too much; `bound` is that of all that would be left."""
+        """Say whether the search may go on: it has time, and has evaluated no more than `most`
+        layouts. Otherwise mark it as not exact, and note `bound`, the least seconds of all that is
+        left out."""
         if self.counts[0]["evaluated"] <= self.most and self._has_time():
             return True
         self.exact = False
@@ -267,12 +282,16 @@ class _Search:
         return False
 
     def _has_time(self) -> bool:
+        """Say whether the caller lets the search go on. It takes a few steps after that where
+        nothing has been found yet."""
         if self.should_continue():
             return True
         self.last_steps -= 1
         return self.last_steps >= 0 and not self.incumbent.limits_anything
 
     def _certificate(self) -> Certificate:
+        """Return what the search looked at, in layouts. All that no other count has was pruned by a
+        bound."""
         tables = self.tables
         counts = self.counts[0]
         rejected = self.rejected + Counter(dominated=int(counts["dominated"]))
@@ -293,7 +312,8 @@ class _Search:
         )
 
     def _why_no_answer(self) -> Exception:
-        """Return the reason why there is no answer."""
+        """Return the exception to raise for a search without an answer: nothing faster than was
+        asked, no time, too little memory, or no legal layout."""
         if np.isfinite(self.incumbent.goal.faster_than):
             return NothingFaster()
         if not self.exact:
@@ -302,10 +322,11 @@ class _Search:
 
 
 def _order_alternating_sides(bound: Array, with_pipeline: Array) -> Array:
-    """Return positions in order of the bound, alternating between the rows with a pipeline and
-    those without. The answer has the best of both, and each side is pruned by its own best, which
-    is then found early on either side."""
+    """Return the positions of rows in order of the bound, alternating between those with a pipeline
+    and those without. The answer has the best of both sides, and each is pruned by its own best,
+    which is then found early."""
     order = np.argsort(bound, kind="stable")
+    # Each row has its rank among the rows of its own side; equal ranks follow each other.
     turn = np.where(
         with_pipeline[order], np.cumsum(with_pipeline[order]), np.cumsum(~with_pipeline[order])
     )

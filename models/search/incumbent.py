@@ -22,7 +22,8 @@ _RANKED = 64
 
 
 def limits_for(goal: Goal, fixed: Array | None) -> Limits:
-    """Return the limits before anything is found."""
+    """Return the limits of a search before it has found anything. `fixed` (2,), if given, has the
+    most seconds of layouts without and with a pipeline, and holds throughout the search."""
     capacity = _RANKED * goal.top
     limits = Limits(
         tolerance=float(goal.tolerance),
@@ -70,7 +71,8 @@ class Incumbent:
         return limits.is_fixed or bool(np.isfinite(min(limits.best[0], limits.faster_than)))
 
     def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Hold those of some layouts that may be in the answer."""
+        """Tighten the limits by these layouts, and keep those that may be in the answer. `times`
+        has seconds of a step and `complexities` points, each (n,)."""
         rows = np.zeros(len(layouts), dtype=ROW)
         for name in DEGREES:
             rows[name] = getattr(layouts, name)
@@ -79,23 +81,25 @@ class Incumbent:
         self.keep(layouts.take(held), times[held], complexities[held])
 
     def keep(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Hold layouts of which the limits know already."""
+        """Keep layouts that the limits have taken account of already, as they have of those that
+        compiled functions found."""
         if len(layouts):
             self.layouts.append(layouts.materialised())
             self.times.append(times)
             self.complexities.append(complexities)
 
     def add_known(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Hold layouts that are known before the search meets them again, and let it find those
-        that take as long."""
+        """Add layouts that are known before the search begins. The limits are then loosened by
+        rounding errors, so that the search also finds layouts that take equally long."""
         self.add(layouts, times, complexities)
         self.limits.sides[:] *= 1 + _ROUNDING
         set_longest(self.limits)
 
     @property
     def may_lack_meshes(self) -> bool:
-        """Say whether the ranking may lack meshes. Where some of it became as fast as others,
-        slower meshes may take their places."""
+        """Say whether slower meshes may belong in the ranking, which lists meshes of different
+        times. Meshes in it may have come to equal times as the search found faster layouts of them.
+        They then count as one, and others that were dropped may take the free place."""
         times = self.limits.times[: self.limits.ranked_count[0]]
         different = np.unique([_to_nine_digits(time) for time in times])
         top = self.goal.top
@@ -105,9 +109,9 @@ class Incumbent:
         )
 
     def for_second_search(self) -> Incumbent:
-        """Return a new incumbent to search once more, with what is known of the fastest meshes and
-        of both sides. The times of the sides are raised a little, since bounds may exceed what they
-        bound by rounding errors."""
+        """Return a new incumbent to search once more. It starts from the ranking and from the best
+        times without and with a pipeline. These are raised a little, since bounds may exceed what
+        they bound by rounding errors."""
         other = Incumbent(self.goal)
         for name in ("best", "ranked_count", "ranked", "times"):
             getattr(other.limits, name)[:] = getattr(self.limits, name)
@@ -116,14 +120,16 @@ class Incumbent:
         return other
 
     def is_promising(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
-        """Say of each row whether a layout of this least time and least complexity may be in the
-        answer."""
+        """Return for each of n rows whether a layout that grows from it may be in the answer, (n,).
+        `bound` has its least seconds of a step, `with_pipeline` whether it has a pipeline, and
+        `points` its least complexity."""
         return np.asarray(bound <= self.limits.longest[with_pipeline.astype(np.int64), points])
 
     def answer(
         self, certificate: Certificate, tables: SearchTables, opened: Sequence[Meshes]
     ) -> SearchAnswer:
-        """Return the answer that the held layouts make, with how the search went."""
+        """Return the answer made of the kept layouts, sorted by time and complexity. The
+        certificate, tables and opened meshes, which say how the search went, are passed on."""
         layouts = Layouts.concatenate(self.layouts)
         times = _equalise_times(np.concatenate(self.times))
         points = np.concatenate(self.complexities)
@@ -156,9 +162,9 @@ class Incumbent:
 
 
 def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> list[int]:
-    """Return the positions of the fastest layout of each mesh up to the time `last`, given `times`
-    that ascend. Of meshes that take equally long only the first is named, since variants would
-    crowd a short list."""
+    """Return the positions of the fastest layouts of at most `top` meshes that take up to `last`
+    seconds. `times` must ascend. Of meshes that take equally long only the first is listed, since
+    variants would crowd a short list."""
     # Of equal rows `distinct` names the last that it meets: backwards, that is the fastest.
     first, _ = distinct(*(getattr(layouts, name)[::-1] for name in DEGREES))
     rows = np.sort(len(layouts) - 1 - first).tolist()
@@ -170,7 +176,8 @@ def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> l
 
 
 def _differs_from_previous(layouts: Layouts) -> Array:
-    """Say of each layout whether it differs from the one before it, (n,)."""
+    """Return for each layout whether it differs from the one before it in any field, (n,); true for
+    the first."""
     columns = (getattr(layouts, name) for name in Layouts.__slots__)
     return np.concatenate(
         [[True], np.any([column[1:] != column[:-1] for column in columns], axis=0)]
@@ -178,8 +185,8 @@ def _differs_from_previous(layouts: Layouts) -> Array:
 
 
 def _equalise_times(times: Array) -> Array:
-    """Return times with one value, the least, for all that differ by rounding errors only, since it
-    means nothing which of them is less."""
+    """Return times (n,) in their order, with times that differ by rounding errors only set to the
+    least of them, since their order means nothing."""
     order = np.argsort(times, kind="stable")
     ascending = times[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=0.0) > _ROUNDING * ascending)

@@ -45,12 +45,13 @@ def none_legal(space: Space) -> Infeasible:
 
 
 def none_uses_all(problem: Problem, message: str) -> str:
+    """Return the sentence that no legal layout uses all chips, with the reason in brackets."""
     return f"no legal layout uses all {problem.cluster.num_chips} chips ({message})"
 
 
 def constraints_in_the_way(space: Space) -> Infeasible | None:
-    """Return an error with the constraints that leave no layout, where there are legal ones without
-    them."""
+    """Return the error that names the constraints which leave no layout. Return None where there
+    are no constraints, or no legal layout without them either."""
     problem, constraints = space.problem, space.constraints
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         return contradiction(problem, constraints)
@@ -58,8 +59,9 @@ def constraints_in_the_way(space: Space) -> Infeasible | None:
 
 
 def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
-    """Return an error with the constraints that are in the way: each whose removal alone would do,
-    or else all of them together."""
+    """Return the error for constraints that leave no legal layout. It blames each constraint whose
+    removal alone would leave one, or else all of them together, and says what the nearest layout
+    breaks."""
     allowed = constraints.allowed
     single = [
         knob
@@ -84,11 +86,13 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 
 
 def rule_to_blame(problem: Problem) -> tuple[str, str]:
-    """Return the rule that keeps all chips from being used, whatever the constraints, and its
-    message. Where only a pipeline of all chips would divide, the rule is that of the batch."""
+    """Return the name of the rule that keeps all chips from being used, whatever the constraints,
+    and a sentence about it. The batch is blamed, and not the number of layers, where no legal
+    degrees leave a dp that divides it."""
     obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
+    # The batch is not to blame where every legal tp, cp and pp leaves a dp that divides it.
     _, rejected = Space(problem, Constraints()).trunks
     if not rejected["batch_divides"]:
         return obstacle.rule, obstacle.sentence
@@ -103,9 +107,9 @@ def rule_to_blame(problem: Problem) -> tuple[str, str]:
 
 
 def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
-    """Return whether the constraints have no part in it, and the reason why no layout with, or
-    without, a pipeline is in an answer. The reason follows the words "No layout with a
-    pipeline"."""
+    """Return why no layout with, or without, a pipeline is in an answer: whether the reason holds
+    without the constraints too, and its words. These complete a sentence, such as "No layout with
+    a pipeline" + "fits in memory"."""
     problem, constraints = space.problem, space.constraints
     side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if with_pipeline else (1,)
     if space.has_legal(with_pipeline=with_pipeline):
@@ -122,8 +126,8 @@ def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
 
 
 def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
-    """Return the pipeline schedules of a stack that the recipe rules out with more than one
-    micro-batch, and the reason."""
+    """Return the schedules of a stack that load balancing over the global batch rules out with more
+    than one micro-batch, and a sentence that says why. Both are empty where it rules out none."""
     rule, stack = RULES_BY_NAME["balancing_needs_all_forwards_first"], problem.stack
     layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
     allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
@@ -184,7 +188,8 @@ def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
 
 
 def _why_not_filled(devices: int, allowed: Allowed) -> str:
-    """Return the reason why no degrees multiply to this number of devices."""
+    """Return in words why the degrees that constraints allow cannot multiply to this number of
+    devices: their least product exceeds it, or no product is equal to it."""
     least = [min(allowed[axis]) for axis in _AXES if axis in allowed]
     if (product := math.prod(least)) > devices:
         times = " · ".join(map(str, least)) + f" = {product}" if len(least) > 1 else str(product)
@@ -193,8 +198,9 @@ def _why_not_filled(devices: int, allowed: Allowed) -> str:
 
 
 def _nearly_legal(problem: Problem, allowed: Allowed) -> Layouts:
-    """Return layouts that the constraints allow: of each kind of mesh, one that breaks the fewest
-    rules, with every policy."""
+    """Return candidates for the nearest layout within the constraints: one mesh for each pp and
+    each combination of shards and replicas, under every policy. The mesh is one that breaks the
+    fewest rules of meshes."""
     degrees = _meshes(problem, allowed)
     if not len(degrees):
         return degrees
@@ -218,8 +224,9 @@ def _nearly_legal(problem: Problem, allowed: Allowed) -> Layouts:
 
 
 def _policies(problem: Problem, allowed: Allowed) -> Layouts:
-    """Return the policies that the constraints allow. Where they do not name recompute, it is the
-    kind that other constraints are about, or the stack's first."""
+    """Return every combination of schedule, sharding and memory policy that the constraints allow,
+    as layouts. Where they leave recompute open, it is "selective" or "full" if they name its
+    modules or layers, and else the stack's first kind."""
     stack, modules = problem.stack, allowed.get("recompute_modules", ())
     recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
     free: dict[str, Sequence[Any]] = {
@@ -245,14 +252,15 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
             rows, knob, [coded[knob](value) for value in values] if knob in coded else values
         )
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
-    # Without ZeRO 3 nothing is gathered that might stay.
+    # `reshard` off means something with ZeRO 3 only; other combinations go, unless none is left.
     own = (rows.zero_stage == 3) | rows.reshard
     return rows.take(own) if own.any() else rows
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
-    """Return the meshes on all devices that the constraints allow. Where they do not say otherwise,
-    a mesh has all experts on each device, and micro-batches of one sequence."""
+    """Return the meshes on all devices that the constraints allow, as layouts. Knobs that they
+    leave open are ep = etp = 1, one sequence a micro-batch, and sequence parallelism on and off.
+    At most _MESHES_LOOKED_AT rows are crossed with each knob."""
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
     rows = default_layouts(len(table)).with_columns(**dict(zip(axes, table.T, strict=True)))

@@ -55,8 +55,9 @@ class LeastPasses(NamedTuple):
 def least_passes(
     chains: Chains, schedules: Array, flops: Array, tables: StageTables
 ) -> LeastPasses:
-    """Return the least of each chain under schedules (s,) of Row, for parts that take `flops`
-    (parts,)."""
+    """Return the sums that bound the time and memory of n chains under s schedules from below.
+    `schedules` are records of Row (s,). `flops` (parts,) is what each part of the model takes; it
+    chooses the path through the pipeline that is followed. `tables` has the partitions."""
     n, s = chains.legal.shape
     both, without = np.zeros((2, n, s, len(flops)))
     least = LeastPasses(
@@ -68,8 +69,8 @@ def least_passes(
 
 @inlined
 def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
-    """Return the seconds that a schedule takes for its passes at least, of parts that are
-    exposed."""
+    """Return a lower bound of the seconds that a chain's passes take under one schedule. `chain`
+    and `schedule` are numbers; the workspace holds the exposed seconds of the parts."""
     seconds = 0.0
     for part in range(len(workspace.counts)):
         both = workspace.part_both[part]
@@ -80,8 +81,8 @@ def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: i
 
 @inlined
 def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float:
-    """Return the seconds that any schedule takes for its passes at least, of parts that are
-    exposed."""
+    """Return a lower bound of the seconds that a chain's passes take under any of its schedules.
+    The workspace holds the exposed seconds of the parts."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
         seconds = min(seconds, seconds_of(workspace, least, chain, least.decisive[chain, i]))
@@ -97,8 +98,8 @@ def _fill(
     sums: Array,
     least: LeastPasses,
 ) -> None:
-    """Write what each chain takes and holds at least under its schedules into arrays that are all
-    0. `sums` (2, parts) is scratch."""
+    """Write the sums of each chain under its legal schedules into `least`, whose arrays are all 0.
+    `flops` (parts,) is what each part of the model takes, and `sums` (2, parts) is scratch."""
     for chain in range(len(chains.pp)):
         pp, m = chains.pp[chain], chains.micro_batches[chain]
         least.kept[chain] = np.inf
@@ -142,7 +143,10 @@ def _set_path(
     both: Array,
     without: Array,
 ) -> None:
-    """Write how often the path of a schedule takes each part."""
+    """Write how often one path through the pipeline takes each part of the model: both passes
+    (`both`, (parts,)), and both without weight gradients (`without`, (parts,)). Of the paths that
+    bound the schedule's time, the one with most FLOPs is taken. `sums` (2, parts) is scratch; its
+    first row is left with the whole model."""
     whole = sums[0]
     before = sums[1]
     kind = tables.kind[partition]
@@ -183,7 +187,8 @@ def _set_path(
 
 @inlined
 def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
-    """Return how often a path through the slowest stage takes both passes of the whole model.
+    """Return how often the path through the slowest stage takes both passes of the whole model,
+    where that stage counts as a mean one, 1/pp of the model.
 
     Under afab the first micro-batch passes all stages, and the others the slowest of them. The same
     holds under 1F1B with more micro-batches than stages: of the paths in
@@ -198,9 +203,9 @@ def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
 
 @inlined
 def _path(schedule: int, pp: int, m: int, stage: int, one: int) -> tuple[float, float, float]:
-    """Return one of two paths that stay on a stage, as three numbers: how often it takes both
-    passes of the whole model, of the stages before (under interleaving, of their first round), and
-    of the stage itself."""
+    """Return one of two paths that stay on a stage (`one` is 0 or 1), as three numbers: how often
+    it takes both passes of the whole model, of the stages before (under interleaving, of their
+    first round), and of the stage itself. Some schedules have one path only."""
     if schedule == AFAB:
         return 1.0, 0.0, m - 1.0
     if schedule == ZERO_BUBBLE:
@@ -214,8 +219,8 @@ def _path(schedule: int, pp: int, m: int, stage: int, one: int) -> tuple[float, 
 
 @inlined
 def _beside_others(schedule: int, pp: int, m: int) -> float:
-    """Return how often forward and input gradients of the whole model are in the idle time of the
-    mean stage under zero_bubble_v or dualpipe (models.cost.pipeline.bubble has the paths)."""
+    """Return the idle time of the mean stage under zero_bubble_v or dualpipe, at least, in forwards
+    and input gradients of the whole model (models.cost.pipeline.bubble has the paths)."""
     others = pp - 1
     if schedule == DUALPIPE:
         # A mean of the paths 2F and F + I - F1, with weights that give it as much of F as of I.
@@ -229,6 +234,7 @@ def _beside_others(schedule: int, pp: int, m: int) -> float:
 
 @inlined
 def _add(times: float, amounts: Array, to: Array) -> None:
+    """Add times · amounts to `to`, part by part."""
     for part in range(len(to)):
         to[part] += times * amounts[part]
 
@@ -237,7 +243,8 @@ def _add(times: float, amounts: Array, to: Array) -> None:
 def _lower_kept(
     row: Row, pp: int, m: int, partition: int, tables: StageTables, held: Array, kept: Array
 ) -> None:
-    """Lower the activations that the mean stage holds to those of a schedule."""
+    """Lower `kept` (parts,), how often the mean stage holds the activations of each part, to what
+    it is under this schedule where that is less. `held` (parts,) is scratch."""
     held[:] = 0.0
     for stage in range(pp):
         kind = tables.kind[partition, stage]
@@ -250,7 +257,8 @@ def _lower_kept(
 
 @inlined
 def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
-    """Put a schedule among those that may take least, and drop those that take no less."""
+    """Add a schedule to the decisive ones of a chain, unless one of these takes no more for any
+    parts. Drop those that the new one makes superfluous in this way."""
     count = 0
     for i in range(least.decisive_count[chain]):
         other = least.decisive[chain, i]
@@ -265,7 +273,8 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 
 @inlined
 def _takes_no_more(least: LeastPasses, chain: int, one: int, other: int) -> bool:
-    """Say whether one schedule takes no more than another, whatever parts take."""
+    """Say whether schedule `one` takes no more than `other` for any seconds of the parts. Weight
+    gradients may be any share of both passes, so both ends of that range are compared."""
     for part in range(least.both.shape[2]):
         less = least.both[chain, other, part] - least.both[chain, one, part]
         if less < 0 or less + least.without[chain, other, part] < least.without[chain, one, part]:

@@ -69,8 +69,8 @@ def slowest_tolerated(limits: Limits) -> float:
 
 @inlined
 def slowest_of_fastest(limits: Limits, side: int) -> float:
-    """Return the seconds beyond which layouts, without or with a pipeline, are not among the
-    fastest."""
+    """Return the seconds beyond which a layout is not in the answer for its speed. `side` is 0
+    without a pipeline and 1 with one. Slower layouts may be in it for their simplicity."""
     if limits.is_fixed:
         return limits.fixed[side]
     ranked_to = max(min(limits.last[0], slowest_tolerated(limits)), limits.best[0])
@@ -79,8 +79,9 @@ def slowest_of_fastest(limits: Limits, side: int) -> float:
 
 @compiled
 def set_longest(limits: Limits) -> None:
-    """Write `longest`. Layouts have to be as fast as the fastest, or faster than all that are as
-    simple."""
+    """Write `limits.longest` (2, points): the seconds within which layouts must be. A layout is in
+    the answer if it is among the fastest, or if it is within the tolerance and faster than all that
+    are as simple."""
     within, most = slowest_tolerated(limits), min(limits.faster_than * _BELOW, _LONGEST)
     for side in range(2):
         fast = slowest_of_fastest(limits, side)
@@ -91,7 +92,8 @@ def set_longest(limits: Limits) -> None:
 
 @compiled
 def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
-    """Take account of a layout. Return whether it may be in the answer."""
+    """Tighten the limits by a layout that takes `seconds` and has `points` of complexity. Return
+    whether it may be in the answer."""
     if seconds >= limits.faster_than:
         return False
     side, last = 1 if row.pp > 1 else 0, limits.last[0]
@@ -114,7 +116,9 @@ def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
 
 @compiled
 def rank(limits: Limits, row: Row, seconds: float) -> None:
-    """Put a mesh in its place, and drop the meshes beyond the last that is asked for."""
+    """Put the mesh of a layout that takes `seconds` into its place in the ranking, which ascends,
+    or move it up. Meshes beyond `top` different times are dropped, and `limits.last` is lowered to
+    the last of these times."""
     ranked = limits.ranked
     times = limits.times
     count = limits.ranked_count[0]
@@ -146,6 +150,7 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
 
 @inlined
 def same_degrees(one: Row, other: Row) -> bool:
+    """Say whether two layouts have equal degrees on all axes, experts included."""
     return (
         one.pp == other.pp
         and one.dp_replicate == other.dp_replicate
@@ -159,6 +164,7 @@ def same_degrees(one: Row, other: Row) -> bool:
 
 @compiled
 def consider_all(limits: Limits, rows: Array, seconds: Array, points: Array, held: Array) -> None:
-    """Take account of layouts (n,), and write which of them may be in the answer."""
+    """Tighten the limits by n layouts, one after the other, and write to `held` (n,) whether each
+    may be in the answer."""
     for i in range(len(rows)):
         held[i] = consider(limits, rows[i], seconds[i], points[i])

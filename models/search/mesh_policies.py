@@ -25,7 +25,7 @@ from models.search.partial_sums import least_memory, least_step
 
 @compiled
 def bound_meshes(tables: CompiledTables, meshes: Meshes) -> None:
-    """Write the bounds of meshes."""
+    """Write the lower bound of each mesh's seconds to `meshes.bound`."""
     reset(tables.buffers)
     for mesh in range(len(meshes.rows)):
         meshes.bound[mesh] = bound_mesh(tables, meshes, mesh)
@@ -33,8 +33,9 @@ def bound_meshes(tables: CompiledTables, meshes: Meshes) -> None:
 
 @inlined
 def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
-    """Return the least step time of one mesh. The first memory policy of a sharding keeps
-    everything on the device. Where it may fit, no other takes less, since others only add work."""
+    """Return a lower bound of the seconds of a step on one mesh under any policy that may fit, or
+    infinity where none may. Once a plain variant (no recompute, no offload) may fit, variants that
+    are not plain are skipped, since they only add work."""
     row, policies = meshes.rows[mesh], tables.policies
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
     seconds, keeps_all = np.inf, False
@@ -49,9 +50,9 @@ def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
 
 @inlined
 def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) -> float:
-    """Return the least step time of a mesh under a variant and any schedule, or infinity where it
-    does not fit. Where the number of layers to recompute is open, it is the smallest that may
-    fit."""
+    """Return a lower bound of the seconds of a step under a variant and any schedule, or infinity
+    where it cannot fit. The variant is written into `row`. Where it leaves open how many layers are
+    recomputed, the row gets the smallest number that may fit."""
     question = tables.question
     coefficients = tables.coefficients[0]
     workspace = tables.buffers.workspace
@@ -78,7 +79,8 @@ def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) ->
 
 @inlined
 def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return the least step time of a layout under any schedule."""
+    """Return a lower bound of the seconds of a step for a row under any schedule that its chain may
+    have (`chain` is the number of its pipeline)."""
     expose(tables, row)
     workspace = tables.buffers.workspace
     passes = least_seconds(workspace, tables.passes, chain)
@@ -87,7 +89,8 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
 
 @inlined
 def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) -> float:
-    """Return the least step time of a layout under its schedule."""
+    """Return a lower bound of the seconds of a step for a row under one schedule, given by its
+    number. The row has that schedule's fields already."""
     expose(tables, row)
     workspace = tables.buffers.workspace
     passes = seconds_of(workspace, tables.passes, chain, schedule)
@@ -96,7 +99,7 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
 
 @inlined
 def step_seconds(tables: CompiledTables, row: Row) -> float:
-    """Return the step time of a layout, as its parts are exposed."""
+    """Return the seconds of a step of a layout. Its parts must have been exposed (`expose`)."""
     question = tables.question
     workspace = tables.buffers.workspace
     stages = tables.buffers.stages
@@ -120,11 +123,12 @@ def step_seconds(tables: CompiledTables, row: Row) -> float:
 def price_policies(
     tables: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, counts: SearchCounts
 ) -> bool:
-    """Write the step times of the policies of a mesh over the least links, as far as they fit and
-    may be in the answer. Return false where there are none.
+    """Write to the scratch the seconds of a step under every policy of a mesh that fits and may be
+    in the answer, over the least links of any placement; infinity for others. Write also how many
+    layers each recomputes. Return whether any policy is left.
 
-    Where the plain variant of a sharding fits under a schedule, or takes too long, the schedule is
-    settled: other variants only add work.
+    Where the plain variant of a sharding (no recompute, no offload) fits under a schedule, or takes
+    too long, the schedule is settled: other variants only add work and are skipped.
     """
     policies = tables.policies
     settled = tables.scratch.settled
@@ -180,8 +184,8 @@ def has_promising_policy(
     limits: Limits,
     counts: SearchCounts,
 ) -> bool:
-    """Say whether a mesh of so many `points` of complexity may be in the answer under any of the
-    policies that are left."""
+    """Say whether a mesh in its present placement may be in the answer under any of the policies
+    that `price_policies` left. `points` is the mesh's complexity there."""
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     longest = limits.longest[1 if row.pp > 1 else 0]
     for variant in range(len(tables.policies.variants)):
@@ -207,8 +211,9 @@ def evaluate_policies(
     counts: SearchCounts,
     found: Found,
 ) -> bool:
-    """Write the layouts of a mesh in its place that may be in the answer. The mesh in its place has
-    `points` of complexity. Return false where the buffers were full."""
+    """Evaluate the policies that `price_policies` left for a mesh in its present placement, and
+    write the layouts that may be in the answer to `found`. `points` is the mesh's complexity there.
+    Return false where `found` was full."""
     policies, least = tables.policies, tables.scratch.least
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
@@ -248,15 +253,16 @@ def evaluate_policies(
 
 @inlined
 def set_decided(tables: CompiledTables, decided: bool) -> None:
-    """Make the parts of a layout run as they do under a policy that is decided, or else as they do
-    at best."""
+    """Set whether exposed times are those of a layout whose placement and policy are decided, or
+    lower bounds where they are not. Results of the layout before are marked as stale."""
     tables.buffers.workspace.mesh[0].undecided = not decided
     tables.buffers.row[0].policy = -1
 
 
 @inlined
 def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
-    """Say whether every schedule that a pipeline may have is settled."""
+    """Say whether every schedule that a chain may have is settled: `settled` (schedules,) is true
+    for those under which no other variant is worth a try."""
     for schedule in range(len(settled)):
         if policies.legal[chain, schedule] and not settled[schedule]:
             return False
@@ -265,8 +271,8 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 
 @inlined
 def expose(tables: CompiledTables, row: Row) -> None:
-    """Work out how the parts of a layout run beside each other, unless they run as those of the
-    layout before."""
+    """Write the exposed seconds of a layout's parts to the workspace, unless those of the layout
+    before are the same."""
     question = tables.question
     buffers = tables.buffers
     if not same_regime(row, buffers.row[0]):
@@ -285,8 +291,9 @@ def expose(tables: CompiledTables, row: Row) -> None:
 def recompute_until_it_fits(
     tables: CompiledTables, row: Row, variant: int, schedule: int, counts: SearchCounts
 ) -> bool:
-    """Make a row recompute the fewest layers of a chunk with which it fits, where that is open:
-    every layer more only adds work. Return false where it does not fit with any number."""
+    """Set the row's number of layers to recompute, where its variant leaves that open, to the
+    fewest with which it fits, since every layer more only adds work. Count the numbers that are too
+    small, and those that do more than they must. Return whether it fits with any."""
     fewer, legal = layer_counts(tables, row, variant, schedule)
     least = least_that_fits(tables, row, fewer, legal)
     row.recompute_layers = tables.policies.layers[least] if least < fewer else 0
@@ -297,8 +304,9 @@ def recompute_until_it_fits(
 
 @inlined
 def layer_counts(tables: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
-    """Return how many numbers of layers, fewer than all of a chunk, may be recomputed; and how many
-    numbers may be, all layers included. The second is 1 where that is not open."""
+    """Return how many choices a row has for the number of layers to recompute: those with fewer
+    than all layers of a chunk, and those with all layers included. They are 0 and 1 where the
+    variant leaves no choice."""
     policies = tables.policies
     if not policies.open_layers[variant]:
         return 0, 1
@@ -310,8 +318,9 @@ def layer_counts(tables: CompiledTables, row: Row, variant: int, schedule: int) 
 
 @compiled
 def least_that_fits(tables: CompiledTables, row: Row, fewer: int, legal: int) -> int:
-    """Return the position of the least of `legal` numbers of layers with which a layout fits, or
-    `legal` where it does not fit. The numbers after the `fewer` first mean all layers."""
+    """Return the position of the first of `legal` choices with which a layout fits, or `legal`
+    where it fits with none. A choice is a number of layers to recompute, ascending; those from
+    position `fewer` on mean all layers."""
     low, high = 0, legal
     tried = legal - 1  # The most frugal comes first: where it does not fit, none does.
     while low < high:
@@ -326,14 +335,14 @@ def least_that_fits(tables: CompiledTables, row: Row, fewer: int, legal: int) ->
 
 @inlined
 def is_enough(tables: CompiledTables, row: Row) -> bool:
-    """Say whether there is enough memory for a layout."""
+    """Say whether a layout fits in memory, on the device and on its host."""
     on_host = set_memory(tables, row)
     return fits_memory(tables.margin, tables.scratch.memory, on_host)
 
 
 @inlined
 def set_memory(tables: CompiledTables, row: Row) -> float:
-    """Write the memory of a layout by term. Return the bytes on the host."""
+    """Write the bytes of a layout by term to the scratch. Return the bytes on the host."""
     question = tables.question
     workspace = tables.buffers.workspace
     stages = tables.buffers.stages
@@ -359,7 +368,8 @@ def fewest_layers(policies: PolicyTables) -> int:
 
 @inlined
 def set_variant(policies: PolicyTables, row: Row, number: int) -> None:
-    """Write a variant into a row, under a schedule that hides no less than any."""
+    """Write the sharding and memory policy of a variant into a row. Its schedule becomes one that
+    hides at least as much traffic as any offered, and its layers to recompute become 0 (all)."""
     variant = policies.variants[number]
     row.zero_stage = variant.zero_stage
     row.reshard = variant.reshard
@@ -372,6 +382,7 @@ def set_variant(policies: PolicyTables, row: Row, number: int) -> None:
 
 @inlined
 def set_schedule(policies: PolicyTables, chain: int, row: Row, number: int) -> None:
+    """Write a schedule into a row, with the partition that the row's chain has under it."""
     schedule = policies.schedules[number]
     row.schedule = schedule.schedule
     row.virtual_stages = schedule.virtual_stages

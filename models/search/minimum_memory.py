@@ -49,7 +49,8 @@ class MinimumMemory:
         self._search(should_continue)
 
     def error(self) -> Infeasible | None:
-        """Return the error that says what is missing; None if no layout is legal."""
+        """Return the error that says how much memory is missing, with the most frugal layout and
+        the one that is surest to fit. Return None if no layout is legal."""
         tables = self.tables
         if self.layout is None and not self.run_to_completion:
             return Infeasible(
@@ -88,13 +89,17 @@ class MinimumMemory:
         )
 
     def _surest(self) -> Surest | None:
+        """Return the layout that is surest to fit, or None where no layout is legal or time ran
+        out. Where all layouts are equally uncertain, it is the most frugal one."""
         tables = self.tables
+        # With one spread for all, and no limit of the host, the least memory is the surest.
         if tables.memory_uncertainty.is_uniform and math.isinf(tables.problem.cluster.host_bytes):
             return None if self.layout is None else _surest_with_odds(tables, self.layout)
         return surest_layout(tables, self.should_continue)
 
     def _surest_words(self, surest: Surest) -> str:
-        """Say how sure the surest layout is, and what to ask for to get it."""
+        """Return words such as "it fits with a probability of 43%", with the constraint to ask for
+        to get the layout, if there is one."""
         is_named = self.layout is not None and _in_default_placement(
             surest.layout
         ) == _in_default_placement(self.layout)
@@ -107,8 +112,8 @@ class MinimumMemory:
         return words
 
     def _search(self, should_continue: ShouldContinue) -> None:
-        """Open cores in order of the least memory that they may need, until no other can need less
-        than what was found, or time is over."""
+        """Set `layout` and `least` to the most frugal layout. Cores are opened in order of a lower
+        bound of their memory, until no other can need less than what was found, or time is over."""
         tables, no_limits = self.tables, limits_for(Goal(), None)
         trunks = np.arange(len(tables.trunks.rows))
         cores = cross_all(
@@ -166,16 +171,17 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
 
 
 def _deviations(tables: SearchTables, layout: Layout) -> float:
-    """Return the standard deviations that are left between what a layout needs and what there
-    is."""
+    """Return how surely a layout fits: the logarithm of available over predicted memory, in
+    standard deviations; negative where the prediction exceeds what there is."""
     predictions = tables.predict(Layouts.of([layout]))
     cluster = tables.problem.cluster
     return float(tables.memory_uncertainty.deviations(predictions, cluster)[0])
 
 
 def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
-    """Return the layout in a placement that is legal, with its odds, and with the constraint to ask
-    for."""
+    """Return the layout in a legal placement, with the probability that it fits and the constraint
+    min_fit_probability under which it does. The constraint is that probability rounded down to a
+    percent, or None where the layout does not fit under it or it is less than even."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
     predictions = tables.predict(Layouts.of([layout]))
@@ -189,8 +195,8 @@ def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
 
 
 def _in_legal_placement(tables: SearchTables, layout: Layout) -> Layout:
-    """Return the layout in the first placement that it may have, which does not matter for
-    memory."""
+    """Return the layout in its first legal placement and filling of a torus, or as it is where
+    there is none. Placement does not matter for memory."""
     space = tables.space
     axes, block = space.fillings.T
     filled = Layouts.of([layout] * len(axes)).with_columns(torus_axes=axes, torus_block=block)
@@ -199,5 +205,6 @@ def _in_legal_placement(tables: SearchTables, layout: Layout) -> Layout:
 
 
 def _in_default_placement(layout: Layout) -> Layout:
-    """Return the layout without its placement, which does not matter for memory."""
+    """Return the layout in the default placement, so that layouts compare by what matters for
+    memory."""
     return replace(layout, placement=AXES, torus_axes=TORUS_AXES[0], torus_block=1)

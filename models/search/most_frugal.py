@@ -55,9 +55,9 @@ def no_frugal() -> Frugal:
 def find_most_frugal(
     tables: CompiledTables, meshes: Meshes, counts_host: bool, frugal: Frugal
 ) -> None:
-    """Look at meshes under every policy, and write the layout that needs least memory into
-    `frugal`. Where a policy leaves open how many layers are recomputed, the largest number is
-    taken."""
+    """Search meshes under every policy for the layout that needs least memory, and write it to
+    `frugal` where it needs less than the one there. Where a policy leaves open how many layers are
+    recomputed, the largest number is taken. `counts_host` is explained at `needed_bytes`."""
     reset(tables.buffers)
     question = tables.question
     coefficients = tables.coefficients[0]
@@ -103,6 +103,8 @@ def find_most_frugal(
 
 @inlined
 def is_more_frugal(needed: float, points: int, frugal: Frugal) -> bool:
+    """Say whether a layout of these bytes and points of complexity beats the one in `frugal`: it
+    needs less, or as much and is simpler."""
     least = frugal.needed[0]
     if needed < least * (1 - _ROUNDING):
         return True
@@ -111,12 +113,13 @@ def is_more_frugal(needed: float, points: int, frugal: Frugal) -> bool:
 
 @inlined
 def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: bool) -> float:
-    """Return the bytes that, with the least safety factor, would be as likely to fit as a layout is
-    with its own factor. By this figure layouts of different uncertainty compare.
+    """Return the bytes by which layouts of different uncertainty compare: `memory` (terms,) scaled
+    such that, with the least safety factor of all layouts, it would fit as surely as the layout
+    does with its own.
 
-    It is infinite where the host has less than is offloaded. With `counts_host`, offloaded bytes
-    stand instead for as large a share of the device's bytes as they are of its host's, and the
-    larger of both shares counts.
+    Return infinity where the host has less than `on_host` with its safety factor. With
+    `counts_host`, the offloaded share of the host counts instead as that share of the device, and
+    the larger of both shares of the device is returned.
     """
     runtime = memory[RUNTIME]
     reserved = allocated_bytes(memory) + memory[FRAGMENTATION]

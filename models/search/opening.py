@@ -28,11 +28,11 @@ def open_meshes(
     counts: Array,
     found: Found,
 ) -> int:
-    """Write the layouts of meshes that fit and may be in the answer. Return how many meshes were
-    opened.
+    """Search meshes in every placement and under every policy. Write the layouts that fit and may
+    be in the answer to `found`, tighten the limits by them, and update `counts`.
 
-    They are fewer than all after about `most_steps` steps, or where the buffers for layouts were
-    full. The mesh after them then has to be looked at again.
+    Return how many meshes were done. They are fewer than all after about `most_steps` steps, or
+    where `found` was full; the mesh after them then has to be searched again.
     """
     reset(tables.buffers)
     last_step = counts[0].steps + most_steps
@@ -65,9 +65,9 @@ def open_mesh(
     counts: SearchCounts,
     found: Found,
 ) -> bool:
-    """Write the layouts of one mesh that may be in the answer: in every place on the fabric, under
-    every policy. Return false where the buffers were full. Of places that put every axis on the
-    same links, the first stands for all."""
+    """Search one mesh in every placement and under every policy, and write the layouts that may be
+    in the answer to `found`. Return false where `found` was full. Placements that put every axis on
+    the same links cost the same, so only the first of them is searched."""
     question = tables.question
     groups = tables.buffers.groups
     links = tables.scratch.links
@@ -113,8 +113,9 @@ def is_promising(
     limits: Limits,
     counts: SearchCounts,
 ) -> bool:
-    """Say whether a mesh in its place, or in its filling of a torus, may be in the answer with so
-    many `points` of complexity."""
+    """Say whether a layout of a mesh may be in the answer, by a bound over its policies. The mesh's
+    row has a placement and a filling of the torus, or UNPLACED for the best placement. `points` is
+    its complexity there. The workspace is left with this mesh."""
     row = meshes.rows[mesh]
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
     set_decided(tables, False)

@@ -13,22 +13,24 @@ STEPS = 20  # parts of usable memory: free memory that differs by less than one 
 
 
 def steps_of(free: Array, usable: float) -> Array:
-    """Return free bytes in whole steps."""
+    """Return free bytes (n,) as whole numbers of STEPS-ths of the usable bytes, rounded down, so
+    that small differences do not count."""
     return np.maximum(np.floor(free / usable * STEPS), 0).astype(np.int64)
 
 
 def staircase(times: Array, points: Array) -> list[int]:
-    """Return the positions of layouts that are faster than every simpler one, the simplest
-    first."""
+    """Return the positions of layouts that are faster than every simpler one, the simplest first.
+    `times` (n,) are seconds and `points` (n,) complexity. Of equally simple ones only the fastest
+    is returned."""
     order = np.lexsort((times, points))
     before = np.concatenate([[np.inf], np.minimum.accumulate(times[order])[:-1]])
     return [int(row) for row in order[times[order] * ROUNDED < before]]
 
 
 def pareto_front(times: Array, points: Array, free: Array) -> list[int]:
-    """Return the positions of layouts that no other beats in one quantity and equals in the rest,
-    the fastest first. The quantities are seconds, points of complexity, and steps of free
-    memory."""
+    """Return the positions of layouts on the Pareto front of little time (`times`, seconds), little
+    complexity (`points`) and much free memory (`free`, as from steps_of), the fastest first. Of
+    equal layouts one is returned."""
     order = np.lexsort((np.arange(len(times)), times))[::-1]
     # Of equal pairs `distinct` names the last that it meets, and the order ends with the fastest.
     first, _ = distinct(points[order], free[order])

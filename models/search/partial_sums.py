@@ -28,9 +28,9 @@ from models.spec.layout import DUALPIPE
 def least_step(
     facts: Facts, row: Row, coefficients: CoefficientRecord, workspace: Workspace, passes: float
 ) -> float:
-    """Return the least seconds of a step with so many seconds of passes
-    (models.search.least_passes). The rest is that of the mean stage. Traffic that comes once a step
-    hides as far as it may."""
+    """Return a lower bound of a step's seconds. `passes` is the least that all passes take
+    (models.search.least_passes). The update and the traffic once a step are those of the mean
+    stage, and all traffic hides as far as it may."""
     mesh = workspace.mesh[0]
     m, pp = mesh.micro_batches, row.pp
     dense = expert = gather = reduce = 0.0
@@ -63,10 +63,10 @@ def least_memory(
     workspace: Workspace,
     held_layers: Array,
 ) -> float:
-    """Return the least bytes on the fullest stage: those on the mean stage, without logits. It
-    holds the activations of `held_layers` of each kind (models.search.least_passes). In a
-    pipeline at most one layer counts as gathered, or as on its way to the host, since the fullest
-    stage need not have more."""
+    """Return a lower bound of the bytes on the fullest stage: those on the mean stage, without
+    logits. `held_layers` (parts,) is how often that stage holds the activations of each part
+    (models.search.least_passes). In a pipeline one layer at most counts as gathered, or as on its
+    way to the host, since the fullest stage need not have more."""
     mesh = workspace.mesh[0]
     regime = workspace.regime[0]
     pp = row.pp
@@ -76,6 +76,7 @@ def least_memory(
         expert += workspace.counts[index] * workspace.parts[index].expert
         trained_dense += workspace.counts[index] * workspace.parts[index].trained_dense
         trained_expert += workspace.counts[index] * workspace.parts[index].trained_expert
+    # The parameters and the kept bytes of the smallest layer, which every stage has at least.
     layer, kept_layer = np.inf, np.inf
     for kind in range(facts.kinds):
         kept += held_layers[kind] * workspace.mean_kept[kind]
@@ -83,7 +84,7 @@ def least_memory(
         kept_layer = min(kept_layer, workspace.mean_kept[kind])
     if pp == 1:
         layer, kept_layer = dense + expert, kept
-    elif facts.splits_by_threshold:
+    elif facts.splits_by_threshold:  # A split by thresholds may leave a stage without layers.
         layer, kept_layer = 0.0, 0.0
     held = 2.0 / pp if row.schedule == DUALPIPE else 1.0 / pp
     trained_dense, trained_expert = trained_dense * held, trained_expert * held

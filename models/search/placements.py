@@ -44,7 +44,8 @@ class Places(NamedTuple):
 
 @inlined
 def points_of_place(dims: Array, row: Row, groups: Groups) -> int:
-    """Return the points of complexity that a mesh has for its place (models.layouts.complexity)."""
+    """Return the points of complexity that a mesh gets for its placement: axes across scale-up
+    domains, an unusual order of axes, and blocks of a torus (models.layouts.complexity)."""
     points = 0
     if row.ep > 1 and crosses_domains(dims, groups, EP):
         points += _EXPERT_ACROSS
@@ -59,7 +60,9 @@ def points_of_place(dims: Array, row: Row, groups: Groups) -> int:
 
 @inlined
 def set_links(dims: Array, groups: Groups, links: Array) -> None:
-    """Write the links of every axis: members, and how far apart they are on rings."""
+    """Write the links that every axis uses to `links` (16 · dims,): for each axis and dim of the
+    cluster, the number of members joined there and the stride on a ring. Placements with equal
+    links cost the same."""
     at = 0
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP):
         for dim in range(len(dims)):
@@ -71,7 +74,7 @@ def set_links(dims: Array, groups: Groups, links: Array) -> None:
 
 @inlined
 def is_among(links: Array, last: int) -> bool:
-    """Say whether the last row is among those before it."""
+    """Say whether row `last` of `links` equals one of the rows before it."""
     for i in range(last):
         same = True
         for at in range(links.shape[1]):
@@ -86,8 +89,8 @@ def is_among(links: Array, last: int) -> bool:
 @inlined
 def closes_rings(order: DeviceOrder, row: Row, groups: Groups) -> bool:
     """Say whether every axis covers whole lines of a torus or divides one
-    (models.layouts.placement_rules.fits_torus). Its degrees and distances are written into the
-    groups."""
+    (models.layouts.placement_rules.fits_torus), so that its rings close. The degrees and distances
+    of the axes are written into `groups`."""
     set_axes(row, groups.degree, groups.distance)
     domains = order.domains[row.filling]
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP):

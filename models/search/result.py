@@ -86,8 +86,9 @@ class SearchAnswer:
         return self.front[0]
 
     def inexact(self, bound_s: float = np.inf) -> SearchAnswer:
-        """Return this answer as one for which there was no time to look at everything. Layouts that
-        were not looked at take `bound_s` at least."""
+        """Return this answer marked as not exact, since time ended before everything was looked at.
+        Layouts that were not looked at take at least `bound_s`; the certificate's bound and gap
+        take account of that."""
         certificate = self.certificate
         closing = min(
             bound_s, np.inf if certificate.closing_bound_s is None else certificate.closing_bound_s

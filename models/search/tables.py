@@ -148,9 +148,9 @@ class SearchTables:
         return self.at_fit_probability(EVEN_CHANCE)
 
     def with_links_of(self, problem: Problem) -> SearchTables | None:
-        """Return the tables for a problem whose chips are joined by other links, or None where the
-        problem differs in more. Legality, compute and memory do not depend on links, so those
-        tables are shared."""
+        """Return the tables for a problem whose chips are joined by other links. Legality, compute
+        and memory do not depend on links, so those tables are shared. Return None where the problem
+        differs in more, or its torus wraps otherwise."""
         mine, links = self.problem.cluster, problem.cluster
         joined = replace(mine, fabric=links.fabric, chips_per_domain=links.chips_per_domain)
         if (
@@ -171,7 +171,9 @@ class SearchTables:
         return fits(self.margin, costs.memory_terms, costs.host_bytes)
 
     def _set_capacity(self) -> None:
-        """Set `capacity`, the most bytes that a layout which fits can need on a device."""
+        """Set `capacity`, the most bytes that a layout may be predicted to need on a device: what
+        the caller's reserve leaves, and what the least safety factor leaves. Raise Invalid where
+        nothing is left."""
         usable = self.problem.cluster.usable_bytes
         reserve = self.space.constraints.memory_reserve_gib
         runtime = float(self.c.context_gib) * GIB
@@ -189,8 +191,9 @@ class SearchTables:
     # -- policies
 
     def _drop_schedules(self) -> Array:
-        """Drop the schedules that no trunk may have. Return which of the others each chain may
-        have, (chains, schedules)."""
+        """Drop the schedules that no trunk may have from `policies`, and count what is refused.
+        Return which of the others each chain (pp with a number of micro-batches) may have,
+        (chains, schedules)."""
         trunks = self.trunks
         used = np.asarray(trunks.legal.any(axis=0))
         meshes = np.bincount(trunks.chains, self.splits, len(trunks.pp)).astype(np.int64) * len(
@@ -207,8 +210,9 @@ class SearchTables:
         return np.ascontiguousarray(trunks.legal[:, used])
 
     def _drop_offload(self) -> None:
-        """Drop offload of the optimizer where no host can hold it. It stays where all policies
-        offload, so that the answer can say why nothing fits."""
+        """Drop the memory policies that offload the optimizer where the hosts are too small for its
+        states, and count them as pruned by memory. They stay where all policies offload, so that
+        the answer can say why nothing fits."""
         memory_policies = self.policies.memory_policies
         kept = ~memory_policies.offload_optimizer
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
@@ -222,8 +226,9 @@ class SearchTables:
         self.policies = left
 
     def _hosts_hold_states(self) -> bool:
-        """Say whether all hosts together could hold the optimizer's states. Some device has its
-        share of the states of the layers and the embedding, or more."""
+        """Say whether all hosts together could hold the optimizer's states. If not, no layout can
+        offload them, since some device has at least its even share of the states of the layers and
+        the embedding."""
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
@@ -235,14 +240,16 @@ class SearchTables:
         )
 
     def _list_policies(self) -> None:
-        """List the variants: every sharding with every memory policy."""
+        """Set `sharding` and `memory_policy`, (variants,): the numbers of both in each variant. The
+        variants are every sharding with every memory policy."""
         z, r = len(self.policies.shardings), len(self.policies.memory_policies)
         self.sharding = np.repeat(np.arange(z), r)
         self.memory_policy = np.tile(np.arange(r), z)
         self._policy_numbers = policy_numbers(self.policies.memory_policies.recompute)
 
     def _count_points(self) -> None:
-        """Count the points of complexity of every schedule in a pipeline, and of every variant."""
+        """Set `schedule_points` (schedules,) and `variant_points` (variants,): the points of
+        complexity of a schedule in a pipeline, and of a variant."""
         schedules, n = self.policies.schedules, len(self.sharding)
         none = np.zeros(n, dtype=np.int64)
         self.schedule_points = points_of_policy(
@@ -253,7 +260,8 @@ class SearchTables:
         )
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
-        """Return meshes, each with a schedule and a variant of sharding and memory policy."""
+        """Return meshes with the knobs of a schedule and of a variant (sharding with memory policy)
+        set, whose numbers are given for each mesh, (n,)."""
         parts = (
             (self.policies.schedules, SCHEDULE_KNOBS, schedule),
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
@@ -264,7 +272,8 @@ class SearchTables:
         )
 
     def layouts(self, rows: Array, schedule: Array, variant: Array) -> Layouts:
-        """Return records of Row, each with its schedule and its variant, as layouts."""
+        """Return n records of Row as layouts. `schedule` and `variant` (n,) have the numbers of
+        their schedules and variants, which set the knobs of policies."""
         axes, block = filling_of(rows["filling"].astype(np.int64))
         columns = {name: rows[name].astype(np.int64) for name in (*DEGREES, "micro_batch")}
         columns |= {"placement": rows["placement"].astype(np.int64)}
@@ -304,8 +313,8 @@ class SearchTables:
 
     @cached_property
     def _partitions(self) -> tuple[StageTables, Array]:
-        """The partitions of all chains, and the number of the one that each chain has under each
-        schedule."""
+        """The distinct partitions of layers over stages, and the row of the one that each chain has
+        under each schedule, (chains, schedules)."""
         code = np.zeros(self.legal_schedules.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal_schedules)
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
@@ -314,7 +323,7 @@ class SearchTables:
 
     @cached_property
     def passes(self) -> LeastPasses:
-        """The least that every chain takes for its passes."""
+        """Sums that bound the time and memory of every chain's passes from below."""
         tables, partition = self._partitions
         trunks, schedules = self.trunks, self.policy_tables.schedules
         chains = Chains(trunks.pp, trunks.micro_batches, self.legal_schedules, partition)
@@ -326,7 +335,8 @@ class SearchTables:
 
     @cached_property
     def least(self) -> LeastLinks:
-        """The least that collectives cost over axes of all degrees that occur."""
+        """The least costs of collectives over an axis in any placement, for every degree that
+        divides the devices or that experts may have."""
         cluster = self.problem.cluster
         question = self.question
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
@@ -350,8 +360,9 @@ class SearchTables:
 
     @property
     def _slows_outwards(self) -> bool:
-        """Say whether links are no faster than those inside them, and hops between domains no
-        shorter. It is false on a torus, where the links of several dims are added up."""
+        """Say whether links get slower, and hops longer, from the inside of the cluster outwards.
+        It is false on a torus and for links between peers, where two axes together may be faster
+        than one."""
         dims = self.problem.cluster.dims
         c = self.c
         rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
@@ -366,13 +377,15 @@ class SearchTables:
 
     @cached_property
     def hides_most(self) -> int:
-        """A schedule that hides no less than any that is offered, and whose bubble is not known."""
+        """The code of a schedule under which at least as much traffic hides as under any offered
+        one, for lower bounds. It stands for all of them before the schedule is chosen."""
         s = self.policies.schedules
         overlapping = (s.virtual_stages > 1) | (s.schedule >= ZERO_BUBBLE_V)
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
 
     def rows(self, meshes: Layouts) -> Array:
-        """Return meshes as the compiled functions read them, under the policy that takes least."""
+        """Return meshes as records of Row, (n,), to be bounded: not placed, and with the knobs of
+        policies that hide most traffic."""
         rows = np.zeros(len(meshes), dtype=ROW)
         for name in _OF_MESH:
             rows[name] = getattr(meshes, name)
@@ -383,14 +396,16 @@ class SearchTables:
         return rows
 
     def undivided_rows(self, cores: Layouts) -> Array:
-        """Return trunks or cores as the compiled functions read them. Collectives that depend on
-        how data parallelism is divided cost nothing, and its devices share what they update."""
+        """Return trunks or cores as records of Row, (n,), whose data parallelism is not divided
+        into shards and replicas yet. Collectives that depend on the division cost nothing, and ZeRO
+        1 makes all ranks share the update, so that bounds hold for every division."""
         rows = self.rows(cores)
         rows["placement"], rows["zero_stage"] = UNDECIDED, 1
         return rows
 
     def set_variant(self, rows: Array, variant: Array) -> Array:
-        """Set sharding and memory policy, and return the rows."""
+        """Write the sharding and the memory policy of each variant number (n,) into n records of
+        Row, and return these."""
         sharding, r = self.sharding[variant], self.memory_policy[variant]
         self.set_sharding(rows, sharding)
         policies = self.policies.memory_policies
@@ -400,14 +415,16 @@ class SearchTables:
         return rows
 
     def set_sharding(self, rows: Array, sharding: Array) -> Array:
+        """Write ZeRO stage and reshard of each sharding number (n,) into n records of Row, and
+        return these."""
         rows["zero_stage"] = self.policies.shardings.zero_stage[sharding]
         rows["reshard"] = self.policies.shardings.reshard[sharding]
         return rows
 
     @property
     def _is_plain_first(self) -> bool:
-        """Say whether the first memory policy keeps everything on the device, as it does unless the
-        caller asks for another."""
+        """Say whether the first memory policy recomputes and offloads nothing, as it does unless
+        the constraints rule that out."""
         first = self.policies.memory_policies
         return bool(first.recompute[0] == NONE) and not bool(
             first.offload_activations[0] or first.offload_optimizer[0]
@@ -415,7 +432,8 @@ class SearchTables:
 
     @cached_property
     def policy_tables(self) -> PolicyTables:
-        """The policies of the space as compiled functions read them."""
+        """The policies of the space in the form that compiled functions read: variants (sharding
+        with memory policy), schedules, and which of these each chain may have."""
         variant, s = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
         schedules = np.zeros(len(s), dtype=ROW)
@@ -443,7 +461,8 @@ class SearchTables:
 
     @cached_property
     def compiled(self) -> CompiledTables:
-        """All tables as compiled functions read them, with the arrays in which they work."""
+        """All tables in the form that compiled functions read, with the arrays in which these
+        work."""
         policies, dims = self.policy_tables, len(self.question.dims)
         policies_shape = len(policies.variants), len(policies.schedules)
         return CompiledTables(
@@ -474,11 +493,12 @@ class SearchTables:
 
     @cached_property
     def _orders(self) -> tuple[Array, Array, Array]:
-        """Placements, the positions where their lists begin, and the lengths of the lists.
+        """Lists of placement numbers, one list after the other; where each list begins; and its
+        length.
 
-        There is a list for every set of active axes. It has one placement for each order of these
-        axes that the stack offers. The same number of lists follows, with those placements only
-        that have the pipeline's axis outermost.
+        There is a list for every set of axes with a degree above 1. It has one placement for each
+        order of these axes that the stack offers. As many lists follow that keep only placements
+        with the pipeline's axis outermost.
         """
         offered = offered_orders(self.problem.stack.placements)
         stands = offered & (equivalent_placements() == np.arange(len(PLACEMENTS)))
@@ -487,15 +507,17 @@ class SearchTables:
         return np.nonzero(stands)[1], np.cumsum(counts) - counts, counts
 
     def meshes(self, trunk: Array, pair: Array) -> Meshes:
-        """Return the meshes that trunks with pairs of expert degrees become, in every legal way to
-        divide data parallelism, as the compiled functions read them."""
+        """Return the meshes of n cores, given by the numbers of their trunks and pairs of expert
+        degrees: one for each legal division of data parallelism into replicas and shards."""
         ep, etp = self.experts.ep[pair], self.experts.etp[pair]
         cores = self.trunks.rows.take(trunk).with_columns(ep=ep, etp=etp)
         layouts, parent = self.space.divide_data_parallelism(cores)
         return self.meshes_of(layouts, self.trunks.chains[trunk[parent]])
 
     def meshes_of(self, layouts: Layouts, chain: Array) -> Meshes:
-        """Return meshes of these chains as the compiled functions read them."""
+        """Return n meshes with what a search needs of each: the variants that it may have, its
+        points of complexity, and its list of placements. `chain` (n,) has the number of its
+        pipeline. Bounds are not filled yet."""
         # The pipeline's axis innermost stands for every placement that has it not outermost.
         inside = PLACEMENTS.index(("pp", *(axis for axis in AXES if axis != "pp")))
         innermost = layouts.with_columns(placement=np.full(len(layouts), inside))
@@ -513,16 +535,17 @@ class SearchTables:
         )
 
     def bound_trunks(self, rows: Array, chain: Array) -> Array:
-        """Return the least step time of trunks of these chains, whatever the expert degrees:
-        experts send nothing, and compute as fast as the largest matrix products do."""
+        """Return a lower bound of the seconds of a step for each trunk, (n,), that holds for all
+        expert degrees: experts send nothing, and compute as fast as the largest matrix products.
+        """
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
         free = self.question._replace(layers=layers)
         return self.bound(rows, chain, free)[0]
 
     def bound(self, rows: Array, chain: Array, question: ProblemRecords) -> tuple[Array, Array]:
-        """Return the least step time and memory of rows of these chains, whatever is not decided
-        yet, each (n,)."""
+        """Return lower bounds of the seconds of a step and of the bytes of n rows, each (n,),
+        whatever is not decided yet. `chain` (n,) has the number of each row's pipeline."""
         seconds, memory = np.empty((2, len(rows)))
         bound_rows(self.compiled._replace(question=question), rows, chain, seconds, memory)
         return seconds, memory

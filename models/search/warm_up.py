@@ -34,7 +34,7 @@ class WarmUp:
             step()
 
     def shares(self, count: int) -> Sequence[Sequence[Callable[[], None]]]:
-        """Return the steps as shares of `count` processes that compile at once."""
+        """Return the steps dealt out to `count` processes that compile at once, a list for each."""
         return [self.steps[start::count] for start in range(count)]
 
 
@@ -47,6 +47,8 @@ def _search_dense_model() -> None:
 
 @cache
 def _predict_layout() -> None:
+    """Compile what predictions of a single layout need: its time, the spread of its memory and the
+    cost of its parts."""
     problem, profile = _problem("qwen3-30b-a3b", 16), shipped_profile()
     layout = Layout(dp_shard=16, zero_stage=3)
     coefficients = profile.coefficients(problem.scopes)
@@ -58,18 +60,21 @@ def _predict_layout() -> None:
 
 @cache
 def _find_that_nothing_fits() -> None:
+    """Compile what names the most frugal layout, by asking for a model that does not fit."""
     with suppress(Infeasible):
         search(Space(_problem("llama-3.1-405b", 8), Constraints()), shipped_profile(), Goal())
 
 
 @cache
 def _search_sparse_model() -> None:
+    """Compile what searches of models with experts need, and predictions of several layouts."""
     profile, problem = shipped_profile(), _problem("qwen3-30b-a3b", 16)
     answer = search(Space(problem, Constraints()), profile, Goal())
     answer.tables.predict(answer.layouts).fits()
 
 
 def _problem(model: str, num_chips: int) -> Problem:
+    """Return a small problem: a model of the catalogue on H100 chips with Megatron."""
     return Problem(
         architecture=catalogue.architecture(model),
         cluster=catalogue.cluster("h100", num_chips),

@@ -81,11 +81,14 @@ class Lora:
         return experts * self._parameters_beside(self.expert_matrices(layer, hidden_size))
 
     def _parameters_beside(self, matrices: Iterable[Projection]) -> int:
-        """Return the parameters of the two low-rank factors beside each matrix."""
+        """Return the parameters of the adapters of these matrices: two factors each, of n_in · rank
+        and rank · n_out elements."""
         return sum(self.rank * (each.n_in + each.n_out) for each in matrices)
 
     def _mlp_matrices(self, mlp: Mlp, token_size: int) -> Iterator[Projection]:
-        """Yield the matrices of a feed-forward network that have adapters."""
+        """Yield the matrices of a feed-forward network that have adapters. The gate and up
+        projections of a gated one read the same input and count as one matrix unless modules are
+        named."""
         width = mlp.intermediate_size
         up = Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
         inputs: tuple[Module, ...] = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
@@ -97,7 +100,8 @@ class Lora:
     def _matrices_with_adapters(
         self, matrix: Projection, modules: Sequence[Module]
     ) -> Iterator[Projection]:
-        """Yield the matrix; or where modules are named those of its parts, equal in width."""
+        """Yield a matrix as one that has an adapter. Where the adapters name modules, yield instead
+        those of the matrix's `modules` that are named, each an equal share of its outputs."""
         if not self.modules:
             yield matrix
         for module in modules:

@@ -94,8 +94,8 @@ class Architecture:
 
     @cached_property
     def trained_layers_per_kind(self) -> tuple[int, ...]:
-        """The number of layers of each of `kinds`, with those of the modules of multi-token
-        prediction, which count as the kind of the last layer."""
+        """The number of layers of each of `kinds` in training: those of the model, and one of the
+        last layer's kind for each module of multi-token prediction."""
         last = self.layer_runs[-1][0]
         return tuple(
             count + self.mtp_layers * (kind == last)
@@ -141,8 +141,7 @@ class Architecture:
 
     @cached_property
     def parameters(self) -> ParameterCount:
-        """The parameters of the model, by where they are. Experts that a token does not visit are
-        not active."""
+        """The numbers of parameters by part of the model."""
         h = self.hidden_size
         body = 0
         experts = 0
@@ -321,8 +320,9 @@ def _attention(
     qk_norm: bool,
     bias: bool,
 ) -> Attention:
-    """Return the attention of a shape: multi-head latent attention where that is given, else heads
-    of one size. Raise Invalid where the heads do not divide."""
+    """Return the attention that these fields describe: MLA if `mla` is given, and else attention
+    whose key and value heads have one size. Raise Invalid where num_kv_heads does not divide
+    num_heads, or head_dim is missing and does not follow from the others."""
     if mla is not None:
         return Attention(
             num_attention_heads=num_heads,

@@ -25,8 +25,8 @@ class Compression:
     overlap: bool = False
 
     def projections(self, hidden_size: int, dim: int) -> list[Projection]:
-        """Return the projections that entries of `dim` elements are pooled from, and those of the
-        gate."""
+        """Return the projection whose outputs are pooled to entries of `dim` elements, and that of
+        the gate which weighs them."""
         return [
             Projection("compressed", hidden_size, self._pooled_elements(dim), "whole"),
             Projection("compression_gate", hidden_size, self._pooled_elements(dim), "whole"),
@@ -161,6 +161,8 @@ class Attention:
         return self.num_attention_heads * per_head
 
     def projections(self, hidden_size: int) -> list[Projection]:
+        """Return every weight matrix of attention, with those of the gate, of pooled keys and of
+        the indexer where it has these."""
         found = [*self._queries(hidden_size), *self._keys_and_values(hidden_size)]
         if self.gate_size:
             found.append(Projection("gate", hidden_size, self.gate_size, "columns", fused=True))
@@ -173,6 +175,7 @@ class Attention:
         return found
 
     def _queries(self, hidden_size: int) -> list[Projection]:
+        """Return the projection to queries, or the two through their latent."""
         q_dim = self.num_attention_heads * self.head_dim
         if self.q_lora_rank is None:
             return [Projection("q", hidden_size, q_dim, "columns", fused=True)]
@@ -182,6 +185,8 @@ class Attention:
         ]
 
     def _keys_and_values(self, hidden_size: int) -> list[Projection]:
+        """Return the projection to keys and values, or MLA's two through their latent. Elements
+        with a rotary position come beside the latent and skip the second."""
         if self.kv_lora_rank is None:
             return [Projection("kv", hidden_size, self.kv_dim, "kv", fused=True)]
         rank = self.kv_lora_rank
@@ -194,6 +199,8 @@ class Attention:
         ]
 
     def _outputs(self, hidden_size: int) -> list[Projection]:
+        """Return the projection of the heads' outputs to the stream, or two through a latent for
+        each group of heads."""
         v_dim = self.num_attention_heads * self.v_head_dim
         if self.o_lora_rank is None:
             return [Projection("o", v_dim, hidden_size, "rows")]
@@ -204,9 +211,11 @@ class Attention:
         ]
 
     def parameters(self, hidden_size: int) -> int:
+        """Return the parameters of attention: matrices, biases, norms, pooling and sinks."""
         matrices = self.projections(hidden_size)
         total = parameters_of(matrices)
         if self.attention_bias:
+            # The names of output projections start with "o"; their bias has a field of its own.
             total += sum(each.n_out for each in matrices if not each.name.startswith("o"))
         if self.attention_output_bias:
             total += hidden_size
@@ -224,6 +233,7 @@ class Attention:
 
     @property
     def _head_norms(self) -> int:
+        """The parameters of norms on queries and keys."""
         total = self.head_dim if self.kv_norm else 0
         if self.qk_norm:
             norms = (
@@ -268,13 +278,15 @@ class Attention:
         )
 
     def mean_scored(self, seq_len: float) -> float:
-        """Return how many keys or entries the indexer scores for a query, on average."""
+        """Return how many keys the indexer scores for a query, on average, or pooled entries where
+        attention has those; 0 where this layer has no indexer of its own."""
         if self.indexer is None or self.indexer.shared:
             return 0.0
         return seq_len / 2 / (self.compression.rate if self.compression else 1)
 
     def most_keys(self, seq_len: float) -> float:
-        """Return how many keys the last query of a sequence sees."""
+        """Return how many keys the last query of a sequence sees, pooled entries included: the most
+        of any query."""
         chosen = None if self.indexer is None else self.indexer.top_k
         if self.compression is None:
             return min(filter(None, (self.sliding_window, chosen, seq_len)))

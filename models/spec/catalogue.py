@@ -43,8 +43,8 @@ def fabric(name: str) -> Fabric:
 
 
 def fabric_described_as(text: str) -> Fabric | None:
-    """Return the fabric of the cluster that published runs describe in these words; None where no
-    cluster is described so."""
+    """Return the fabric of the cluster that published runs describe in exactly these words; None
+    where no fabric of the catalogue lists them."""
     return _described_fabrics().get(text)
 
 
@@ -57,8 +57,8 @@ def architecture(name: str) -> Architecture:
 
 
 def architecture_shape(name: str) -> dict[str, Any]:
-    """Return the fields that an architecture is made from (Architecture.from_shape). Raise
-    UnknownName for an unknown name."""
+    """Return the arguments of Architecture.from_shape that make a shipped architecture, given its
+    id or an alias. Raise UnknownName for an unknown name."""
     known = architecture(name).name
     entry = next(entry for entry in _load_entries("architectures") if entry["id"] == known)
     return {"name": known, **entry["shape"]}
@@ -98,6 +98,7 @@ def _with_list_price(unpriced: Chip) -> Chip:
 
 @cache
 def fabrics() -> Mapping[str, Fabric]:
+    """Return every fabric, by id and by alias."""
     return _by_name(
         (_fabric_from(entry), entry.get("aliases", ())) for entry in _load_entries("fabrics")
     )
@@ -123,6 +124,7 @@ def as_tuples(value: Any) -> Any:
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
+    """Return every architecture, by id and by alias."""
     index: dict[str, Architecture] = {}
     for entry in _load_entries("architectures"):
         shape = dict(entry["shape"])
@@ -160,8 +162,9 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 
 
 def with_known_biases(own: Architecture) -> Architecture:
-    """Return a model whose biases and norms nobody told, with those of the first shipped model that
-    is otherwise equal. Return it unchanged where no shipped model is."""
+    """Return a model with the biases and norms of the first shipped model that equals it in all
+    that sources usually state. It keeps its own name, vocabulary, tied embedding and mtp_layers.
+    Return it unchanged where no shipped model matches."""
     known = _shipped_by_stated().get(_without_seldom_stated(own))
     if known is None:
         return own
@@ -176,8 +179,8 @@ def with_known_biases(own: Architecture) -> Architecture:
 
 @cache
 def _shipped_by_stated() -> Mapping[Architecture, Architecture]:
-    """Return shipped models by their plain form, without biases and norms. The first of several
-    models with one plain form is kept."""
+    """Return shipped models by their form without biases, norms and names. Where several have one
+    form, the first is kept."""
     shipped: dict[Architecture, Architecture] = {}
     for known in architectures().values():
         shipped.setdefault(_without_seldom_stated(known), known)
@@ -185,8 +188,9 @@ def _shipped_by_stated() -> Mapping[Architecture, Architecture]:
 
 
 def _without_seldom_stated(own: Architecture) -> Architecture:
-    """Return a model without the fields that sources seldom state, and without those that they
-    state apart from the shape."""
+    """Return a model with default values in fields that sources seldom state (biases, norms) or
+    state apart from the shape (name, vocabulary, tied embedding, mtp_layers), so that models
+    compare by the rest."""
     layers = tuple(_layer_without_seldom_stated(layer) for layer in own.layers)
     return replace(
         own, name="", vocab_size=0, tie_word_embeddings=False, mtp_layers=0, layers=layers
@@ -195,6 +199,8 @@ def _without_seldom_stated(own: Architecture) -> Architecture:
 
 @lru_cache(_PLAIN_LAYERS)
 def _layer_without_seldom_stated(layer: Layer) -> Layer:
+    """Return a layer with default values in fields that sources seldom state: biases, norms, sinks,
+    gates of shared experts and groups of experts."""
     attention, block = layer.attention, layer.feed_forward
     if attention:
         attention = replace(
@@ -272,7 +278,7 @@ def _fabric_chips() -> Mapping[str, str]:
 
 @cache
 def _described_fabrics() -> Mapping[str, Fabric]:
-    """Return the fabrics of published runs, by the words that describe their cluster there."""
+    """Return fabrics by the words with which published runs describe their cluster."""
     return {
         text: _fabric_from(entry)
         for entry in _load_entries("fabrics")
@@ -306,7 +312,7 @@ def _load_entries(name: str) -> list[dict[str, Any]]:
 
 
 def _by_name(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
-    """Return values by their id and by their aliases, in one mapping."""
+    """Return one mapping of values by id and by alias, given each value with its aliases."""
     index: dict[str, Any] = {}
     for value, aliases in items:
         for name in (value.id, *aliases):
@@ -315,6 +321,7 @@ def _by_name(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
 
 
 def _normalise_name(name: str) -> str:
+    """Return a name in lower case with hyphens for spaces and underscores."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
@@ -325,6 +332,7 @@ def _without_vendor_words(name: str) -> str:
 
 
 def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
+    """Return the hardware of `index` with this name, or raise UnknownName for the field."""
     found = _hardware_named(name, index)
     if found is None:
         raise UnknownName(field, name, index)
@@ -332,8 +340,8 @@ def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
 
 
 def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
-    """Return the hardware with this name. Words that vendors, drivers and clouds put before it may
-    differ. Return None where no hardware has the name."""
+    """Return the hardware with this name or alias, whatever words vendors, drivers and clouds put
+    before it ("NVIDIA H200" finds h200). Return None where no hardware has the name."""
     if found := _named(name, index):
         return found
     searched_name = _without_vendor_words(name)
@@ -344,6 +352,7 @@ def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:
+    """Return the value of `index` with this name, or raise UnknownName for the field."""
     found = _named(name, index)
     if found is None:
         raise UnknownName(field, name, index)
@@ -351,8 +360,8 @@ def _find(field: str, name: str, index: Mapping[str, T]) -> T:
 
 
 def _named(name: str, index: Mapping[str, T]) -> T | None:
-    """Return the value of a name, however its letters, spaces and hyphens are written; None where
-    no value has the name."""
+    """Return the value of a name in `index`, regardless of case and of spaces, underscores or
+    hyphens; None where no value has the name."""
     if name in index:
         return index[name]
     searched_name = _normalise_name(name)

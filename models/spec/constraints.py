@@ -80,8 +80,8 @@ class Constraints:
             raise Invalid("constraints.min_fit_probability", self.min_fit_probability, rule)
 
     def _check_recompute(self) -> None:
-        """Raise Invalid where modules are asked for though selective recompute is ruled out, or a
-        number of layers though full recompute is ruled out."""
+        """Raise Invalid where constraints on recompute contradict each other: they ask for modules
+        and rule out selective recompute, or for a number of layers and rule out full recompute."""
         recompute = self.allowed.get("recompute", RECOMPUTE)
         layers = self.allowed.get("recompute_layers", (0,))
         modules = self.allowed.get("recompute_modules")
@@ -96,7 +96,8 @@ class Constraints:
 
 
 def _broken_rule(knob: str, values: tuple[Any, ...]) -> str | None:
-    """Return the rule that the values of a knob break; None where they break none."""
+    """Return the rule that the allowed values of a knob break, such as "must be true or false";
+    None where they break none."""
     if not values:
         return "must allow at least one value"
     if knob in WHOLE_NUMBER_KNOBS:

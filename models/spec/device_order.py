@@ -56,7 +56,8 @@ class DeviceOrders:
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
-        """Return the distinct fillings among those with blocks of these lengths."""
+        """Return the distinct fillings with blocks of these sides, as rows of (order of the dims,
+        block). Of fillings that join devices alike, the one with the smallest block is returned."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
         # The filling with the smallest blocks is the simplest, and stands for all that are alike.
         rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]
@@ -70,10 +71,10 @@ class DeviceOrders:
 
 @lru_cache(_CACHED)
 def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]) -> DeviceOrders:
-    """Return the orders of a cluster.
+    """Return the order of a cluster's devices under every filling of its torus.
 
-    `domains` are the devices that each dim joins with those inside it. `rings` has a row for each
-    dim of a torus: its name, its place among the dims and whether it closes.
+    `domains` has the number of devices that each dim joins, those of inner dims included. `rings`
+    has a row for each dim of a torus: its name, its position among the dims and whether it closes.
     """
     places = {name: at for name, at, _ in rings}
     closes = {at: wraps for _, at, wraps in rings}
@@ -112,9 +113,10 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
 
 
 def _steps(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator[Step]:
-    """Yield the steps from the inside out. The dims of a torus (`along`, in their order) come
-    together, at the place of the innermost of them: first within a block, then from block to
-    block."""
+    """Yield the steps in which devices are numbered, from the inside out. `lengths` are those of
+    the cluster's dims, and `along` lists the dims of the torus in the order of the filling. These
+    come together, at the place of the innermost: first within a block of side `block`, then from
+    block to block."""
     for dim, length in enumerate(lengths):
         if dim not in along:
             yield dim, length, 1
@@ -127,13 +129,13 @@ def _steps(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator
 
 
 def filling_code(torus_axes: Array, torus_block: Array) -> Array:
-    """Return the number of a filling, which is its row in DeviceOrders.domains. `torus_axes` are
-    codes of the order of the dims, `torus_block` are lengths of blocks."""
+    """Return the numbers of n fillings, (n,), which are their rows in DeviceOrders.domains.
+    `torus_axes` (n,) are indices into TORUS_AXES, and `torus_block` (n,) sides of blocks."""
     return torus_axes * len(TORUS_BLOCKS) + np.searchsorted(TORUS_BLOCKS, torus_block)
 
 
 def filling_of(code: Array) -> tuple[Array, Array]:
-    """Return the filling with this number: the codes of the order of the dims, and the lengths of
-    blocks."""
+    """Return the fillings with these numbers (n,), as indices into TORUS_AXES and sides of blocks,
+    each (n,). It inverts filling_code."""
     axes, block = np.divmod(code, len(TORUS_BLOCKS))
     return axes, np.array(TORUS_BLOCKS)[block]

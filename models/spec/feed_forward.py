@@ -91,6 +91,8 @@ class Moe:
         return hidden_size * (self.num_experts + self.zero_experts + 2 * latent)
 
     def parameters(self, hidden_size: int) -> int:
+        """Return all parameters: routed experts, router, latent projections, gates, and the shared
+        expert."""
         total = self.expert_parameters(hidden_size) + self.replicated_parameters(hidden_size)
         total += self.token_size(hidden_size) if self.latent_norm else 0
         total += self.num_experts if self.router_bias else 0

@@ -29,8 +29,9 @@ _KEPT = 1024  # layers: every FLOP count of a model asks for each of its layers
 
 
 def attention_flops(attention: Attention, seq_len: float, count: AttentionCount) -> float:
-    """Return the forward FLOPs of one token in the scores of attention, in their product with the
-    values, and in the indexer that chooses the keys."""
+    """Return the forward FLOPs of one token in attention outside its projections: scores, their
+    product with the values, and the indexer that chooses keys. `count` says how many keys count
+    (see this module's docstring)."""
     if count == "none":
         return 0.0
     keys, scored = attention.mean_keys(seq_len), attention.mean_scored(seq_len)
@@ -44,7 +45,8 @@ def attention_flops(attention: Attention, seq_len: float, count: AttentionCount)
 
 @cached_by_identity(_KEPT)
 def matmul_parameters(layer: Layer, hidden_size: int) -> int:
-    """Return the number of weights of a layer that one token is multiplied with."""
+    """Return the number of weights of a layer that one token is multiplied with. Of the routed
+    experts, those count that the token is sent to."""
     total = parameters_of(layer.projections(hidden_size))
     if layer.dense:
         total += layer.dense.matrices * hidden_size * layer.dense.intermediate_size
@@ -63,6 +65,8 @@ def layer_forward_flops(
 
 
 def _layer_flops(hidden_size: int, layer: Layer, seq_len: float, count: AttentionCount) -> float:
+    """Return the forward FLOPs of one token through one layer. `count` says how many keys of
+    attention count (see this module's docstring)."""
     flops = float(2 * matmul_parameters(layer, hidden_size))
     if layer.attention:
         flops += attention_flops(layer.attention, seq_len, count)
@@ -152,8 +156,8 @@ def model_flops(
 
 
 def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCount) -> float:
-    """Return the FLOPs of one token that a step does not need because layers are frozen: one
-    product for each weight, and all of backward where nothing before a layer is trained. The head
+    """Return the FLOPs of one token that a step saves because layers are frozen. A frozen layer
+    saves its weight gradients, and all of backward where nothing before it is trained. The head
     counts as trained."""
     frozen = 0.0
     for kind, layers in architecture.layer_runs:

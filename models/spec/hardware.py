@@ -88,7 +88,8 @@ class Torus:
         return min(slices, key=lambda shape: (max(shape), sum(shape)), default=None)
 
     def _common_divisor(self, num_chips: int) -> int:
-        """Return the number that divides every dim of a slice of so many chips."""
+        """Return the number that must divide every dim of a slice with so many chips: the side of a
+        cube for slices of three dims that are at least one cube, and else 1."""
         return self.wrap_length if self.ndim == 3 and num_chips >= self.wrap_length**3 else 1
 
 
@@ -133,7 +134,8 @@ class Fabric:
         return self.scale_up[-1].size if self.torus is None and self.scale_up else None
 
     def require_domain(self, field: str, value: object) -> None:
-        """Raise Invalid where `field` asks for a domain of another size and there is no domain."""
+        """Raise Invalid if the fabric has no switched scale-up domain, whose size `field` would
+        change to `value`."""
         if self.domain is None:
             raise Invalid(
                 field, value, f"fabric {self.id} has no scale-up domain of a size to change"
@@ -252,14 +254,15 @@ class Cluster:
 
     @property
     def fills_fabric(self) -> bool:
-        """True where the fabric has a limited size and the job leaves out no node of it."""
+        """True where the fabric has a limited size and fewer chips than a node's are left over, so
+        that the job cannot leave out a node in trouble."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
     def has_same_links(self, other: Cluster) -> bool:
-        """Say whether links join the devices of this cluster as they join those of another with the
-        same chips. The number of further devices that either fabric could join does not matter."""
+        """Say whether the devices of two clusters of the same chips are joined by equal links. Two
+        fabrics may differ in how many further devices they could join."""
         return self.dims == other.dims and self.fills_fabric == other.fills_fabric
 
     @property
@@ -295,8 +298,9 @@ class Cluster:
 
     @cached_property
     def slice_shape(self) -> tuple[int, ...]:
-        """The dims of one slice of a torus; empty where there is no torus. The switched levels join
-        several slices. Raise Invalid where `torus_shape` does not divide the chips."""
+        """The lengths of the dims of one slice of a torus, such as (4, 4, 8); empty where there is
+        no torus. Unless `torus_shape` gives it, the job has as few slices as it can, each as cubic
+        as it can be. Raise Invalid where `torus_shape` does not divide the chips."""
         torus = self.fabric.torus
         if torus is None:
             return ()
@@ -348,8 +352,9 @@ class Cluster:
             )
 
     def _switched_dims(self) -> Iterator[Dim]:
-        """Yield the switched levels from the inside out, each with the devices that it joins
-        together with those inside it."""
+        """Yield a dim for each switched level, from the inside out. Its `domain` counts all devices
+        of the job that it joins, with those of inner levels. A job may hold fewer chips of each
+        scale-up domain than the domain has."""
         per_chip = self.chip.devices_per_chip
         levels_in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
@@ -473,9 +478,9 @@ class Cluster:
 
 
 def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
-    """Return the dims that join the n devices of a job. Dims that add no device are left out, and
-    switched neighbours with equal links are merged. Raise Invalid where the dims join fewer
-    devices."""
+    """Return the dims of `dims`, from the inside out, that join the n devices of a job. Dims that
+    add no device are left out, and switched neighbours with equal links are merged. Raise Invalid
+    where all of them join fewer devices."""
     kept: list[Dim] = []
     for dim in dims:
         previous = kept[-1].domain if kept else 1
@@ -493,7 +498,8 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
 
 
 def _link_properties(dim: Dim) -> tuple[str, str, float]:
-    """Return the properties by which the links of a dim are told from those of another."""
+    """Return the kind, scale and bandwidth of a dim. Neighbouring dims that share these count as
+    one."""
     return dim.kind, dim.scale, dim.gb_s
 
 

@@ -28,11 +28,12 @@ class _Identity:
 
 
 def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that keeps the last `size` results of a function of frozen objects. The
-    first `objects` arguments are told from others by their identity; further arguments are
-    compared."""
+    """Return a decorator that caches the last `size` results of a function of frozen objects. A
+    result is reused where the first `objects` arguments are the same objects, and the further ones
+    are equal. Keyword arguments are not taken."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        # lru_cache compares its keys, so that objects are wrapped in keys equal only to themselves.
         of_any: Callable[..., R] = function
 
         @lru_cache(maxsize=size)

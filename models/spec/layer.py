@@ -58,7 +58,7 @@ class Layer:
     @property
     def dense(self) -> Mlp | None:
         """The network that every token visits: the feed-forward network of a dense layer, or the
-        shared expert of a sparse one."""
+        shared expert of a sparse one; None where there is neither."""
         network = self.feed_forward
         return network.shared if isinstance(network, Moe) else network
 
@@ -78,6 +78,8 @@ class Layer:
 
     @cached_by_identity(_KEPT)
     def parameters(self, hidden_size: int) -> int:
+        """Return all parameters of the layer: mixers, feed-forward network, norms and what mixes
+        residual streams."""
         blocks = sum(mixer.parameters(hidden_size) for mixer in self.mixers)
         blocks += self.feed_forward.parameters(hidden_size) if self.feed_forward else 0
         return blocks + self._stream_parameters(hidden_size)
@@ -121,15 +123,15 @@ class Layer:
 
 
 def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
-    """Return the FLOPs of five Newton-Schulz steps on these matrices, for each of their
-    parameters."""
+    """Return the FLOPs of five Newton-Schulz steps on matrices of these sizes, divided by the
+    number of their elements; 0 where there are none."""
     flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
     return flops / max(sum(a * b for a, b in matrices), 1)
 
 
 def hyper_connection_parameters(hidden_size: int, streams: int) -> int:
-    """Return the parameters that one block adds: a projection of all streams to the weights that
-    collapse, expand and mix them, the offsets of these weights, and three scales
-    (DeepseekV4HyperConnection of transformers)."""
+    """Return the parameters that hyper-connections over `streams` residual streams add to a block:
+    a projection of all streams to the weights that collapse, expand and mix them, the offsets of
+    these weights, and three scales (DeepseekV4HyperConnection of transformers)."""
     weights = (2 + streams) * streams
     return weights * streams * hidden_size + weights + 3

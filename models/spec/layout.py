@@ -157,8 +157,8 @@ class Layout:
         return self.pp * self.dp * self.cp * self.tp
 
     def summary(self) -> str:
-        """Return the layout in one line: degrees above 1, and the knobs away from their plainest
-        value."""
+        """Return the layout in one line, such as "pp=4 tp=8 micro_batch=1 1f1b zero=1": degrees
+        above 1, and other knobs that are not at their plainest value."""
         axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
         parts = [f"{axis}={getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1]
         if not parts:
@@ -190,6 +190,7 @@ class Layout:
         return [axis for axis in order if getattr(self, axis) > 1]
 
     def _recompute_summary(self) -> str:
+        """Return the recompute policy in one word, such as "mlp+moe", "full" or "full:4"."""
         if self.recompute_modules:
             return "+".join(self.recompute_modules)
         layers = f":{self.recompute_layers}" if self.recompute_layers else ""
@@ -243,8 +244,8 @@ class Layouts(Columns):
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> Layouts:
-        """Return layouts as columns. Choices become their codes, and layers of chunks become
-        characters."""
+        """Return layouts as columns. Choices such as the schedule become their codes, and
+        layers_per_chunk a string with a character for each chunk."""
         rows = list(layouts)
         columns: dict[str, Array] = {}
         for field in fields(cls):
@@ -263,6 +264,7 @@ class Layouts(Columns):
         return len(self.pp)
 
     def __getitem__(self, index: int) -> Layout:
+        """Return the layout at this position, with names in place of codes."""
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)[index].item()
@@ -315,7 +317,8 @@ _DTYPES: dict[str, type] = {
 
 
 def active_axes(layouts: Layouts) -> Array:
-    """Return the axes that have more than one rank, as bits in the order of AXES, of shape (n,)."""
+    """Return for each of n layouts the set of axes with more than one rank, (n,), as a number whose
+    bits are positions in AXES: 0b10001 stands for tp and pp."""
     return np.asarray(
         sum((getattr(layouts, axis) > 1) * (1 << bit) for bit, axis in enumerate(AXES))
     )
@@ -323,8 +326,8 @@ def active_axes(layouts: Layouts) -> Array:
 
 @cache
 def equivalent_placements() -> Array:
-    """Return, by (active axes, placement), the first placement that has these axes in the same
-    order.
+    """Return an array (32, placements): for each set of active axes (as in `active_axes`) and each
+    placement, the number of the first placement that orders these axes alike.
 
     Axes of one rank move no data, so placements that differ only in where such axes stand are
     equivalent.
@@ -339,8 +342,8 @@ def equivalent_placements() -> Array:
 
 @cache
 def pipeline_outermost() -> Array:
-    """Return, by (active axes, placement), true where none of these axes lies outside the
-    pipeline's."""
+    """Return an array (32, placements): for each set of active axes (as in `active_axes`) and each
+    placement, true where none of these axes lies outside the pipeline's."""
     found = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
     for pattern, of_pattern in enumerate(found):
         for code, order in enumerate(PLACEMENTS):
@@ -350,12 +353,14 @@ def pipeline_outermost() -> Array:
 
 @cache
 def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
-    """Return, by (active axes, placement), true where the placement has these axes in the order of
-    an offered placement. Where no order is named, all placements are offered."""
+    """Return an array (32, placements): for each set of active axes (as in `active_axes`) and each
+    placement, true where it orders these axes as an offered placement does. Where `offered` is
+    empty, all placements are offered."""
     codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
     return np.array([np.isin(first, first[codes]) for first in equivalent_placements()])
 
 
 def _axes_in(pattern: int, order: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes of an order whose bits are set in a pattern of active axes."""
+    """Return the axes of an order whose bits are set in `pattern`, in that order. Bits are
+    positions in AXES: 0b10001 stands for tp and pp."""
     return tuple(axis for axis in order if pattern >> AXES.index(axis) & 1)

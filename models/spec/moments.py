@@ -30,6 +30,7 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
     for kind, count in zip(architecture.kinds, architecture.layers_per_kind, strict=True):
         for one, copies in _matrices(kind, architecture.hidden_size):
             short, long = sorted((one.n_in // one.groups, one.n_out // one.groups))
+            # A matrix no larger than the rank is not projected.
             if short <= workload.moment_rank:
                 continue
             projected += count * copies * short * long
@@ -40,7 +41,8 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
 
 
 def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:
-    """Yield the matrices of a layer, each with its number of copies."""
+    """Yield the weight matrices of a layer, each with the number of blocks or experts that have one
+    of that size."""
     every = Lora(targets=("attention", "mlp", "experts"))
     yield from ((one, one.groups) for one in every.matrices(layer, hidden_size))
     experts = layer.moe.num_experts if layer.moe else 0

@@ -34,6 +34,7 @@ def list_prices(chip_id: str) -> tuple[ListPrice, ...]:
 
 @cache
 def _prices_by_chip() -> Mapping[str, tuple[ListPrice, ...]]:
+    """Return the shipped prices (data/prices.json), by the id of the chip."""
     prices: dict[str, tuple[ListPrice, ...]] = {}
     for entry in json.loads((files("models") / "data/prices.json").read_text()):
         chip_id = entry.pop("chip")

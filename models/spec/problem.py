@@ -24,8 +24,8 @@ _KEPT_MODULES = 1024  # answers for all models together: a model has one for eac
 
 
 def _other_vendors(stack: Stack, chip: Chip) -> str:
-    """Return the rule that a chip of another vendor breaks. It names the vendors that the stack
-    runs on, and the stacks that run on the chip."""
+    """Return the words of the error that a stack does not run on a chip of another vendor. They
+    name the vendors that the stack runs on, and the stacks that run on the chip."""
     every = dict.fromkeys(catalogue.stacks().values())
     able = [each.id for each in every if not each.vendors or chip.vendor in each.vendors]
     rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
@@ -74,7 +74,8 @@ class Problem:
             raise Invalid("workload.lora.modules", list(lora.modules), rule)
 
     def _require_images(self, encoder: Encoder) -> None:
-        """Raise Invalid where the workload does not go with an encoder of images."""
+        """Raise Invalid where the encoder's tokens do not fit into a sequence, or where its
+        projector is trained beside adapters."""
         seq_len = self.workload.seq_len
         for name in ("tokens_per_sequence", "tokens_per_image"):
             tokens = getattr(encoder, name)
@@ -199,9 +200,9 @@ class Problem:
 
     @property
     def weight_cast_bytes(self) -> float:
-        """The bytes read and written in one forward to cast an element of a weight that is cast
-        with every use. One forward is charged a third of what forward and backward take together: a
-        cast for each, and a transposed copy for one."""
+        """The bytes read and written in one forward for each element of a weight that is cast with
+        every use; 0 where weights are not. Forward and backward each cast it, and one of them
+        copies it transposed; a third of the sum counts for forward."""
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
         return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
@@ -217,6 +218,8 @@ class Problem:
         return self._gradient_element_bytes(self.stack.reduce_bytes or self.stack.gradient_bytes)
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
+        """Return the bytes of a gradient's element, given those that the stack uses. Without fp32
+        master weights it has the format of the parameters, and never fewer bytes than these."""
         own = self.workload.number_format.activation_bytes
         return max(stack_bytes, own) if self.workload.master_weights else own
 
@@ -269,7 +272,7 @@ class Problem:
 
     @property
     def adapter_parameters(self) -> int:
-        """The number of trained parameters in adapters; 0 where the model's own are trained."""
+        """The number of trained parameters in adapters of all layers; 0 without adapters."""
         lora, model = self.workload.lora, self.architecture
         if lora is None:
             return 0
@@ -312,7 +315,8 @@ class Problem:
         return _has_module(self.architecture, name)
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of some modules that a layer has, or all of them where no layer has any."""
+        """Return the modules that some layer of the model has, out of these; or all of these where
+        no layer has any."""
         return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property
@@ -353,8 +357,9 @@ class Problem:
 
     @property
     def neighbourhood_scopes(self) -> tuple[str, ...]:
-        """The kinds of runs that a run of this problem belongs to, from the widest on
-        (models.spec.profile.Neighbourhood)."""
+        """The kinds of runs that a run of this problem belongs to, from the widest on, such as
+        ("all", "all/sparse", "stack:megatron/sparse", "fleet:h100/megatron"). Each may have a
+        Neighbourhood in a profile (models.spec.profile)."""
         return (
             "all",
             f"all/{self.density}",
@@ -403,6 +408,7 @@ class Problem:
 
 @cached_by_identity(_KEPT_MODULES)
 def _has_module(architecture: Architecture, name: str) -> bool:
+    """Say whether recompute of this module would repeat some piece of a layer of the model."""
     number = policy_code("selective", [name])
     return any(recomputed(number, kind).pieces for kind in architecture.kinds)
 

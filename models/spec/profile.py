@@ -187,14 +187,15 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 
 
 def _of_known(cls: type[Value], data: Mapping[str, Any]) -> Value:
-    """Return an instance of a dataclass, made of those members of `data` that are its fields."""
+    """Return an instance of a dataclass with the values of `data`. Names that are no fields of it
+    are ignored, since a later release may have written them."""
     known = {field.name for field in fields(cast(Any, cls))}
     return cls(**{name: value for name, value in data.items() if name in known})
 
 
 def _is_known(term: Mapping[str, Any]) -> bool:
-    """Say whether this release has the coefficient of a term, and lets it differ between such
-    scopes."""
+    """Say whether this release knows a stored term: its coefficient exists, and may differ between
+    scopes of the term's kind."""
     kinds = "all", *SCOPES.get(term["coefficient"], ())
     return term["coefficient"] in KINDS and term["scope"].partition(":")[0] in kinds
 
@@ -278,9 +279,9 @@ class Neighbourhood:
         return math.sqrt(self.spread**2 + max(unidentified - self.unidentified**2, 0.0))
 
     def seen_from(self, between: float) -> Neighbourhood:
-        """Return this neighbourhood with sources that lie `between` apart. The own runs of a fleet
-        tell where the fleet lies: after n runs of variance σ², the variance of a mean with prior
-        variance τ² is 1 / (1/τ² + n/σ²)."""
+        """Return this neighbourhood with `between` as the deviation between sources. It is less for
+        a fleet, whose own runs tell where it lies: after n runs of variance σ², the variance of a
+        mean with prior variance τ² is 1 / (1/τ² + n/σ²)."""
         if is_of_fleet(self.scope) and between:
             between = 1 / math.sqrt(between**-2 + self.runs * self.spread**-2)
         return replace(self, between=between)
@@ -383,8 +384,9 @@ class Profile:
         return frozenset(one.scope for one in self.spans)
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
-        """Return the years from the newest software of all back to the newest that ran in one of
-        these scopes."""
+        """Return the age in years of the newest software that ran in one of these scopes, counted
+        from the newest of all; the largest age where several scopes have one, and 0 where none
+        has."""
         scope_set = set(scopes)
         return max(
             (self.software_year - one.year for one in self.newest if one.scope in scope_set),
@@ -405,6 +407,8 @@ class Profile:
     def _of_narrowest_scope(
         self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]
     ) -> Neighbourhood:
+        """Return the neighbourhood of the last of `scopes` that has one; they come widest first. If
+        none has one, return the residual spread as a neighbourhood."""
         known = {one.scope: one for one in neighbourhoods}
         none = Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
         return next((known[scope] for scope in reversed(scopes) if scope in known), none)
@@ -426,6 +430,7 @@ class Profile:
 
     @cached_by_identity(_CACHED_SCOPES)
     def _with_offsets(self, scopes: frozenset[str]) -> Profile:
+        """Return the profile with the offsets of `with_offsets` added; terms that it has stay."""
         offsets = (term for scope in sorted(scopes) for term in _unknown_offsets(scope))
         added = {term.key: term for term in offsets if term.key not in self.by_key}
         return self.with_terms(added) if added else self
@@ -433,8 +438,8 @@ class Profile:
     def coefficients(
         self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
     ) -> Coefficients:
-        """Return the coefficients of a problem with these scopes. `offsets` are added to single
-        terms, for draws."""
+        """Return the coefficients of a problem with these scopes. `offsets` (arrays of draws, by
+        the term's key) are added to terms on the unbounded scale."""
         if offsets:
             return self._coefficients_with_offsets(scopes, offsets)
         return self._mean_coefficients(frozenset(scopes))
@@ -446,6 +451,8 @@ class Profile:
     def _coefficients_with_offsets(
         self, scopes: Collection[str], offsets: Mapping[TermKey, Array]
     ) -> Coefficients:
+        """Return the coefficients that sum the terms of these scopes on the unbounded scale, with
+        `offsets` added to some terms. They are arrays where offsets are."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
@@ -455,11 +462,13 @@ class Profile:
         return Coefficients(**natural, kernel_age=self.kernel_age(scopes))
 
     def with_terms(self, changed: Mapping[TermKey, Term], **fields_: Any) -> Profile:
-        """Return a copy with these terms replaced or added, and with other fields as given."""
+        """Return a copy of the profile with these terms, by key, replaced or added. Further keyword
+        arguments replace other fields."""
         merged = {**self.by_key, **changed}
         return replace(self, terms=tuple(merged.values()), **fields_)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the profile as a document of JSON, which `from_json` reads."""
         return {
             "id": self.id,
             "version": self.version,
@@ -517,8 +526,8 @@ class Profile:
 
 
 def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
-    """Return a neighbourhood as it is stored. The spread between sources is stored once, with the
-    profile."""
+    """Return a neighbourhood as a document of JSON without `between`, which is stored once, with
+    the profile."""
     fields_ = asdict(neighbourhood)
     del fields_["between"]
     return fields_
@@ -538,8 +547,8 @@ def _prior_terms() -> tuple[Term, ...]:
 
 
 def _unknown_offsets(scope: str) -> Iterator[Term]:
-    """Yield the offsets of a scope before any run. Their spreads are shares of the spreads of the
-    coefficients themselves."""
+    """Yield a term of mean zero for each coefficient that the priors let differ in scopes of this
+    kind. Its spread is a share of the spread of the coefficient itself."""
     shares = _prior_data()["offsets"].get(scope.partition(":")[0], {})
     spreads = {term.coefficient: term.spread for term in _prior_terms() if term.scope == "all"}
     for coefficient, share in shares.items():

@@ -69,16 +69,16 @@ They are traffic without work."""
 
 
 def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
-    """Return the number of a policy. `modules` are the modules of selective recompute; where none
-    is named, the policy takes those of the stack."""
+    """Return the number of a recompute policy, given its name and, for selective recompute, its
+    modules. Without modules it is STACK_SELECTIVE, which stands for the stack's own."""
     if recompute == "selective" and modules:
         return sum(1 << MODULES.index(name) for name in set(modules))
     return {"none": NONE, "selective": STACK_SELECTIVE, "full": FULL}[recompute]
 
 
 def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the policy with this number, and its modules where they are not the
-    stack's own."""
+    """Return the name of the recompute policy with this number ("none", "selective" or "full"), and
+    its modules. These are empty for selective recompute of the stack's own modules."""
     if number in (NONE, STACK_SELECTIVE, FULL):
         return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[number], ()
     return "selective", tuple(name for bit, name in enumerate(MODULES) if number >> bit & 1)
@@ -127,8 +127,8 @@ class Recomputed:
 
 
 def recomputed(number: int, layer: Layer) -> Recomputed:
-    """Return the part of a layer that a policy recomputes. The policy has to name its modules:
-    Stack.recomputed resolves STACK_SELECTIVE."""
+    """Return the part of a layer that the recompute policy of this number repeats. STACK_SELECTIVE
+    must have been replaced by the stack's modules before (Stack.recomputed)."""
     pieces: set[str] = set()
     _, modules = decode_policy(number)
     for module in modules:
@@ -137,9 +137,12 @@ def recomputed(number: int, layer: Layer) -> Recomputed:
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:
-    """Return the pieces of a layer that make up a module; none where the layer lacks the module."""
+    """Return the pieces of a layer that recompute of a module repeats, by their names in PIECES;
+    none where the layer lacks the module. For example, "mlp_act" of a dense layer is {"dense_act"}.
+    """
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
+        # "mlp" is the network of dense layers; the other two are of sparse layers alone.
         if (module == "mlp") == (layer.moe is not None):
             return set()
         return dense | {"experts", "grouped", "expert_act"} if module == "moe" else dense

@@ -166,6 +166,8 @@ class DeltaNet(Recurrence):
         return "kimi_delta_attention" if self.decay_per_element else "gated_delta_net"
 
     def projections(self, hidden_size: int) -> list[Projection]:
+        """Return the projections to queries, keys, values, the step size beta, the decay and the
+        gate, and that of the output."""
         found = [
             Projection("q", hidden_size, self.keys, "columns", fused=True),
             Projection("k", hidden_size, self.keys, "columns", fused=True),
@@ -253,6 +255,7 @@ class ShortConvolution(Recurrence):
 
     @classmethod
     def of(cls, channels: int, conv_kernel: int, *, bias: bool = False) -> ShortConvolution:
+        """Return a convolution of so many channels over `conv_kernel` tokens."""
         return cls(
             num_heads=channels,
             num_key_heads=channels,
@@ -308,7 +311,8 @@ class ShortConvolution(Recurrence):
 
 
 def _projections_through(rank: int | None, name: str, n_in: int, n_out: int) -> list[Projection]:
-    """Return one projection, or two with `rank` elements between them."""
+    """Return the projection `name` from n_in to n_out elements; or if `rank` is given, a projection
+    down to that many elements and one up again."""
     if rank is None:
         return [Projection(name, n_in, n_out, "columns", fused=True)]
     return [

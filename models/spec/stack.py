@@ -363,8 +363,8 @@ class Stack:
         return self.like or self.id
 
     def all_reduces_gradients(self, zero_stage: Any) -> Any:
-        """Say whether gradients are all-reduced at a ZeRO stage, or at each of an array of
-        stages."""
+        """Say whether gradients are all-reduced, and not reduce-scattered, at a ZeRO stage. For an
+        array of stages, return an array."""
         return zero_stage <= int(self.whole_gradients)
 
     @property
@@ -374,7 +374,8 @@ class Stack:
         return tuple(name for name in MODULES if name in names)
 
     def recomputed(self, number: int, layer: Layer) -> Recomputed:
-        """Return the part of a layer that a recompute policy computes again."""
+        """Return the part of a layer that the recompute policy of this number computes again
+        (models.spec.recompute). Selective recompute without modules takes the stack's own."""
         if number == STACK_SELECTIVE:
             number = policy_code("selective", self.selective[0])
         skips_last = self.skips_last_product(layer)
@@ -407,8 +408,8 @@ class Stack:
         return self.partition == "threshold"
 
     def missing_kernel_reason(self, generation: str, vendor: str) -> str | None:
-        """Return the reason why its attention kernel does not run on chips of a generation; None
-        where it runs.
+        """Return why the stack's attention kernel does not run on chips of a generation, such as
+        "runs on chips of hopper only, not of ampere"; None where it runs.
 
         A kernel is taken to run on chips of a vendor or generation of which nothing is known.
         """

@@ -149,8 +149,8 @@ class Switch:
 
 
 def switches_of(stack: Stack) -> tuple[Switch, ...]:
-    """Return the switches of a stack. A stack without a table of its own has the switches of the
-    stack that it is like."""
+    """Return the switches of a stack: those of its own table, or else of the stack that it is
+    `like`. Return none where neither has a table."""
     return _tables().get(stack.id, _NO_TABLE).switches
 
 
@@ -178,13 +178,15 @@ def _minor(release: str) -> tuple[str, ...]:
 
 
 def release_of(stack_id: str, year: float) -> str | None:
-    """Return the newest release that had come by that year; None where none is known."""
+    """Return the newest release that was out in that year (a number with a fraction); None where
+    none is known."""
     found = (name for name, since in releases(stack_id).items() if _has_come(since, year))
     return next(reversed([*found]), None)
 
 
 def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
-    """Return the switches whose default has changed since that year."""
+    """Return the switches of a stack whose framework default in that year (a number with a
+    fraction) differs from today's, as far as arguments can set them."""
     return tuple(
         switch
         for switch in switches_of(stack)
@@ -193,7 +195,8 @@ def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
 
 
 def as_of(stack: Stack, year: float) -> Stack:
-    """Return the stack with its switches as tuned recipes set them that year."""
+    """Return the stack with its switches as tuned recipes set them in that year (a number with a
+    fraction). Fields that recipes set in the same way today keep the stack's values."""
     earlier: dict[str, Any] = {}
     for switch in switches_of(stack):
         then = switch.taken_at(year)
@@ -203,9 +206,9 @@ def as_of(stack: Stack, year: float) -> Stack:
 
 
 def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack:
-    """Return the stack as an organisation ran it that year, or now without a year, if it does not
-    state its switches. Switches are as in published runs. Those that are rarely set have their
-    defaults, unless the organisation makes the framework."""
+    """Return the stack as an organisation that does not state its switches presumably ran it in
+    that year, or now without a year. Switches get their values in published runs. Those that few
+    people set get the framework's defaults, unless the organisation makes the framework."""
     table = _tables().get(stack.id, _NO_TABLE)
     published = {
         one.field: _value_at(one.published, year).value for one in table.switches if one.published
@@ -218,8 +221,8 @@ def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack
 
 
 def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
-    """Return the stack with some fields changed. Fields that the same arguments decide, or that go
-    with the changed ones, change too unless `changes` has them."""
+    """Return the stack with these fields changed. Other fields that the same launch arguments set,
+    or that come with them, change too, unless `changes` names them."""
     implied: dict[str, Any] = {}
     for switch in switches_of(stack):
         if switch.field in changes:
@@ -231,13 +234,13 @@ def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
 
 
 def applies(switch: Switch, problem: Problem, layout: Layout) -> bool:
-    """Say whether a switch means something for a layout."""
+    """Say whether a switch has an effect under a layout, by the condition of the switch."""
     return _CONDITIONS[switch.condition](problem, layout)
 
 
 def setting_of(switch: Switch, value: Any) -> Setting:
-    """Return the setting of a switch that has this value. Raise Invalid where the framework has no
-    words for the value."""
+    """Return the setting of a switch that has this value, with the arguments for it. Raise Invalid
+    where no arguments of the framework set the value."""
     for setting in switch.settings:
         if setting.value == value:
             return setting
@@ -249,9 +252,10 @@ def setting_of(switch: Switch, value: Any) -> Setting:
 def launch_arguments(
     problem: Problem, layout: Layout, *, of_script: bool = False
 ) -> dict[str, Any]:
-    """Return the arguments for all switches that mean something for a layout, as the stack of the
-    problem has them. They are the framework's arguments or, with `of_script`, those of the training
-    script. Raise Invalid where there are no words for a value."""
+    """Return the launch arguments, by name, that set the problem's stack for a layout. Switches
+    without an effect under the layout are left out. The arguments are the framework's or, with
+    `of_script`, those of the training script. Raise Invalid where the framework has no argument for
+    a value, or stops at it."""
     arguments: dict[str, Any] = {}
     for switch, setting in _settings_of(problem, layout):
         if setting.only_read:
@@ -266,27 +270,28 @@ def launch_arguments(
 
 
 def launch_code(problem: Problem, layout: Layout) -> list[str]:
-    """Return a sentence for each switch of a layout that the training script must see to in its own
-    code."""
+    """Return a sentence for each setting of a layout that no argument sets, and that the training
+    script must make in its own code."""
     found = (setting.in_code for _, setting in _settings_of(problem, layout))
     return [sentence for sentence in found if sentence]
 
 
 def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Setting]]:
-    """Yield every switch that has words and means something for a layout, with the stack's
-    setting."""
+    """Yield every switch that arguments can set and that has an effect under a layout, with the
+    setting that the problem's stack has."""
     for switch in switches_of(problem.stack):
         if switch.settings and applies(switch, problem, layout):
             yield switch, setting_of(switch, getattr(problem.stack, switch.field))
 
 
 def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack:
-    """Return the stack that the launch arguments of a layout give. It is the stack of the
-    catalogue, as old before `software_year` as the problem's. Switches that mean something for the
-    layout are set as the problem has them, and so is all that their arguments decide."""
+    """Return the stack that results from launching a layout with its arguments. It starts from the
+    catalogue's stack, as of the problem's age before `software_year`. Switches that have an effect
+    under the layout are set as the problem has them, with all that their arguments imply."""
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
+    # Switches without an effect get no argument, so that they stay as the catalogue has them.
     said = {
         switch.field: getattr(problem.stack, switch.field)
         for switch in switches_of(problem.stack)
@@ -301,12 +306,13 @@ def read_switches(
     release: str | None,
     holds: Callable[[Condition], bool] = lambda condition: True,
 ) -> dict[str, Any]:
-    """Return the fields of the stack that some arguments set. Fields that they leave out are as the
-    release of the framework has them; without a release, as the newest has them.
+    """Return the fields of a stack, by name, that launch arguments set. Switches that no argument
+    names have the default of the framework's release, or of the newest one without a release.
 
-    `arguments` may hold others than those of switches, which are passed over. `holds` says which
-    conditions are known to hold, since two switches of one name differ in their conditions. Raise
-    Invalid where an argument has a value that is none of the switch's.
+    `arguments` (values by name) may hold others than those of switches, which are ignored. `holds`
+    says whether a condition is known to hold; switches of other conditions are left out, since two
+    switches of one name differ in their conditions. Raise Invalid where an argument has a value
+    that no setting of its switch has.
     """
     year = None if release is None else release_year(stack_id, release)
     values: dict[str, Any] = {}
@@ -323,7 +329,8 @@ def read_switches(
 
 
 def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
-    """Return the setting that explains most of the given arguments."""
+    """Return the setting of a switch that fits the given arguments (values by name), and of several
+    the one with most arguments. Raise Invalid where none fits."""
     fitting = [
         one
         for one in switch.settings
@@ -340,8 +347,8 @@ def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
 
 
 def _has_value(given: Any, value: Any) -> bool:
-    """Say whether an argument has a value, however it is written. A flag that is left out is
-    off."""
+    """Say whether an argument as given equals a value, whether it is text or not: "true" equals
+    True. An argument that is not given (None) equals False, since a missing flag is off."""
     if isinstance(value, (list, tuple)):
         return isinstance(given, (list, tuple)) and [*map(str, given)] == [*map(str, value)]
     if given is None:
@@ -350,7 +357,8 @@ def _has_value(given: Any, value: Any) -> bool:
 
 
 def _value_at(values: Sequence[Dated], year: float | None) -> Dated:
-    """Return the value of a year: the last that had come by then, or else the first."""
+    """Return the value that held in a year: the last that was introduced by then, or the first if
+    none was; without a year, the last of all. `values` ascend in time."""
     if year is None:
         return values[-1]
     return next((one for one in reversed(values) if _has_come(one.since, year)), values[0])
@@ -434,7 +442,8 @@ _NO_TABLE = _Table(releases={}, switches=())
 
 @cache
 def _tables() -> Mapping[str, _Table]:
-    """Return the table of every stack that has one, or is like a stack that has one, by its id."""
+    """Return the tables of switches (data/switches) by the id of the stack. A stack without a table
+    of its own has that of the stack which it is `like`; others are left out."""
     documents = {
         file.name.removesuffix(".json"): json.loads(file.read_text())
         for file in (files("models") / "data/switches").iterdir()
@@ -451,8 +460,8 @@ def _tables() -> Mapping[str, _Table]:
 def _table_from(
     document: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]], stack: Stack
 ) -> _Table:
-    """Return a table made from its document. It has the switches of the stack that it is `like` for
-    the fields that it leaves out."""
+    """Return the table of a stack from its document (data/switches). For fields that the document
+    leaves out, it takes the switches of the document that this one is `like`."""
     inherited = documents.get(document.get("like", ""), {"releases": {}, "switches": ()})
     own = {entry["field"] for entry in document["switches"]}
     rest = [entry for entry in inherited["switches"] if entry["field"] not in own]
@@ -465,8 +474,9 @@ def _table_from(
 
 
 def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, float]) -> Switch:
-    """Return a switch made from an entry of a table. Where the entry says nothing of recipes, they
-    take what the stack of the catalogue has."""
+    """Return a switch from an entry of a document. `known` has the year of each release. Where the
+    entry gives no defaults, or no values of recipes, these are the value that the stack has in the
+    catalogue."""
     own = [{"value": _as_listed(getattr(stack, entry["field"]))}]
     return Switch(
         field=entry["field"],
@@ -488,6 +498,8 @@ def _as_listed(value: Any) -> Any:
 
 
 def _setting_from(entry: Mapping[str, Any]) -> Setting:
+    """Return a setting from an entry of a document. Where the entry has no words, these are its
+    arguments as people write them."""
     arguments = entry.get("arguments", {})
     with_zero = entry.get("with_zero", {})
     return Setting(
@@ -505,14 +517,16 @@ def _setting_from(entry: Mapping[str, Any]) -> Setting:
 
 
 def _arguments_as_written(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as they are written: flags with dashes and a space, keys with an equals
-    sign."""
+    """Return arguments as people write them: "--overlap-grad-reduce --seed 1" for names with
+    dashes, "trainer.seed=1" for others, and NOTHING for none."""
     return (
         " ".join(_argument_as_written(name, value) for name, value in arguments.items()) or NOTHING
     )
 
 
 def _argument_as_written(name: str, value: Any) -> str:
+    """Return one argument as people write it: "--seed 1", "trainer.seed=1", or a flag's name alone
+    where its value is True."""
     is_flag = name.startswith("--")
     if isinstance(value, list):
         value = (" " if is_flag else ",").join(map(str, value))
@@ -525,6 +539,8 @@ def _argument_as_written(name: str, value: Any) -> str:
 def _dated_values(
     entries: Iterable[Mapping[str, Any]], known: Mapping[str, float]
 ) -> tuple[Dated, ...]:
+    """Return the values of these entries, each with the time from which it holds, in order of time.
+    `known` has the year of each release."""
     dated = [
         Dated(
             value=catalogue.as_tuples(one["value"]),
@@ -537,7 +553,8 @@ def _dated_values(
 
 
 def _first_year(entry: Mapping[str, Any], known: Mapping[str, float]) -> float:
-    """Return the year from which an entry holds: its own, or else that of its release."""
+    """Return the year, with a fraction, from which an entry holds: its own, or that of its release
+    in `known`; 0 where it has neither."""
     if "since" in entry:
         return float(entry["since"])
     return float(known[entry["release"]]) if "release" in entry else 0.0

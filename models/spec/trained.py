@@ -11,9 +11,9 @@ from models.spec.workload import Workload
 
 
 def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
-    """Return the model that a workload trains: with the head that the workload asks for, and with
-    layers marked by the gradients that backward computes in them. Raise Invalid where layers are
-    named and the model has none of them."""
+    """Return the model as a workload trains it: with the head that the workload asks for, and with
+    each layer marked by the gradients that backward computes in it (Layer.gradients). Raise Invalid
+    where the workload names layers and the model has none of them."""
     if workload.head == "score":
         architecture = replace(architecture, tie_word_embeddings=False, head_size=1)
     trained = workload.trained
@@ -50,8 +50,9 @@ def trains_head(architecture: Architecture, workload: Workload) -> bool:
 
 
 def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
-    """Return the numbers, counted from 0, of those layers that the model has. Raise Invalid where
-    it has none of them."""
+    """Return layer numbers counted from 0, given numbers that may count from the end (-1 is the
+    last). Numbers beyond the model's depth are left out. Raise Invalid where some were given and
+    none is left."""
     found = frozenset(at % num_layers for at in layers if -num_layers <= at < num_layers)
     if layers and not found:
         rule = f"must name some layer of the model, which has {num_layers}: 0 to {num_layers - 1}"
@@ -60,8 +61,9 @@ def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
 
 
 def _gradients(at: int, chosen: frozenset[int], first: int) -> Gradients:
-    """Return the gradients that backward computes in the layer with this number. `first` is the
-    first layer that backward reaches."""
+    """Return the gradients that backward computes in layer `at`: those of weights where it is among
+    the `chosen` ones to train, those of inputs alone from layer `first` on, where backward passes
+    through, and none before that."""
     if at in chosen:
         return "weights"
     return "inputs" if at >= first else "none"

@@ -204,8 +204,9 @@ class Workload:
             )
 
     def _require_documents_within_sequences(self, packing: Packing) -> None:
-        """Raise Invalid where documents would be longer than a sequence. The mean square of lengths
-        is then at most their mean times the length of a sequence, which bounds their spread."""
+        """Raise Invalid where documents would be longer than a sequence, by their mean or by their
+        spread. If none is longer, the mean square of lengths is at most the mean times seq_len,
+        which bounds the spread."""
         if packing.mean_length > self.seq_len:
             rule = f"must be at most seq_len = {self.seq_len}: longer documents are cut"
             raise Invalid("workload.packing.mean_length", packing.mean_length, rule)
@@ -223,6 +224,8 @@ class Workload:
 
     @property
     def optimizer_state(self) -> Optimizer:
+        """The bytes that the optimizer keeps of every parameter. Without fp32 master weights,
+        moments of 32 bits have 16 as well."""
         state = OPTIMIZERS[self.optimizer]
         if self.master_weights:
             return state

@@ -74,9 +74,11 @@ class StageTimes(NamedTuple):
 
 
 class PathScratch(NamedTuple):
-    """Holds the stages at which the paths of one pipeline may turn."""
+    """Holds the stages at which the longest path through one pipeline may turn, that is, change
+    from forwards to backwards or to another stage. Arrays are as long as the most such stages."""
 
     stage: Array
+    """Numbers of these stages, ascending."""
     forward: Array
     """Records of models.cost.pipeline.makespan.StagePasses."""
     backward: Array
@@ -84,7 +86,8 @@ class PathScratch(NamedTuple):
 
 
 def scratch_for(tables: StageTables) -> PathScratch:
-    """Return arrays for the paths of the pipeline of any of these partitions."""
+    """Return arrays with room for the turning stages of any of these partitions."""
+    # turning_stages lists each stretch end, and up to two stages at a distance from it.
     most = 3 * tables.stretch_ends.shape[1]
     return PathScratch(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
 
@@ -92,9 +95,9 @@ def scratch_for(tables: StageTables) -> PathScratch:
 @inlined
 def micro_batch_group(pp: int, micro_batches: int) -> int:
     """Return how many micro-batches pass one chunk of a stage before its next chunk, under an
-    interleaved schedule. The group is the smallest number from pp on that leaves no remainder, or
-    one of pp or more, so that no stage waits (Megatron-Core schedules.py, get_schedule_table; pp in
-    arXiv 2104.04473 §2.2)."""
+    interleaved schedule. The group is the smallest number from pp on that divides the micro-batches
+    without a remainder, or with one of at least pp, so that no stage waits (Megatron-Core
+    schedules.py, get_schedule_table; arXiv 2104.04473 §2.2 has groups of pp)."""
     group = pp
     while 0 < max(micro_batches, pp) % group < pp:
         group += 1
@@ -103,8 +106,9 @@ def micro_batch_group(pp: int, micro_batches: int) -> int:
 
 @inlined
 def in_flight(schedule: int, stage: int, pp: int, virtual_stages: int, micro_batches: int) -> float:
-    """Return the number of micro-batches whose activations a stage holds at its fullest. An
-    interleaved stage holds single chunks of some; these count as parts of a micro-batch."""
+    """Return the most micro-batches whose activations a stage holds at one time. `schedule` is an
+    index of SCHEDULES. An interleaved stage may hold single chunks of a micro-batch; each counts as
+    1 / virtual_stages."""
     if schedule == ONE_F_ONE_B:
         return float(min(pp - stage, micro_batches))
     if schedule == INTERLEAVED:
@@ -120,15 +124,15 @@ def in_flight(schedule: int, stage: int, pp: int, virtual_stages: int, micro_bat
 
 @inlined
 def holds_equal_micro_batches(schedule: int) -> bool:
-    """Say whether every stage of a schedule with one chunk a stage holds as many micro-batches as
-    the first. (Under 1F1B later stages hold fewer.)"""
+    """Say whether all stages hold the activations of equally many micro-batches, under a schedule
+    with one chunk a stage. (Under 1F1B later stages hold fewer.)"""
     return schedule in (AFAB, ZERO_BUBBLE)
 
 
 @inlined
 def ends_together(schedule: int) -> bool:
-    """Say whether stages are taken to wait until the last of them has done its passes, before they
-    do what comes once a step."""
+    """Say whether every stage waits until all stages have done their passes, before it does what
+    comes once a step, such as the reduction of gradients."""
     return schedule not in (ZERO_BUBBLE_V, DUALPIPE)
 
 
@@ -140,8 +144,8 @@ def moves_weight_gradients(schedule: int) -> bool:
 
 @inlined
 def passes_alike(pp: int, virtual_stages: int, micro_batches: int) -> float:
-    """Return the length of a step in passes of one stage, for stages that are alike: m
-    micro-batches and the bubble."""
+    """Return the length of a step where all stages take equally long, as a multiple of the time
+    that one micro-batch takes on a stage: the micro-batches plus the bubble."""
     return micro_batches + (pp - 1) / virtual_stages
 
 
@@ -157,10 +161,11 @@ def bubble(
     idle: Array,
     scratch: PathScratch,
 ) -> None:
-    """Write the seconds that each stage that differs is idle in a step; 0 without a pipeline.
+    """Write the seconds that stages are idle in a step to `idle`, 0 without a pipeline. It has an
+    entry for each of the different stages in row `partition` of `tables`, as `times` has.
 
-    Where stages end together (`ends_together`), the time is counted until the last of them has done
-    its passes. The docstring of this module has the closed form of each schedule.
+    Under schedules whose stages all end together (`ends_together`), a stage also idles until the
+    last stage has done its passes. This module's docstring has the closed form of each schedule.
     """
     t = times
     stages = tables.different[partition]
@@ -189,9 +194,10 @@ def bubble(
 def _idle_between_others(
     schedule: int, pp: int, micro_batches: int, times: StageTimes, stage: int
 ) -> float:
-    """Return the seconds that a stage is idle under zero_bubble_v or dualpipe. Under dualpipe two
-    stages are alike."""
+    """Return the seconds that a stage is idle under zero_bubble_v or dualpipe. They depend on the
+    stage's own passes and on the mean or sum of those of all other stages."""
     t = times
+    # DualPipe has each chunk on two stages, so that two stages are left out of the others.
     alike = 2 if schedule == DUALPIPE else 1
     forward = t.all_forward - alike * t.forward[stage]
     weight = t.all_weight - alike * t.weight[stage]
@@ -208,7 +214,9 @@ def _idle_between_others(
 
 @inlined
 def _dualpipe(pp: int, forward: float, to_input: float, weight: float) -> float:
-    """Return the seconds that a stage is idle, from the times of all other stages of a half."""
+    """Return the seconds that a stage is idle under DualPipe. `forward`, `to_input` (input
+    gradients) and `weight` are the seconds of a micro-batch on all other stages of one half of the
+    pipeline together. This module's docstring has the formula."""
     mean_forward = forward / max(pp / 2 - 1, 1.0)
     return max(2 * forward, forward + to_input - mean_forward) + max(to_input - weight, 0.0)
 
@@ -225,7 +233,8 @@ def _seconds(
     scratch: PathScratch,
 ) -> float:
     """Return the seconds that a pipeline takes for all micro-batches, under a schedule whose stages
-    all end together."""
+    all end together. `partition` is the row of `tables` for its split of layers. `scratch` is
+    overwritten with the stages at which the longest path may turn, and their times."""
     t = times
     m = micro_batches
     stages = tables.different[partition]
@@ -249,6 +258,7 @@ def _seconds(
     backward = scratch.backward[:count]
     for i in range(count):
         kind = tables.kind[partition, stage[i]]
+        # 1F1B runs weight gradients within backward; ZB-H1 runs them apart.
         weight = t.weight[kind] if schedule == ZERO_BUBBLE else 0.0
         forward[i].per_micro_batch = t.forward[kind]
         backward[i].per_micro_batch = t.backward[kind] - weight
@@ -268,7 +278,14 @@ def _interleaved(
     times: StageTimes,
     scratch: PathScratch,
 ) -> float:
-    """Return the seconds that an interleaved pipeline takes for all micro-batches."""
+    """Return the seconds that an interleaved pipeline takes for all micro-batches: the longer of
+    two paths. One stays on a stage. The other moves with each round to the stage with most work in
+    it; only partitions whose rounds differ have such a path.
+
+    `partition` is the row of `tables` for the split of layers. `scratch` is overwritten with the
+    seconds of a micro-batch on each stage where a path may turn: in all rounds, the first and the
+    last.
+    """
     t = times
     m = micro_batches
     group = micro_batch_group(pp, m)
@@ -291,6 +308,7 @@ def _interleaved(
         b.last = weighed(last, t.part_both) - f.last
     staying = interleaved.interleaved(pp, m, group, stage, forward, backward)
     ahead = weighed(tables.path_ahead[partition], t.part_both)
+    # Where rounds do not differ, the tables have no second path and this sum is 0.
     if ahead == 0:
         return staying
     steady = _steady(pp, virtual_stages, group, partition, tables, times)
@@ -314,10 +332,13 @@ def _interleaved(
 def _steady(
     pp: int, virtual_stages: int, group: int, partition: int, tables: StageTables, times: StageTimes
 ) -> float:
-    """Return the seconds of a micro-batch on the longest path from stage to stage that alternates,
-    in groups of `group` micro-batches. With every group the path misses as many mean chunks as it
-    moves down stages. It misses no more of a part than it has, so that a part that takes longer
-    never makes the path shorter."""
+    """Return the mean seconds of a micro-batch on the path that moves from stage to stage while
+    stages alternate forwards and backwards. `partition` is the row of `tables` for its split.
+
+    For each stage that the path moves down, it skips a chunk of average size once in a group of
+    `group` micro-batches. The skipped amount of each part (a layer kind or an end of the model) is
+    capped at what the path has of it, so that a slower part never makes the path shorter.
+    """
     seconds = 0.0
     missed = tables.path_moves[partition] / (group * pp * virtual_stages)
     for part in range(len(times.part_counts)):
@@ -331,7 +352,7 @@ def _steady(
 
 @inlined
 def weighed(amounts: Array, seconds: Array) -> float:
-    """Return Σ amount·seconds over parts of the model."""
+    """Return Σ amount·seconds over parts of the model. Both arrays have shape (parts,)."""
     total = 0.0
     for part in range(len(seconds)):
         total += amounts[part] * seconds[part]
@@ -340,7 +361,7 @@ def weighed(amounts: Array, seconds: Array) -> float:
 
 @inlined
 def _largest(seconds: Array, count: int) -> float:
-    """Return the largest of the first `count` values."""
+    """Return the largest of the first `count` values; 0 where none is above 0."""
     largest = 0.0
     for i in range(count):
         largest = max(largest, seconds[i])

@@ -16,13 +16,15 @@ follow it."""
 def turning_stages_of_rounds(
     pp: int, micro_batches: int, group: int, stretch_ends: Array, stage: Array
 ) -> int:
-    """Write the stages at which the paths of an interleaved pipeline can turn, and return their
-    number. They are the `stretch_ends` where a stretch of equal stages begins or ends. Where the
-    micro-batches are one group, late stages alternate forward and backward and early stages do not,
-    so that paths turn between them too."""
+    """Write to `stage`, in ascending order, the stages at which the longest path through an
+    interleaved pipeline can turn, and return their number. They are `stretch_ends`, the stages
+    where a stretch of equal stages begins or ends, and two more where one group of micro-batches
+    makes the step. `group` is the size of a group."""
     count = 0
     for stretch_end in stretch_ends:
         count = insert(stage, count, stretch_end)
+    # With one group, only stages after `turn` alternate forwards and backwards; earlier ones do all
+    # forwards first. The path may turn on either side of this change.
     if micro_batches <= group:
         turn = max(pp - 1 - micro_batches // 2, 0)
         count = insert(stage, count, turn)
@@ -34,14 +36,15 @@ def turning_stages_of_rounds(
 def interleaved(
     pp: int, micro_batches: int, group: int, stage: Array, forward: Array, backward: Array
 ) -> float:
-    """Return the seconds of a pipeline with chunks dealt out in rounds. A group of micro-batches
-    passes the chunks of one round before those of the next. There are as many micro-batches as
-    stages, or more.
+    """Return the seconds of a pipeline whose stages have a chunk in each of several rounds. A group
+    of `group` micro-batches passes the chunks of one round before those of the next. micro_batches
+    is at least pp. `stage`, `forward` and `backward` are as in models.cost.pipeline.makespan; the
+    worked-out fields of the records are overwritten.
 
-    The schedule is 1F1B of chunks. A stage has all but the last round of a group ahead, and two
-    more forwards for every stage that follows. Before it alternates, it waits for its own forwards,
-    for as many of a stage before it, or for what the first backward takes from a later one. From
-    its last forward on, all this holds with time turned round.
+    The schedule is 1F1B of chunks. Before a stage alternates forwards and backwards, it does the
+    forwards of a group in all rounds but the last, and two more for every stage that follows. It
+    starts to alternate once these are done here or on an earlier stage, or once the first backward
+    has come from a later stage. The end of the step mirrors its start, with backwards for forwards.
     """
     _set_rounds_ahead(pp, micro_batches, group, stage, forward)
     _set_rounds_ahead(pp, micro_batches, group, stage, backward)
@@ -54,24 +57,26 @@ def interleaved(
 
 @inlined
 def _last_round_passes_ahead(pp: int, micro_batches: int, stage: int) -> int:
-    """Return the number of passes that a stage does of the last round, and then of the next group's
-    first one, before it alternates. It has done the other rounds of a group by then."""
+    """Return how many forwards a stage does before it alternates, after those of a whole group in
+    all rounds but the last. They are of the group's last round and then, if there are more of them
+    than a group has, of the next group's first round."""
     return min(2 * (pp - 1 - stage) + 1, micro_batches)
 
 
 @inlined
 def _rounds_ahead(passes: StagePasses, group: int, late: int) -> float:
     """Return the seconds of a group's passes on a stage in all rounds but the last, and of `late`
-    passes after them."""
+    passes after them. The late passes are of the last round for up to `group` of them, and of the
+    next group's first round beyond."""
     earlier = group * (passes.per_micro_batch - passes.last)
     return earlier + min(late, group) * passes.last + max(late - group, 0) * passes.first
 
 
 @inlined
 def _set_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, passes: Array) -> None:
-    """Set `before`, `upto` and `done`. A stage is done when it has done the passes that it has
-    ahead; or when a stage before it has done as many, and the last of them has come down from
-    there."""
+    """Set the fields `before`, `upto` and `done` of the records `passes`, one for each stage listed
+    in `stage`. A stage is done once the passes that precede its alternation have run here, or once
+    as many have run on an earlier stage and the last of them has come down from there."""
     first = last = 0.0
     before = -1
     for i in range(len(stage)):
@@ -91,13 +96,15 @@ def _set_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, pas
 
 @inlined
 def _one_group(pp: int, micro_batches: int, stage: Array, forward: Array, backward: Array) -> float:
-    """Return the seconds of an interleaved pipeline whose micro-batches are one group. (A path that
-    leaves a stage for the head is one of those through the last stage.)"""
+    """Return the seconds of an interleaved pipeline whose micro-batches are one group: the longest
+    over `stage` of the path that turns from forwards to backwards there. A path that leaves a stage
+    for the head needs no case of its own: it is the path of the last stage."""
     longest = 0.0
     for i in range(len(stage)):
         f = forward[i]
         b = backward[i]
         late = _last_round_passes_ahead(pp, micro_batches, stage[i])
+        # A stage that has forwards left after the first ones alternates; others do them all first.
         if micro_batches > late:
             work = micro_batches * (f.per_micro_batch + b.per_micro_batch)
             ahead = _rounds_ahead(f, micro_batches, late) + _rounds_ahead(b, micro_batches, late)
@@ -112,13 +119,13 @@ def _one_group(pp: int, micro_batches: int, stage: Array, forward: Array, backwa
 def _several_groups(
     pp: int, micro_batches: int, group: int, stage: Array, forward: Array, backward: Array
 ) -> float:
-    """Return the seconds of an interleaved pipeline with more micro-batches than one group.
+    """Return the seconds of an interleaved pipeline with more micro-batches than one group: the
+    longest over `stage` of the path that stays on that stage, with detours where these are longer.
 
-    With every group the path may leave its stage, where another way is longer. It may go to the
-    head (_detour_to_head) if it is back before the next group's first round is over; it then misses
-    the passes of that round which the stage does meanwhile. It misses forwards in the first group,
-    backwards in the last one, and both in the groups between. In the groups between it may go round
-    instead (_detour_round_pipeline).
+    In every group the path may go to the head and back (_detour_to_head), if it returns before the
+    next group's first round is over. It then skips the passes of that round that the stage does
+    meanwhile: forwards in the first group, backwards in the last, and both in between. In the
+    groups between it may go round the pipeline instead (_detour_round_pipeline).
     """
     longest = 0.0
     groups = micro_batches / group
@@ -126,7 +133,7 @@ def _several_groups(
     for i in range(len(stage)):
         f = forward[i]
         b = backward[i]
-        away = 2 * (pp - 1 - stage[i])
+        away = 2 * (pp - 1 - stage[i])  # passes that the stage does while the path is at the head
         ahead = _rounds_ahead(f, group, away + 1)
         behind = _rounds_ahead(b, group, away + 1)
         early = between = later = 0.0
@@ -150,9 +157,9 @@ def _several_groups(
 def _detour_to_head(
     group: int, f: StagePasses, b: StagePasses, f_end: StagePasses, b_end: StagePasses
 ) -> float:
-    """Return the seconds that a path takes longer when it leaves a stage for the last round of the
-    last stage, which has the head (`f_end`, `b_end`). It does the stage's last round there, but for
-    one pass of each kind, and passes the stages on the way there and back."""
+    """Return the seconds by which a path gets longer when it leaves a stage (`f`, `b`) for the last
+    round of the last stage, which has the head (`f_end`, `b_end`). All of a group's passes in that
+    round but one of each kind then run there. Each stage on the way there and back adds a pass."""
     more = f_end.last + b_end.last - f.last - b.last
     on_the_way = f_end.upto + b_end.upto - f.upto - b.upto
     return (group - 1) * more + on_the_way
@@ -160,9 +167,10 @@ def _detour_to_head(
 
 @inlined
 def _detour_round_pipeline(group: int, stage: Array, forward: Array, backward: Array) -> float:
-    """Return the most seconds that a path takes with every group when it goes round; 0 where none
-    can. It goes on from the last stage to an early one, for the first round of the next group
-    there, and back from the first stage. So it sees first rounds more often, and no last one."""
+    """Return the most seconds that a path takes for one group when it goes round the pipeline; 0
+    where no path can. From the last stage it goes on to an early stage, does the first round of the
+    next group there, and returns from the first stage. So it has more passes of first rounds, and
+    skips those of last rounds."""
     longest = 0.0
     end = forward[-1].upto + backward[-1].upto
     for at in range(min(len(stage), _EARLY)):
@@ -171,6 +179,7 @@ def _detour_round_pipeline(group: int, stage: Array, forward: Array, backward: A
         early = group * (f.first + b.first) + f.upto + b.upto - f.last - b.last
         for i in range(len(stage)):
             beyond = stage[i] - stage[at]
+            # The way there and back, two passes a stage, must take at least a group's passes.
             if 2 * beyond >= group:
                 f = forward[i]
                 b = backward[i]
@@ -193,14 +202,13 @@ def moving_path(
     forward: Array,
     backward: Array,
 ) -> float:
-    """Return the seconds of a path of an interleaved pipeline that moves with every round to the
-    stage that has more in it, where rounds differ from stage to stage
-    (models.cost.pipeline.stage_partition).
+    """Return the seconds of the path through an interleaved pipeline that moves with every round to
+    the stage with most work in it (models.cost.pipeline.round_paths).
 
-    All micro-batches but one group take `steady` seconds each, on a path that alternates. The first
-    and the last group have one kind of pass each, and together take `ahead` for each micro-batch,
-    as where all forwards come first; that path ends at stage `last`. The path also waits for the
-    first round to come down the stages: typically for half of it, and with one group for the part
+    `steady` is the seconds of a micro-batch while stages alternate forwards and backwards. The
+    first group's forwards and the last group's backwards run without alternation, and together take
+    `ahead` seconds a micro-batch, on a path that ends at stage `last`. The path also waits for the
+    first round to come down the stages: typically half of that time, and with one group the share
     before `last`.
     """
     waits = 0.5 if micro_batches > group else last / (pp - 1)

@@ -90,8 +90,8 @@ SHAPE = record_type(Shape)
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def layers_of(problem: Problem) -> Layers:
-    """Return the layers that are split over stages. The result is shared through a cache: nobody
-    may write to it."""
+    """Return the layers of a problem, with their forward FLOPs for one token, by which they are
+    split over stages. The result is shared through a cache: nobody may write to it."""
     architecture = problem.architecture
     runs, mtp_layers = architecture.layer_runs, architecture.mtp_layers
     layer_costs, head = problem.forward_flops
@@ -112,8 +112,9 @@ def layers_of(problem: Problem) -> Layers:
 
 @compiled
 def split_layers(layers: Layers, shape: Shape, stated: Array, begin: Array) -> None:
-    """Write the first layer of each chunk into `begin`, whose entries beyond the last chunk become
-    the number of layers. `stated` has the layers of each chunk where the layout states them."""
+    """Write the first layer of each chunk into `begin`, (most chunks + 1,); entries beyond the last
+    chunk become the number of layers. Where the layout states the split (`shape.stated`), `stated`
+    has its layers per chunk. This module's docstring has the rules of balanced splits."""
     num_layers = len(layers.kind)
     chunks = shape.pp * shape.virtual_stages
     in_rounds = goes_in_rounds(shape)
@@ -135,6 +136,8 @@ def split_layers(layers: Layers, shape: Shape, stated: Array, begin: Array) -> N
         _split_in_v(layers, chunks // 2, begin)
     else:
         _minimise_largest_chunk(layers, chunks, num_layers, layers.head, begin)
+        # Equal numbers of micro-batches leave no reason to give early stages fewer layers, so the
+        # layers before the last chunk are split evenly.
         if holds_equal_micro_batches(shape.schedule) and chunks > 2:
             _minimise_largest_chunk(layers, chunks - 1, begin[chunks - 1], 0.0, begin)
 
@@ -160,8 +163,9 @@ def _flops(layers: Layers, begin: int, end: int) -> float:
 
 @compiled
 def _split_by_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
-    """Write where chunks begin. Each chunk takes layers until the cost of all layers so far passes
-    its share of the whole (nanotron src/nanotron/models/base.py, build_model)."""
+    """Write the first layer of each chunk, as nanotron splits. Chunk i takes layers until the
+    FLOPs of all layers so far exceed (i + 1) / chunks of the total (nanotron
+    src/nanotron/models/base.py, build_model)."""
     num_layers = len(layers.kind)
     layer = 0
     for chunk in range(chunks):
@@ -176,12 +180,13 @@ def _split_by_thresholds(layers: Layers, chunks: int, begin: Array) -> None:
 def _minimise_largest_chunk(
     layers: Layers, chunks: int, end: int, head: float, begin: Array
 ) -> None:
-    """Write where chunks of the layers before `end` begin. The last chunk has the head beside its
-    layers, and the first the encoder of images.
+    """Write the first layer of each chunk of layers 0 to `end` - 1, such that the largest chunk
+    costs least. The last chunk also has the head, of `head` FLOPs, and the first the encoder of
+    images.
 
-    The largest chunk is no less than the mean chunk and no less than any single layer. From there
-    on its size grows to the next one that lets some chunk take one layer more, until all layers are
-    in chunks.
+    The search starts from a lower bound of the largest chunk: the mean chunk, or the largest layer.
+    It raises this size to the next one that lets some chunk take one layer more, until chunks hold
+    all layers.
     """
     flops_before = layers.flops_before
     mean = (layers.encoder + flops_before[end] + head) / chunks
@@ -199,10 +204,13 @@ def _minimise_largest_chunk(
 def _fill_from_last_chunk(
     layers: Layers, chunks: int, end: int, head: float, largest: float, begin: Array
 ) -> float:
-    """Fill chunks up to the size `largest`, from the last one back. Of all splits within that size,
-    this one gives the fewest layers to early stages, which hold most micro-batches. Each chunk gets
-    a layer at least. Layers are left before the first chunk where the size is too small. Return the
-    least size with which some chunk takes one layer more."""
+    """Fill chunks with up to `largest` FLOPs each, from the last chunk back, and write their first
+    layers to `begin`. Each gets at least one layer. Of all splits within that size, this one gives
+    the fewest layers to early stages, which hold most micro-batches.
+
+    Return the least size with which some chunk would take one layer more. If `largest` is too
+    small, layers are left over and `begin[0]` stays above 0.
+    """
     flops_before = layers.flops_before
     next_size = np.inf
     for chunk in range(chunks - 1, -1, -1):
@@ -221,8 +229,9 @@ def _fill_from_last_chunk(
 
 @compiled
 def _split_in_rounds(layers: Layers, pp: int, rounds: int, begin: Array) -> None:
-    """Write where chunks begin that are dealt out to stages in rounds. Late stages have the layers
-    that are left over; or early ones, where that makes the slowest stage before the last faster."""
+    """Write the first layer of each chunk of an interleaved split, in which chunk i is on stage
+    i % pp. Layers left over by an even split go to late stages, or to early ones where that makes
+    the slowest stage before the last faster."""
     num_layers = len(layers.kind)
     head_in_layers = layers.head / (layers.flops_before[num_layers] / num_layers)
     last = _last_stage(num_layers, head_in_layers, pp, rounds)
@@ -245,13 +254,15 @@ class _LastStage(NamedTuple):
 
 @compiled
 def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStage:
-    """Return the layers of the last stage, where the head costs as much as `head` layers. They
-    minimise the largest stage, and then the sum of largest chunks. Of equally good numbers the
-    largest are taken, since the stages before hold more micro-batches."""
+    """Return how many layers the last stage gets of an interleaved split, in all and beside the
+    head, which costs as much as `head` layers. They minimise the largest stage, then the sum over
+    rounds of the largest chunk. Ties go to the larger number, since earlier stages hold more
+    micro-batches."""
     bare_ends = _has_bare_ends(num_layers, pp, rounds)
     most = min(num_layers - rounds * (pp - 1) + (1 if bare_ends else 0), num_layers // pp + 1)
     best = _LastStage(0, 0)
     slowest = least = np.inf
+    # The last stage needs a layer in every round but that of the head.
     for on_last in range(most, rounds - 2, -1):
         on_other = -(-(num_layers - on_last) // (pp - 1))
         stage = max(on_other, on_last + head)
@@ -259,6 +270,8 @@ def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStag
             continue
         if stage < slowest * (1 - _ROUNDING):
             slowest, least = stage, np.inf
+        # The head's chunk has at most one layer more than a mean chunk, and leaves one for each
+        # other round.
         most_beside_head = min(num_layers // (pp * rounds) + 1, on_last - rounds + 1)
         for beside_head in range(most_beside_head, -1, -1):
             largest_chunks = 0
@@ -283,8 +296,8 @@ def _has_bare_ends(num_layers: int, pp: int, rounds: int) -> bool:
 
 @compiled
 def _even_share(count: int, rounds: int, round_: int) -> int:
-    """Return the number of layers in one of `rounds` rounds that share `count` layers evenly. The
-    first rounds have one more where they do not divide."""
+    """Return the number of layers in round `round_` where `rounds` rounds share `count` layers
+    evenly. The first rounds get the remainder, one layer each: 7 layers in 3 rounds are 3, 2, 2."""
     return count // rounds + (1 if round_ < count % rounds else 0)
 
 
@@ -292,8 +305,9 @@ def _even_share(count: int, rounds: int, round_: int) -> int:
 def _deal_out(
     num_layers: int, pp: int, rounds: int, last: _LastStage, late: bool, begin: Array
 ) -> None:
-    """Write where chunks begin, given the layers of the last stage. The other stages have as many
-    each, or one more on `late` stages, or else on early ones."""
+    """Write the first layer of each chunk of an interleaved split, given the layers of the last
+    stage. The other stages share the rest evenly. The remainder goes to late stages, one layer
+    each, if `late`, and otherwise to early ones."""
     each, more = divmod(num_layers - last.layers, pp - 1)
     bare_ends = _has_bare_ends(num_layers, pp, rounds)
     begin[0] = 0
@@ -302,7 +316,7 @@ def _deal_out(
         if stage == pp - 1:
             count = _even_share(last.layers - last.beside_head, rounds - 1, round_)
         elif bare_ends and stage == 0:
-            count = min(round_, 1)
+            count = min(round_, 1)  # no layer beside the embedding, one in each later round
         else:
             has_more = stage >= pp - 1 - more if late or bare_ends else stage < more
             count = _even_share(each + has_more, rounds, round_)
@@ -311,7 +325,8 @@ def _deal_out(
 
 @compiled
 def _largest_stage_but_last(layers: Layers, pp: int, rounds: int, begin: Array) -> float:
-    """Return the FLOPs of the layers of the costliest stage but the last."""
+    """Return the forward FLOPs of the layers of the costliest stage before the last, where `begin`
+    has the first layer of each chunk of an interleaved split."""
     largest = 0.0
     for stage in range(pp - 1):
         cost = 0.0
@@ -323,9 +338,10 @@ def _largest_stage_but_last(layers: Layers, pp: int, rounds: int, begin: Array) 
 
 @compiled
 def _split_in_v(layers: Layers, stages: int, begin: Array) -> None:
-    """Write where chunks begin of which each stage has one from either end of the model. Two of
-    DualPipe's stages have the same chunks. All numbers of layers for the first and the last chunk
-    are tried that may be best."""
+    """Write the first layer of each chunk of a V, in which stage i has chunks i and
+    2 * stages - 1 - i. (DualPipe has each such pair on two stages, which count as one here.) All
+    sizes of the first and the last chunk that may be best are tried; the split with the smallest
+    largest stage wins, then the one with the smallest largest chunk."""
     num_layers = len(layers.kind)
     most = num_layers // (2 * stages) + 2
     best = 0, 0, False
@@ -345,10 +361,14 @@ def _split_in_v(layers: Layers, stages: int, begin: Array) -> None:
 def _fill_v(
     layers: Layers, stages: int, first: int, last: int, early: bool, begin: Array
 ) -> tuple[float, float]:
-    """Give the first and the last chunk `first` and `last` layers, and the other stages as many
-    each, or one more to `early` ones, or else to late ones. Chunks on the way down have the odd
-    layer of a stage. Return the cost of the largest stage, in billionths of all layers, and of the
-    largest chunk."""
+    """Write to `begin` the first layer of each chunk of a V whose first and last chunk have `first`
+    and `last` layers. The other stages share the rest evenly; the remainder goes to early stages,
+    one layer each, if `early`, and otherwise to late ones. An odd layer of a stage is in its chunk
+    on the way down.
+
+    Return the cost of the largest stage, in billionths of the FLOPs of all layers, and of the
+    largest chunk, in FLOPs.
+    """
     down = 0
     up = len(layers.kind)
     each, more = divmod(up - first - last, stages - 1)

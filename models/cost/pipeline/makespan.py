@@ -26,7 +26,7 @@ from models.cost.facts import record_type
 class StagePasses(NamedTuple):
     """Seconds of one kind of pass, forward or backward, on a stage at which a path may turn."""
 
-    # given: what a micro-batch takes
+    # set by the caller: what a micro-batch takes
     per_micro_batch: float
     """A micro-batch's pass on the stage. Under ZB-H1 backward is that of input gradients alone."""
     weight: float
@@ -35,7 +35,7 @@ class StagePasses(NamedTuple):
     """The part of `per_micro_batch` for chunks of the first round, under interleaving."""
     last: float
     """The part of `per_micro_batch` for chunks of the last round, under interleaving."""
-    # worked out
+    # worked out here, and overwritten for every pipeline
     upto: float
     """A pass of every stage up to this one; under interleaving a pass of the last round."""
     before: float
@@ -53,9 +53,10 @@ PASSES = record_type(StagePasses)
 
 @inlined
 def turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage: Array) -> int:
-    """Write the stages at which the paths of a pipeline can turn, and return their number. They are
-    the `stretch_ends` where a stretch of equal stages begins or ends. With n more stages than
-    micro-batches, they are also the stages n before and n after one of those."""
+    """Write to `stage`, in ascending order, the stages at which the longest path through a pipeline
+    can turn, and return their number. They are `stretch_ends`, the stages where a stretch of equal
+    stages begins or ends. Where there are n more stages than micro-batches, the stages n before and
+    n after each of these are listed too, since counts of micro-batches change there."""
     few = pp - micro_batches
     count = 0
     for stretch_end in stretch_ends:
@@ -68,7 +69,8 @@ def turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage: Arra
 
 @inlined
 def insert(ascending: Array, count: int, value: int) -> int:
-    """Insert a value where it is not among the first `count` yet. Return the new count."""
+    """Insert a value into the first `count` entries of an array, which ascend, unless it is among
+    them. Return the new count."""
     at = count
     while at > 0 and ascending[at - 1] > value:
         at -= 1
@@ -84,14 +86,16 @@ def insert(ascending: Array, count: int, value: int) -> int:
 def one_f_one_b(
     pp: int, micro_batches: int, stage: Array, forward: Array, backward: Array
 ) -> float:
-    """Return the seconds of a pipeline under 1F1B.
+    """Return the seconds of a pipeline under 1F1B. `stage` lists the stages at which the longest
+    path may turn, that is, change from forwards to backwards. `forward` and `backward` have their
+    StagePasses, whose worked-out fields are overwritten.
 
-    The longest path stays on one stage while that alternates. Before that, a stage has k
-    micro-batches ahead (pp less the stage's number, m at most). It waits for its own k forwards, or
-    for k forwards of a later stage and what the first backward takes from there. Its k forwards
-    take one forward of every stage up to it, and k - 1 more of the slowest of them. From the
-    stage's last forward on, all this holds with time turned round. Where all m micro-batches go
-    ahead, the path leads through other stages on one side only, before the turn or after it.
+    A stage does k = min(pp - stage, m) forwards before its first backward. These take one forward
+    of every stage up to it, and k - 1 more of the slowest of these stages. The first backward also
+    waits for the forwards of later stages and its way back from there. The stage then alternates,
+    and the longest path stays on it. The end of the step mirrors its start, with backwards for
+    forwards. A stage that does all m forwards first never alternates. Its path then waits for later
+    stages on one side of the turn only, before it or after it.
     """
     _set_passes_ahead(pp, micro_batches, stage, forward)
     _set_passes_ahead(pp, micro_batches, stage, backward)
@@ -118,8 +122,9 @@ def _forwards_ahead(pp: int, micro_batches: int, stage: int) -> int:
 
 @inlined
 def _set_passes_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) -> None:
-    """Set `upto` and `done`. The first of the passes ahead comes through all stages up to each one;
-    the others follow as the slowest of these lets them."""
+    """Set the fields `upto` and `done` of the records `passes`, one for each stage listed in
+    `stage`. The first pass takes the time of every stage up to that one. The others that the stage
+    does before it alternates follow at the pace of the slowest of these stages."""
     upto = slowest = 0.0
     before = -1
     for i in range(len(stage)):
@@ -133,8 +138,9 @@ def _set_passes_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) 
 
 @inlined
 def set_ready(passes: Array, others: Array) -> None:
-    """Set `ready` of each stage: when it and all later stages are done with their passes ahead, and
-    the first pass of the other kind has come back from each of them."""
+    """Set the field `ready` of the records `passes`: the time when a stage and all later ones have
+    done the passes that precede their alternation, and the first pass of the other kind has come
+    back to the stage from each of them. `others` are the records of that other kind."""
     latest = 0.0
     for i in range(len(passes) - 1, -1, -1):
         latest = max(latest, passes[i].done + others[i].upto)
@@ -145,15 +151,16 @@ def set_ready(passes: Array, others: Array) -> None:
 def zero_bubble(
     pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array
 ) -> float:
-    """Return the seconds of a pipeline under ZB-H1. It is 1F1B of forwards and input gradients. The
-    weight gradients of every micro-batch come after the input gradients of a later one: as many
-    later as the stage's number.
+    """Return the seconds of a pipeline under ZB-H1: 1F1B of forwards and input gradients, where the
+    weight gradients of micro-batch i - stage follow the input gradients of micro-batch i. `stage`
+    lists the stages at which the longest path may turn; `forward` and `to_input` (input gradients)
+    have their StagePasses, whose worked-out fields are overwritten.
 
-    Before its first weight gradients a stage alternates, or waits for another stage that does
+    Until its first weight gradients a stage alternates, or waits for another stage that does
     (_time_before_weights). The path then stays on one stage until its last forward. From there, or
-    from a later stage to which this forward goes on, input gradients go up, and the slowest stage
-    on the way does all that are left. The stage where they end has as many weight gradients left as
-    its number (_time_after_forwards).
+    from a later stage to which this forward goes on, the input gradients that are left go up the
+    stages at the pace of the slowest. The stage where they end does its last weight gradients
+    (_time_after_forwards).
     """
     _set_passes_ahead(pp, micro_batches, stage, forward)
     _set_passes_ahead(pp, micro_batches, stage, to_input)
@@ -168,6 +175,8 @@ def zero_bubble(
         steady = begun + max(micro_batches - pp, 0) * (
             f.per_micro_batch + b.per_micro_batch + b.weight
         )
+        # With more micro-batches than stages, a stage may also wait for the last forward of an
+        # earlier one, which has come down to it.
         if micro_batches > pp:
             passed_on = max(passed_on, steady - b.per_micro_batch - f.upto)
             steady = passed_on + f.upto + b.per_micro_batch
@@ -178,7 +187,8 @@ def zero_bubble(
 
 @inlined
 def _alternations(pp: int, micro_batches: int, stage: int) -> int:
-    """Return how many times a stage of ZB-H1 alternates forwards and input gradients."""
+    """Return how many pairs of a forward and an input gradient a stage of ZB-H1 runs after its
+    first forwards and before its first weight gradients."""
     return min(pp, micro_batches) - _forwards_ahead(pp, micro_batches, stage)
 
 
@@ -186,8 +196,9 @@ def _alternations(pp: int, micro_batches: int, stage: int) -> int:
 def _set_arrivals(
     pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array
 ) -> None:
-    """Set `arrived`. An earlier stage has alternated as long as there are forwards, and the last of
-    these has come down to the stage."""
+    """Set the field `arrived` of the records `forward`: the time when the last forward of the
+    slowest earlier stage has come down to a stage. The records are those of the stages in `stage`,
+    and `to_input` has their input gradients."""
     latest = -np.inf
     for i in range(len(stage)):
         f = forward[i]
@@ -203,11 +214,12 @@ def _set_arrivals(
 def _time_before_weights(
     pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array, i: int
 ) -> float:
-    """Return when stage i has done all that comes before its first weight gradients.
+    """Return the time when the i-th listed stage has done all that precedes its first weight
+    gradients, under ZB-H1.
 
-    It waits for itself, or for a later stage. That stage alternates as long as there are forwards,
-    and then has only input gradients, as have the stages on the way back. Or the later stage waits
-    for an earlier one, whose last forward comes down to it.
+    It is the latest over this stage and all later ones. Each alternates forwards and input
+    gradients while it has forwards, and then does input gradients alone at the pace of the slowest
+    stage on the way back. It may have to wait for the last forward of an earlier stage (`arrived`).
     """
     latest = slowest = 0.0
     due = min(stage[i], micro_batches - 1)
@@ -229,9 +241,10 @@ def _time_before_weights(
 def _time_after_forwards(
     pp: int, micro_batches: int, stage: Array, to_input: Array, i: int
 ) -> float:
-    """Return the seconds after the last forward on stage i. The input gradients that are left go up
-    the stages. The slowest stage on the way does all of them, with weight gradients. The stage
-    where they end then does the weight gradients that are left there."""
+    """Return the seconds from the last forward on the i-th listed stage to the end, under ZB-H1.
+    The input gradients that are left go up to an earlier stage at the pace of the slowest on the
+    way, which also does its weight gradients. The stage where they end then does the weight
+    gradients that are left there. The earlier stage that takes longest counts."""
     longest = slowest = 0.0
     left = max(min(pp, micro_batches) - 1 - stage[i], 0)
     before = to_input[i].upto - to_input[i].per_micro_batch
@@ -254,16 +267,16 @@ class ChunkSeconds(NamedTuple):
 
 @inlined
 def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkSeconds) -> float:
-    """Return the seconds that the longest path through a pipeline in a V takes beyond the work of
-    one stage, from the mean of its own chunks and of all others.
+    """Return the seconds that a stage is idle in a V-shaped zero-bubble pipeline: the length of the
+    longest path beyond the stage's own work. `own` are the mean times of its two chunks, and
+    `others` of the chunks of all other stages.
 
-    Where all chunks are equal, one of these paths is the longest, whatever the three passes take.
-    They were found by walking the longest path through the operations of ScheduleZBVZeroBubble for
-    random times. With as many micro-batches as stages, or fewer, few begin before all have to wait
-    for the first to come back. With twice as many, or more, stages alternate once they are `full`,
-    and further micro-batches change nothing.
+    Each line below is one path. Where all chunks are equal, one of them is the longest, whatever
+    the three passes take. They were found by walking the longest path through the operations of
+    ScheduleZBVZeroBubble for random times.
     """
     more = pp - 1
+    # With at most pp micro-batches, stages run out of forwards and wait for the first to come back.
     if micro_batches <= pp:
         n = micro_batches - 1
         return max(
@@ -272,6 +285,7 @@ def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkS
             _beyond_own(own, others, 2 * more, 2 * (more - n), -2 * n),
             _beyond_own(own, others, 2 * more, 2 * more - 3 * n, -n),
         )
+    # From 2 pp - 1 micro-batches on, further ones lengthen the steady state alone.
     full = min(micro_batches - pp, more)
     short = more - full
     return max(
@@ -298,9 +312,10 @@ def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkS
 def _beyond_own(
     own: ChunkSeconds, others: ChunkSeconds, forwards: int, to_inputs: int, weights: int
 ) -> float:
-    """Return the seconds of a path beyond the work of its stage, given how many passes through a
-    chunk it has more of each kind; fewer where the number is negative. It has more on other stages,
-    and misses passes of its own. So no pass that takes longer makes the pipeline shorter."""
+    """Return the seconds by which a path exceeds the work of its stage. `forwards`, `to_inputs` and
+    `weights` are how many more passes through a chunk it has than the stage. Additional passes run
+    on other stages and take their times; a negative count is of the stage's own passes that the
+    path skips. So a pass that takes longer never makes the pipeline shorter."""
     seconds = forwards * (others.forward if forwards > 0 else own.forward)
     seconds += to_inputs * (others.to_input if to_inputs > 0 else own.to_input)
     return seconds + weights * (others.weight if weights > 0 else own.weight)

@@ -33,12 +33,12 @@ class ChunkScratch(NamedTuple):
 def set_paths(
     layers: Layers, shape: Shape, scratch: ChunkScratch, tables: StageTables, i: int
 ) -> None:
-    """Write, for partition i, the paths that cost most through chunks dealt out in rounds, from
-    stage to stage and round after round. One is for stages that alternate between forwards and
-    backwards, the other for all forwards first. Write nothing where both stay on one stage.
+    """Write to row i of `tables` the two costliest paths through the chunks of an interleaved
+    pipeline, which have one stage in each round. One is taken while stages alternate forwards and
+    backwards, the other where all forwards come first. Write nothing where both stay on one stage.
 
-    The first path goes down the pipeline with every group of micro-batches, which is taken to have
-    as many as there are stages. It misses as many chunks of both passes as it goes down stages.
+    The first path pays for every stage that it moves down: a chunk of average size, once in every
+    group of pp micro-batches. The second may only move down, at no cost.
     """
     pp = shape.pp
     rounds = shape.virtual_stages
@@ -83,10 +83,13 @@ def set_paths(
 
 @compiled
 def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[float, float]:
-    """Return the forwards and backwards of a part that a micro-batch has on a stage while stages
-    alternate. Backwards then come one round after the other, from the last one back; `chunk` counts
-    these. Forwards are a round ahead, and two more forwards for every stage that follows
-    (models.cost.pipeline.schedules)."""
+    """Return how much of a part (layers of one kind, or an end of the model) runs forward and
+    backward on a stage, at one step of its alternation. `held` (chunks, parts) has the amounts.
+
+    `chunk` = k * pp + stage means the step at which the stage's backwards are those of the k-th
+    round from the last. Its forwards are ahead of these by all rounds but one, and by two passes
+    for every stage that follows, so that two rounds share them (models.cost.pipeline.schedules).
+    """
     round_, stage = divmod(chunk, pp)
     ahead, late = divmod(2 * (pp - 1 - stage), pp)
     early = held[(round_ - 1 + ahead) % rounds * pp + stage, part]
@@ -105,9 +108,13 @@ def _set_longest_path(
     scratch: ChunkScratch,
     path: Array,
 ) -> bool:
-    """Write the stage of each round on the path through chunks that costs most, once it has
-    `rounds_walked`. A move costs the path `down` or `up` for every stage that it goes. Return
-    whether the path is on one stage."""
+    """Write to `path` (rounds,) the stage in each round of the costliest path through chunks, whose
+    costs are in `scratch.cost`. Return whether it stays on one stage.
+
+    The path walks `rounds_walked` rounds, and its last `rounds` are written: walking them twice
+    makes the path settle into a cycle. Each stage that it moves down or up takes `down` or `up`
+    from its cost.
+    """
     best = scratch.best
     came = scratch.came
     best[0, :pp] = 0.0
@@ -115,6 +122,7 @@ def _set_longest_path(
         for stage in range(pp):
             longest = -np.inf
             for other in range(pp):
+                # `up` may be infinite, and is not to be multiplied by 0.
                 lost = (stage - other) * down if other <= stage else (other - stage) * up
                 if best[walked, other] - lost > longest:
                     longest = best[walked, other] - lost

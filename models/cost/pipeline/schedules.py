@@ -37,8 +37,9 @@ Span = tuple[float, float]
 
 
 def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
-    """Return the start and end of every operation, with the stage that it runs on. `seconds` are
-    those of "F", "B" and "W" on each chunk."""
+    """Return the start and end, in seconds, of every operation of m micro-batches, by the operation
+    and the stage that it runs on. `seconds` has the times of "F", "B" and "W" on each chunk,
+    (chunks,). Chunks are numbered in the order of the model."""
     code = SCHEDULES.index(layout.schedule)
     pp = layout.pp
     v = layout.virtual_stages
@@ -57,8 +58,9 @@ def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operati
 
 
 def _one_f_one_b_or_afab(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
-    """Return the order of 1F1B, where stage d starts pp - d forwards ahead and then alternates
-    (arXiv 2006.09503), or of GPipe, where all forwards come first."""
+    """Return, for each stage, its operations in order, under 1F1B or GPipe (`afab`). Stage d of
+    1F1B does pp - d forwards and then alternates (arXiv 2006.09503): with pp = 2, stage 0 does F0
+    F1 B0 F2 B1 F3 and so on. Stages of GPipe do all forwards first."""
     orders: list[list[Block]] = []
     for d in range(pp):
         ahead = m if afab else min(pp - d, m)
@@ -71,8 +73,9 @@ def _one_f_one_b_or_afab(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
 
 
 def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
-    """Return the order in which groups of micro-batches pass all chunks of a stage in turn (arXiv
-    2104.04473 §2.2; Megatron-LM schedules.py)."""
+    """Return, for each stage, its operations in order, under the interleaved schedule. A group of
+    micro-batches passes the first chunk of a stage, then the group passes the second, and so on for
+    all v chunks (arXiv 2104.04473 §2.2; Megatron-LM schedules.py)."""
     size = int(micro_batch_group(pp, m))
     groups = [range(start, min(start + size, m)) for start in range(0, m, size)]
     forwards = [(i, chunk) for group in groups for chunk in range(v) for i in group]
@@ -92,9 +95,10 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
 
 
 def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
-    """Return the order of 1F1B with the weight gradients of each micro-batch after the input
-    gradients of one that is as many later as the stage's number (arXiv 2401.10241 §3.1;
-    ScheduleInterleavedZeroBubble of torch/distributed/pipelining/schedules.py)."""
+    """Return the operations of a stage in order, under 1F1B with backward split in two (ZB-H1). The
+    weight gradients of micro-batch i - stage follow the input gradients of micro-batch i; the last
+    `stage` ones come at the end (arXiv 2401.10241 §3.1; ScheduleInterleavedZeroBubble of
+    torch/distributed/pipelining/schedules.py)."""
     ahead = min(pp - stage, m)
     order: list[Block] = [(Operation("F", i, stage),) for i in range(ahead)]
     for i in range(m):
@@ -105,18 +109,23 @@ def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
 
 
 def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
-    """Return the order in which chunks go down the stages and up again, made for F = I = W (arXiv
-    2401.10241 §6; ScheduleZBVZeroBubble of torch/distributed/pipelining/schedules.py)."""
+    """Return the operations of a stage in order, where micro-batches go down the stages and up
+    again. The schedule is made for F = I = W (arXiv 2401.10241 §6; ScheduleZBVZeroBubble of
+    torch/distributed/pipelining/schedules.py). Way 0 is the stage's chunk on the way down, way 1
+    that on the way up."""
     chunks = (stage, 2 * pp - 1 - stage)
     done = {(k, way): 0 for k in "FIW" for way in (0, 1)}
     order = list[Block]()
 
     def take(way: int, *kinds: str) -> None:
+        """Append the next operation of each of these kinds on the chunk of one way."""
         for kind in kinds:
             order.append((Operation(kind, done[kind, way], chunks[way]),))
             done[kind, way] += 1
 
+    # The order is that of at least 2 pp - 1 micro-batches; those beyond m are dropped at the end.
     most = max(2 * pp - 1, m)
+    # Warm-up: forwards on the way down alone, then both ways, then whole passes on the way up.
     for _ in range(2 * (pp - stage) - 1):
         take(0, "F")
     for _ in range(stage):
@@ -129,6 +138,7 @@ def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
             take(0, "F")
         take(0, "I", "W")
         take(1, "F", "I", "W")
+    # Drain: input gradients without weight gradients first, since earlier stages wait for them.
     for _ in range(stage):
         take(0, "I")
         take(1, "I")
@@ -157,18 +167,22 @@ class _DualPipe:
 
     def order(self) -> list[Block]:
         """Return the blocks that the stage runs, in order."""
-        inner = self.half - self.from_end - 1  # stages of the half that lie inside this one
-        outer = self.from_end + 1  # stages of the half up to this one, from the end
+        inner = self.half - self.from_end - 1  # stages between this one and the middle
+        outer = self.from_end + 1  # stages from the nearer end of the pipeline up to this one
+        # Warm-up: forwards from the nearer end, then from both.
         for _ in range(2 * inner):
             self._append(self._forward(0))
         for _ in range(outer):
             self._append(self._forward(0))
             self._append(self._forward(1))
+        # The first backwards are of micro-batches from the farther end, which end nearer to here.
         for _ in range(inner):
             self._append(self._backward(1, apart=True))
             self._append_weights()
             self._append(self._forward(1))
+        # Steady state: each forward overlaps a backward of the other direction.
         for i in range(self.m // 2 - self.pp + outer):
+            # The first backward of a middle stage has no forward of the other direction to overlap.
             if i == 0 and inner == 0:
                 self._append(self._forward(0))
                 self._append(self._backward(1))
@@ -182,8 +196,9 @@ class _DualPipe:
         return self.blocks
 
     def _drain(self, inner: int, outer: int) -> None:
-        """Append the last backwards. From half-way on their weight gradients are apart, to be done
-        in the gaps."""
+        """Append the last backwards. The second half of them are input gradients alone; their
+        weight gradients come later, where the stage would wait. `inner` and `outer` are the stages
+        between this one and the middle, and from the nearer end up to this one."""
         for k in range(2 * outer):
             self._append(self._backward(1 - k % 2, apart=k >= outer))
         for _ in range(inner):
@@ -199,14 +214,16 @@ class _DualPipe:
         return self._operation("F", "F", way)
 
     def _backward(self, way: int, *, apart: bool = False) -> Operation:
+        """Return the next backward from one way. If `apart`, it is of input gradients alone, and
+        its weight gradients are put in the queue `self.apart`."""
         op = self._operation("I" if apart else "B", "B", way)
         if apart:
             self.apart.append(Operation("W", op.micro_batch, op.chunk, op.direction))
         return op
 
     def _operation(self, kind: str, counted: str, way: int) -> Operation:
-        """Return the next operation of this kind from one way. `counted` is the pass that it is
-        counted as."""
+        """Return the operation of this kind on the next micro-batch from one way. `counted` is "F"
+        or "B": input gradients and whole backwards are counted as one sequence."""
         direction = way ^ self.mirrored
         index = self.done[counted, way]
         self.done[counted, way] += 1
@@ -214,14 +231,14 @@ class _DualPipe:
         return Operation(kind, direction * (self.m // 2) + index, chunk, direction)
 
     def _append_weights(self) -> None:
-        """Append the oldest weight gradients that were left for gaps, if there are any."""
+        """Append the oldest weight gradients that wait in the queue `self.apart`, if any do."""
         if self.apart:
             self._append(self.apart.pop(0))
 
 
 def _prerequisites(op: Operation, chunks: int) -> list[Operation]:
-    """Return the operations that must end before this one starts. Input gradients stand for whole
-    backwards."""
+    """Return the operations that must end before this one starts. Both whole backwards and input
+    gradients are named "I" here."""
     if op.kind == "F":
         return [Operation("F", op.micro_batch, op.chunk - 1, op.direction)] if op.chunk else []
     if op.kind == "W":
@@ -232,16 +249,17 @@ def _prerequisites(op: Operation, chunks: int) -> list[Operation]:
 
 
 def _result(op: Operation) -> Operation:
-    """Return the operation that others wait for when they need this one: input gradients stand for
-    whole backwards."""
+    """Return the operation under the name by which others wait for it: a whole backward "B" ends
+    as the input gradients "I"; any other operation has its own name."""
     return Operation("I", op.micro_batch, op.chunk, op.direction) if op.kind == "B" else op
 
 
 def _run_in_order(
     orders: Sequence[Sequence[Block]], chunks: int, seconds: dict[str, Array]
 ) -> dict[tuple[Operation, int], Span]:
-    """Return the start and end of every operation, with its stage. Every stage runs its list in
-    order; a block starts once the stage is free and the operations that it needs are done."""
+    """Return the start and end, in seconds, of every operation, by the operation and its stage.
+    Every stage runs its blocks in order; a block starts once the stage is free and the operations
+    that it needs are done. Raise a RuntimeError where stages wait for each other for ever."""
     ends: dict[Operation, float] = {}
     spans: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)

@@ -24,20 +24,22 @@ from models.spec.problem import Problem
 
 
 def partitions(problem: Problem, layouts: Layouts) -> tuple[StageTables, Array]:
-    """Return the partitions that layouts have, each once, and the number of each layout's."""
+    """Return the distinct partitions that layouts have, and for each layout the row of its
+    partition, (layouts,)."""
     _, tables, code = splits(problem, layouts)
     return tables, code
 
 
 def splits(problem: Problem, layouts: Layouts) -> tuple[Array, StageTables, Array]:
-    """Return the first layer of each chunk of the partitions that layouts have; the partitions,
-    each once; and the number of each layout's."""
+    """Return the first layer of each chunk of the distinct partitions that layouts have, (u, most
+    chunks + 1); these u partitions; and for each layout the row of its partition, (layouts,)."""
     shapes, code = _distinct_shapes(layouts)
     return *partition(layers_of(problem), shapes), code
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
-    """Return, for each layout, the kinds of the layers of each chunk, in the order of the model."""
+    """Return, for each layout and each of its chunks, the kind of every layer in the chunk. Chunks
+    and layers are in the order of the model."""
     shapes, code = _distinct_shapes(layouts)
     layers = layers_of(problem)
     kinds = layers.kind.tolist()
@@ -52,7 +54,8 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
 
 
 def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
-    """Return one layout of every shape that occurs, and the number of each layout's shape."""
+    """Return one layout for each distinct way to split layers, and for each layout the position of
+    its own among these, (layouts,)."""
     if len(layouts) == 1:
         return layouts, np.zeros(1, dtype=np.int64)
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
@@ -63,8 +66,9 @@ def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
 
 
 def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
-    """Return the first layer of each chunk of each shape, (u, most chunks + 1), and the stages that
-    chunks make. From the end of the last chunk on, the first layers are the number of layers."""
+    """Return the first layer of each chunk of u layouts, (u, most chunks + 1), and the stages that
+    these chunks make, a row of StageTables for each layout. Entries beyond the last chunk are the
+    number of layers."""
     u = len(shapes)
     parts = len(layers.costs)
     chunks = int((shapes.pp * shapes.virtual_stages).max(initial=1))
@@ -110,8 +114,9 @@ def _partition_all(
     scratch: ChunkScratch,
     tables: StageTables,
 ) -> None:
-    """Write the partitions of shapes into tables that are all 0. `stated` (u, chunks) has the
-    layers of those shapes that state them."""
+    """Write the partition of each of u records of Shape into a row of `tables`, which are all 0,
+    and the first layer of each of its chunks into `begin`. `stated` (u, chunks) has the layers of
+    each chunk where the layout states them."""
     for i in range(len(shapes)):
         split_layers(layers, shapes[i], stated[i], begin[i])
         _set_chunks(layers, shapes[i], begin[i], scratch.held)
@@ -122,8 +127,9 @@ def _partition_all(
 
 @compiled
 def _set_chunks(layers: Layers, shape: Shape, begin: Array, held: Array) -> None:
-    """Write into `held` (chunks, parts) the layers of each kind that a chunk has, and a 1 for the
-    embedding in the first chunk and for the head in the last."""
+    """Write into `held` (chunks, parts) the number of layers of each kind in each chunk, and a 1
+    for the embedding in the first chunk and for the head in the last. Layers of multi-token
+    prediction are in the last chunk and count as its last kind of layer."""
     chunks = shape.pp * shape.virtual_stages
     held[:chunks] = 0.0
     for chunk in range(chunks):
@@ -135,10 +141,12 @@ def _set_chunks(layers: Layers, shape: Shape, begin: Array, held: Array) -> None
 
 @compiled
 def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
-    """Write the stages of partition i that differ, in the order in which they first come; which of
-    them each stage is like; and where stretches of equal stages begin or end."""
+    """Write to row i of `tables` the distinct stages of a partition, in the order in which they
+    first come; for each stage the number of the distinct stage that it equals; and the stages where
+    a stretch of equal ones begins or ends. `held` (chunks, parts) has what each chunk holds."""
     pp, kind = shape.pp, tables.kind[i]
     for stage in range(pp):
+        # The stage is written behind the distinct ones; its place is kept if it equals none.
         count = tables.different[i]
         _set_stage(shape, held, stage, tables, i, count)
         for like in range(count + 1):
@@ -159,8 +167,10 @@ def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
 def _set_stage(
     shape: Shape, held: Array, stage: int, tables: StageTables, i: int, place: int
 ) -> None:
-    """Write the parts that a stage of partition i has, and which of them are in the first and in
-    the last round, to a place among the stages that differ."""
+    """Write to row i of `tables`, at `place` among the distinct stages, how much of each part
+    (layers of a kind, or an end of the model) a stage has, in all and in the first and last round.
+    `held` (chunks, parts) has what each chunk holds. Two DualPipe stages share the work of their
+    chunks, so that half of it counts for each."""
     chunks = shape.pp * shape.virtual_stages
     for part in range(held.shape[1]):
         amount = 0.0
@@ -177,7 +187,8 @@ def _set_stage(
 
 @compiled
 def _are_alike(tables: StageTables, i: int, one: int, other: int) -> bool:
-    """Say whether two stages of partition i have the same parts in the same rounds."""
+    """Say whether two distinct stages of row i of `tables`, at places `one` and `other`, hold equal
+    amounts of every part, in all and in the first and last round."""
     for amounts in (tables.amounts[i], tables.first[i], tables.last[i]):
         for part in range(amounts.shape[1]):
             if amounts[one, part] != amounts[other, part]:
