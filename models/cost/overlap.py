@@ -189,7 +189,7 @@ def expose_layer(
 
     data = expose_data(f, part, regime, c, ahead, back)
     forward, free = forward + data.forward, data.free
-    expert = expert_forward = 0.0
+    expert = expert_forward = reference_expert = 0.0
     if layer.sparse:
         passes = 2.0 - part.forward_only
         hidden_expert = min(c.expert_overlap * passes * part.dispatch, free) * regime.experts_hide
@@ -197,6 +197,9 @@ def expose_layer(
         forward += expert_forward
         free -= hidden_expert
         expert = part.dispatch * (passes + returns * regime.share * policy.expert) - hidden_expert
+        # A forward of the reference model has no backward beside which more could hide.
+        hidden_alone = min(c.expert_overlap * part.dispatch, data.free_forward)
+        reference_expert = part.dispatch - hidden_alone * regime.experts_hide
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
     tensor_all += held.forward + held.backward
     data_all = data.both + hooked.forward + hooked.backward
@@ -205,12 +208,12 @@ def expose_layer(
         compute += times * part.forward
         tensor_all += times * (tensor.forward + held.forward)
         context += times * context_forward
-        expert += times * expert_forward
+        expert += times * reference_expert
         data_all += times * (data.forward + hooked.forward)
         # These forwards offload nothing and do not wait for it. The wait counts all the same, for
         # the traffic that hides in it.
         offload += times * sent
-        forward *= 1 + times
+        forward += times * (forward - expert_forward + reference_expert)
     both = compute + recompute + tensor_all + context + expert + data_all + offload
     return Exposed(
         forward=forward,
@@ -312,11 +315,12 @@ def hidden_context(c: CoefficientRecord, sent: Pair, kernels: Pair, idle: Pair) 
 
 class DataExposed(NamedTuple):
     """Holds the data-parallel seconds that every micro-batch exposes in forward and in both passes,
-    and the seconds that they leave `free` of the passes."""
+    and the seconds that they leave `free` of the passes, and of forward alone."""
 
     forward: float
     both: float
     free: float
+    free_forward: float
 
 
 @inlined
@@ -327,7 +331,7 @@ def expose_data(
     are gathered or gradients reduced with each (ZeRO 2 and 3). `forward` and `backward` are the
     seconds of the passes that hide it. Traffic that comes once a step counts elsewhere."""
     if regime.once:
-        return DataExposed(0.0, 0.0, forward + backward)
+        return DataExposed(0.0, 0.0, forward + backward, forward)
     # Copies run on the device and hide behind nothing; traffic hides behind them too. Early traffic
     # hides beside forward and late traffic beside backward; stuck traffic, which kernels of all
     # experts wait for, hides beside neither.
@@ -351,6 +355,7 @@ def expose_data(
         before + stuck + exposed_early,
         both + exposed_early + exposed_late,
         forward + backward - hidden,
+        forward - (early - exposed_early),
     )
 
 

@@ -58,7 +58,11 @@ def write_time_terms(
     last = slowest = 0
     latest = longest = -np.inf
     once = optimizer = sends = fetched = 0.0
-    for stage in range(tables.different[row.partition]):
+    stages = tables.different[row.partition]
+    longest_passes = 0.0
+    for stage in range(stages):
+        longest_passes = max(longest_passes, s.forward[stage] + s.backward[stage])
+    for stage in range(stages):
         both = s.forward[stage] + s.backward[stage]
         window = once_window(row, m, together, every, s.forward[stage], s.backward[stage])
         stage_once = hide_once(f, c, row, s.gather[stage], window[0])
@@ -67,7 +71,9 @@ def write_time_terms(
         # The sends of a micro-batch hide beside the passes of the others.
         beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
         stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
-        stage_fetched = fetched_seconds(f, c, row, mesh, s, stage)
+        # A stage that waits for the slowest one fetches beside that wait too.
+        covered = longest_passes if together else both
+        stage_fetched = fetched_seconds(f, c, row, mesh, s, stage, covered)
         end = m * both + s.idle[stage] + stage_once + stage_optimizer + stage_sends
         end += stage_fetched
         if both > longest:
@@ -204,16 +210,21 @@ def optimizer_seconds(
 
 @inlined
 def fetched_seconds(
-    f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
+    f: Facts,
+    c: CoefficientRecord,
+    row: Row,
+    mesh: Mesh,
+    s: Stages,
+    stage: int,
+    beside: float,
 ) -> float:
     """Return the seconds that a stage waits in a step for parameters that ZeRO 3 keeps on the host;
     0 for other layouts. Shards are fetched in every micro-batch, for both passes with `reshard` and
-    for forward alone without, and hide beside the passes."""
+    for forward alone without, and hide behind `beside` seconds."""
     if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
         return 0.0
     shards = over_shards(mesh, s.dense[stage], s.expert[stage], True)
     seconds = f.parameter_bytes * shards / (c.host_gb_s * 1e9)
-    beside = s.forward[stage] + s.backward[stage]
     return mesh.micro_batches * max((2.0 if row.reshard else 1.0) * seconds - beside, 0.0)
 
 
