@@ -286,3 +286,22 @@ def test_a_pipeline_reduces_the_gradients_of_zero_2_once_a_step(reduces_every_ti
     assert (zero_2 > 1.5 * fewer_2) == reduces_every_time
     gradients = found.memory["gradients_bytes"]
     assert (gradients[2] < gradients[0] / 2) == reduces_every_time
+
+
+def test_recompute_hides_no_more_of_a_reference_models_forward() -> None:
+    """A forward of a frozen copy has no backward in which more could hide, whatever is recomputed
+    in the trained model's."""
+    problem = on_stack(
+        "generic",
+        question(
+            "qwen3-30b-a3b", seq_len=2048, reference=Reference(forwards=3.0, own_weights=True)
+        ),
+        overlap_expert=True,
+    )
+    layouts = [
+        Layout(dp_shard=64, ep=32, zero_stage=3, recompute=policy, recompute_modules=modules)
+        for policy, modules in (("none", ()), ("selective", ("layernorm", "moe_act")))
+    ]
+    found = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes))
+    assert found.time["recompute_s"][1] > 0
+    assert found.step_time_s[0] < found.step_time_s[1]
