@@ -24,7 +24,8 @@ from models.spec.profile import TermKey
 Name = TypeVar("Name", str, int)
 
 # A version is stored with so many groups, which take some 40 KB, a third of a profile. Answers
-# predict a step without each of them, which takes less than half a millisecond.
+# predict a step without each of them, which took 0.2 ms for 25 groups, and 1.8 ms for 40 on a
+# loaded machine.
 _MOST_GROUPS = 40
 # Keys that are kept for each group: enough to look at what was reported last.
 _MOST_LATEST = 3

@@ -57,11 +57,12 @@ def write_time_terms(
     every = m * (s.forward[0] + s.backward[0]) + s.idle[0]
     last = slowest = 0
     latest = longest = -np.inf
-    once = optimizer = sends = fetched = 0.0
     stages = tables.different[row.partition]
-    longest_passes = 0.0
     for stage in range(stages):
-        longest_passes = max(longest_passes, s.forward[stage] + s.backward[stage])
+        both = s.forward[stage] + s.backward[stage]
+        if both > longest:
+            slowest, longest = stage, both
+    once = optimizer = sends = fetched = 0.0
     for stage in range(stages):
         both = s.forward[stage] + s.backward[stage]
         window = once_window(row, m, together, every, s.forward[stage], s.backward[stage])
@@ -72,12 +73,10 @@ def write_time_terms(
         beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
         stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
         # A stage that waits for the slowest one fetches beside that wait too.
-        covered = longest_passes if together else both
+        covered = longest if together else both
         stage_fetched = fetched_seconds(f, c, row, mesh, s, stage, covered)
         end = m * both + s.idle[stage] + stage_once + stage_optimizer + stage_sends
         end += stage_fetched
-        if both > longest:
-            slowest, longest = stage, both
         if end > latest:
             last, latest = stage, end
             once = stage_once

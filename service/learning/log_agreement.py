@@ -116,7 +116,7 @@ def _require_stated_facts(
 
 @dataclass(frozen=True, slots=True)
 class _KnownFacts:
-    """What the request says of a run, to be compared with the facts that a log states."""
+    """Compares the facts that a log states with what the request says of the run."""
 
     resolved: ResolvedQuestion
     layout: Layout

@@ -36,5 +36,5 @@ class Learned(Document):
     step_time_change: float
     """The step time over that under `against_version`, less 1: 0.06 is 6% longer."""
     reports: list[LearnedFrom]
-    """Those that change it by a twentieth of a percent or more, the largest change first. They add
-    up to `step_time_change` where they are small."""
+    """Groups of reports that change it by a twentieth of a percent or more, the largest change
+    first. Their changes add up to `step_time_change` where they are small."""
