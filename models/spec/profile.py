@@ -137,9 +137,9 @@ class Coefficients:
     """Handshake of a send between pipeline stages, in seconds."""
     tensor_overlap: Number = _fraction("stack")
     """Fraction of tensor-parallel traffic that is hidden where the stack overlaps it."""
-    data_overlap: Number = _fraction("stack")
+    data_overlap: Number = _fraction("stack chip")
     """Fraction of the compute window that can hide data-parallel traffic."""
-    expert_prefetch: Number = _fraction("stack")
+    expert_prefetch: Number = _fraction("stack chip")
     """Fraction of the gather of expert weights that can be hidden. Kernels that need the weights of
     all experts wait for the rest."""
     expert_overlap: Number = _fraction("stack")
@@ -148,7 +148,7 @@ class Coefficients:
     """Fraction of attention time that can hide context-parallel traffic."""
     pipeline_overlap: Number = _fraction("stack")
     """Fraction of pipeline sends that is hidden where the stack overlaps them."""
-    interference: Number = _fraction("generation")
+    interference: Number = _fraction("generation chip")
     """Slowdown of compute by the traffic that hides behind it, as a fraction of that traffic's
     time."""
     imbalance: Number = _positive("stack")
