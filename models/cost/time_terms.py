@@ -72,9 +72,8 @@ def write_time_terms(
         # The sends of a micro-batch hide beside the passes of the others.
         beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
         stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
-        # A stage that waits for the slowest one fetches beside that wait too.
-        covered = longest if together else both
-        stage_fetched = fetched_seconds(f, c, row, mesh, s, stage, covered)
+        # A stage that waits for the others fetches beside these waits too.
+        stage_fetched = fetched_seconds(f, c, row, mesh, s, stage, every if together else m * both)
         end = m * both + s.idle[stage] + stage_once + stage_optimizer + stage_sends
         end += stage_fetched
         if end > latest:
@@ -219,12 +218,13 @@ def fetched_seconds(
 ) -> float:
     """Return the seconds that a stage waits in a step for parameters that ZeRO 3 keeps on the host;
     0 for other layouts. Shards are fetched in every micro-batch, for both passes with `reshard` and
-    for forward alone without, and hide behind `beside` seconds."""
+    for forward alone without, and hide behind `beside` seconds of the step."""
     if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
         return 0.0
     shards = over_shards(mesh, s.dense[stage], s.expert[stage], True)
     seconds = f.parameter_bytes * shards / (c.host_gb_s * 1e9)
-    return mesh.micro_batches * max((2.0 if row.reshard else 1.0) * seconds - beside, 0.0)
+    fetches = mesh.micro_batches * (2.0 if row.reshard else 1.0)
+    return max(fetches * seconds - beside, 0.0)
 
 
 @inlined
