@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from models.advice.implausible_values import implausible_values
 from models.errors import Invalid
@@ -16,7 +15,6 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.ask.answer_keys import Meaning
-from service.ask.answer_pages import answer_page
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion
 from service.ask.oom_history import RunsAlike, oom_warnings
 from service.errors import Refused
@@ -29,7 +27,6 @@ from service.runtime.creation import Unanswered
 from service.runtime.idempotency import Prepared
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
-from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import (
     OutOfMemoryRun,
     PredictedLayout,
@@ -39,8 +36,7 @@ from service.schemas.prediction import (
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.workload import WorkloadFields
-from service.store import Rows, Store
-from service.store.answer_text import AnswerText
+from service.store import Rows
 
 _Request = PredictionRequest | LaunchedPredictionRequest
 
@@ -54,9 +50,6 @@ class _LayoutsQuestion:
     resolved: ResolvedQuestion
     given_layouts: dict[str, LayoutFields]
     launched: LaunchedQuestion | None = None
-
-
-_Question = KeyedQuestion[_LayoutsQuestion]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,49 +66,34 @@ class _LegalRequest:
     """The completed layouts as values."""
 
 
-class Predictions:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._kept = KeptAnswers(store, "predictions", _layouts_question, _meaning)
+class Predictions(KeptAnswers[_Request, _LayoutsQuestion]):
+    kind = "predictions"
 
-    def look_up(self, request: _Request) -> Prepared | Unanswered[_Question]:
-        return self._kept.look_up(request)
+    def resolve(self, rows: Rows, request: _Request) -> _LayoutsQuestion:
+        """Resolves the names of a request, and reads its launch if it has one."""
+        resolver = Resolver(rows)
+        if isinstance(request, PredictionRequest):
+            return _LayoutsQuestion(request, resolver.resolve(request), request.layouts_by_field())
+        launched = launched_question(resolver, request.launch, request)
+        layouts = {launched.layout_field: launched.layout}
+        return _LayoutsQuestion(launched.question, launched.resolved, layouts, launched)
+
+    def meaning(self, resolved: _LayoutsQuestion) -> Meaning:
+        return Meaning.of([resolved.resolved])
 
     def answer(self, request: _Request) -> Prepared:
         """Returns the stored answer to an equal question, or else a new one."""
         earlier = self.look_up(request)
         return self.predict(earlier.question) if isinstance(earlier, Unanswered) else earlier
 
-    def predict(self, question: _Question) -> Prepared:
+    def predict(self, question: KeyedQuestion[_LayoutsQuestion]) -> Prepared:
         """Predicts the layouts of a question that `look_up` has not found answered. Returns the
         function that stores the answer."""
         key = question.key
         legal = _legal_request(question.resolved, key.profile)
         failed = key.out_of_memory.get(RunsAlike.of(legal.resolved.problem), [])
         answer = _explain(legal, _predict(legal), failed)
-        return self._kept.prepare(answer, key.digest)
-
-    def get(self, id_: str) -> AnswerText:
-        return self._kept.get(id_)
-
-    def page(self, query: AnswerQuery) -> dict[str, Any]:
-        return answer_page(self._store, "predictions", query)
-
-
-def _layouts_question(rows: Rows, request: _Request) -> _LayoutsQuestion:
-    """Resolves the names of a request, and reads its launch if it has one."""
-    resolver = Resolver(rows)
-    if isinstance(request, PredictionRequest):
-        return _LayoutsQuestion(request, resolver.resolve(request), request.layouts_by_field())
-    launched = launched_question(resolver, request.launch, request)
-    layouts = {launched.layout_field: launched.layout}
-    return _LayoutsQuestion(launched.question, launched.resolved, layouts, launched)
-
-
-def _meaning(question: _LayoutsQuestion) -> Meaning:
-    """Returns what decides the answer, besides the request itself: the catalogue entries that it
-    names."""
-    return Meaning.of([question.resolved])
+        return self._prepare(answer, key.digest)
 
 
 def _legal_request(question: _LayoutsQuestion, profile: Profile) -> _LegalRequest:

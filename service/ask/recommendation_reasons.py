@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from models.advice.allocation import Allocation
 from models.advice.choice import Choice
@@ -10,10 +10,8 @@ from models.advice.choice_words import choice_reason
 from models.advice.objective import Objective
 from models.advice.reason import Reason, reasons_of
 from models.spec.hardware import Chip
-from service.resolve.assumptions import empty_chunk_assumptions
 from service.schemas.learned import Learned
 from service.schemas.objective import ObjectiveFields
-from service.schemas.prediction import PredictedLayout
 
 
 def cluster_reasons(
@@ -95,13 +93,3 @@ def failure_assumptions(objective: ObjectiveFields) -> list[str]:
         for name, meaning in costs.items()
         if name not in objective.model_fields_set
     ]
-
-
-def points_to_check(advised: Mapping[str, PredictedLayout]) -> list[str]:
-    """Returns sentences on what launchers have to be told of these layouts beside their degrees:
-    that a chunk of a pipeline stage has no layers. `advised` has the layouts by the names that
-    reasons give them."""
-    points = list[str]()
-    for name, prediction in advised.items():
-        points += empty_chunk_assumptions(name, prediction)
-    return points
