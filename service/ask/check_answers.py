@@ -44,10 +44,9 @@ from service.schemas.check import (
 )
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
+from service.schemas.prediction import OutOfMemoryRun, PredictedLayout, speed_intervals
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
-from service.schemas.switches import SwitchAnswer
 
 _MOST_RULES = 8  # people fix the first few, and then check again
 _MOST_CHARACTERS = 100  # of a setting or its value
@@ -122,7 +121,9 @@ def check_answer(
         basis["assumptions"] += layout_assumptions(
             job.place, job.given_layout, job.completed, job.resolved.problem
         )
-    basis["switches"] = [_switch_in_release(job, switch) for switch in basis["switches"]]
+    basis["switches"] = [
+        switch.model_copy(update={"name": job.named(switch.name)}) for switch in basis["switches"]
+    ]
     broken = _refusals(job, check)
     is_understood = not job.reservations
     if shown is not None:
@@ -140,7 +141,8 @@ def check_answer(
         broken_rules=broken[:_MOST_RULES],
         broken_rule_count=len(broken),
         layout=job.shown_layout,
-        prediction=prediction and CheckedPrediction.of(prediction),
+        prediction=prediction
+        and CheckedPrediction.from_attributes(prediction, **speed_intervals(prediction)),
         fits=prediction
         and FitAnswer.of(
             check,
@@ -149,7 +151,7 @@ def check_answer(
         ),
         best=check.best and BestAnswer.of(check, check.best, cluster),
         first_change=_first_change(job, check),
-        warnings=[WarningAnswer.of(warning) for warning in warnings],
+        warnings=[*map(WarningAnswer.from_attributes, warnings)],
         launch_read=job.read,
         reservations=ReservationAnswer.first_of(job.reservations),
     )
@@ -280,11 +282,6 @@ def _change_answer(job: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
         words = words.replace(f"{name}={after.get(name)}", f"{own.name}={new}")
         words = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", own.name, words)
     return ChangeAnswer.of(change, words, settings, job.min_fit_probability)
-
-
-def _switch_in_release(job: ResolvedCheck, switch: SwitchAnswer) -> SwitchAnswer:
-    """Returns a switch under the name that it has in the release that was read."""
-    return switch.model_copy(update={"name": job.named(switch.name)})
 
 
 def _settings_of_change(

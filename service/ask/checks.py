@@ -22,15 +22,15 @@ from service.runtime.deadline import Deadline, no_client
 from service.schemas.check import CheckRequest, LaunchedCheckRequest
 from service.store import Rows, Store
 
+Request = CheckRequest | LaunchedCheckRequest
+
 
 class Checks:
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def check(
-        self,
-        request: CheckRequest | LaunchedCheckRequest,
-        require_client: Callable[[], None] = no_client,
+        self, request: Request, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
         """Returns the answer to a check, which is not stored. `require_client` raises once the
         client has hung up."""
@@ -39,10 +39,7 @@ class Checks:
         return self.check_resolved(request, job, require_client)
 
     def check_resolved(
-        self,
-        request: CheckRequest | LaunchedCheckRequest,
-        job: ResolvedCheck,
-        require_client: Callable[[], None],
+        self, request: Request, job: ResolvedCheck, require_client: Callable[[], None]
     ) -> dict[str, Any]:
         """Returns the answer to a check whose names are resolved, cut to its greatest length."""
         deadline = Deadline(request.time_limit_s, require_client)
@@ -61,7 +58,7 @@ class Checks:
         answer = check_answer(job, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))
 
-    def resolve(self, rows: Rows, request: CheckRequest | LaunchedCheckRequest) -> ResolvedCheck:
+    def resolve(self, rows: Rows, request: Request) -> ResolvedCheck:
         """Resolves the names of a check and reads its launch. Raises Invalid or Refused for what
         cannot be read. Faults at which the framework would stop are collected instead."""
         resolver = Resolver(rows)
@@ -109,9 +106,7 @@ class Checks:
             )
 
 
-def _on_held_nodes(
-    resolver: Resolver, request: CheckRequest | LaunchedCheckRequest
-) -> CheckRequest | LaunchedCheckRequest:
+def _on_held_nodes(resolver: Resolver, request: Request) -> Request:
     """Returns the request with the cluster in the size of the nodes that it holds."""
     if request.cluster is None:
         return request

@@ -35,6 +35,8 @@ from service.schemas.reservation import ReservationAnswer
 from service.schemas.stack import StackFields
 from service.store import Store
 
+_Request = ComparisonRequest | LaunchedComparisonRequest
+
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRequest:
@@ -64,9 +66,7 @@ class Comparisons:
         self._store = store
 
     def compare(
-        self,
-        request: ComparisonRequest | LaunchedComparisonRequest,
-        require_client: Callable[[], None] = no_client,
+        self, request: _Request, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
         """Returns the answer to a comparison, which is not stored. `require_client` raises once the
         client has hung up."""
@@ -76,7 +76,7 @@ class Comparisons:
         comparison = _compare(request, resolved, failed, deadline)
         return _explain(request, resolved, failed, comparison).model_dump(mode="json")
 
-    def _resolve(self, request: ComparisonRequest | LaunchedComparisonRequest) -> _ResolvedRequest:
+    def _resolve(self, request: _Request) -> _ResolvedRequest:
         """Resolves the names of a request and completes its layouts. Raises Refused for an illegal
         layout."""
         with self._store.reading() as rows:
@@ -109,9 +109,7 @@ class Comparisons:
         return replace(resolved, completed=completed)
 
 
-def _launched_sides(
-    resolver: Resolver, request: ComparisonRequest | LaunchedComparisonRequest
-) -> dict[str, LaunchedQuestion]:
+def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, LaunchedQuestion]:
     """Returns the sides that are launch configurations. The second side must not contradict the
     first in model, cluster and workload. It may have another stack, and pad the vocabulary
     otherwise."""
@@ -129,9 +127,7 @@ def _launched_sides(
     return launched
 
 
-def _plain_question(
-    request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
-) -> PinnedQuestion:
+def _plain_question(request: _Request, launched: dict[str, LaunchedQuestion]) -> PinnedQuestion:
     """Returns the question of both sides without launches. The last launch has all of it, since it
     was read with the question of an earlier one beside it."""
     if isinstance(request, ComparisonRequest):
@@ -140,7 +136,7 @@ def _plain_question(
 
 
 def _stacks(
-    request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
+    request: _Request, launched: dict[str, LaunchedQuestion]
 ) -> dict[str, str | StackFields]:
     """Returns the stack of each side. A side that is no launch runs the stack of the request, or
     else that of the other side."""
@@ -149,7 +145,7 @@ def _stacks(
     return {name: stacks.get(name, default_stack) for name in ("first", "second")}
 
 
-def _sides(request: ComparisonRequest | LaunchedComparisonRequest) -> dict[str, Side]:
+def _sides(request: _Request) -> dict[str, Side]:
     return {"first": request.first, "second": request.second}
 
 
@@ -160,7 +156,7 @@ def _place(resolved: _ResolvedRequest, name: str) -> str:
 
 
 def _compare(
-    request: ComparisonRequest | LaunchedComparisonRequest,
+    request: _Request,
     resolved: _ResolvedRequest,
     failed: list[OutOfMemoryRun],
     deadline: Deadline,
@@ -190,7 +186,7 @@ def _layout_or_constraints(side: Side, completed: LayoutFields | None) -> Layout
 
 
 def _explain(
-    request: ComparisonRequest | LaunchedComparisonRequest,
+    request: _Request,
     resolved: _ResolvedRequest,
     failed: list[OutOfMemoryRun],
     comparison: Comparison,

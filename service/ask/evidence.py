@@ -38,7 +38,7 @@ from service.schemas.evidence import (
     PublishedRun,
 )
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import ByConvention, ProfileUsed
+from service.schemas.prediction import ProfileUsed
 from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.cursors import cut_page, read_cursor
@@ -291,9 +291,7 @@ def _question_independent_facts(
         "layout": LayoutFields.shown(layout, on_torus=problem.cluster.is_torus),
         "layout_summary": layout.summary(),
         "measured": _measured(run, problem),
-        "predicted": PredictedRun.model_validate(
-            {name: getattr(predicted, name) for name in PredictedRun.model_fields}
-        ),
+        "predicted": PredictedRun.from_attributes(predicted),
         "residual": log_ratio(run.step_time_s, predicted.step_time_s),
         "within_interval": is_within_interval(run.step_time_s, predicted),
         "fit_verdict_agrees": predicted.fits == (run.outcome == "ok"),
@@ -307,10 +305,5 @@ def _measured(run: PublishedRun, problem: Problem) -> MeasuredRun:
     tokens_per_s_per_chip = None
     if step:
         tokens_per_s_per_chip = problem.workload.tokens / step / problem.cluster.num_chips
-    return MeasuredRun(
-        step_time_s=step,
-        tokens_per_s_per_chip=tokens_per_s_per_chip,
-        mfu=ByConvention.model_validate(mfu_of(problem, step)) if step else None,
-        converted=run.converted,
-        memory_gib=run.memory_gib,
-    )
+    mfu = mfu_of(problem, step) if step else None
+    return MeasuredRun.from_attributes(run, tokens_per_s_per_chip=tokens_per_s_per_chip, mfu=mfu)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -111,27 +111,8 @@ def _without_secrets(received: str, masked: str | None) -> str:
 def _log_reading(reading: logs.Reading, logged: Mapping[str, Any], failed: bool) -> LogReading:
     """Returns the reading of a log as the answer shows it. `logged` has the parts of the question
     that the log's arguments gave, and `failed` says that the run ran out of memory."""
-    return LogReading.model_validate(
-        {
-            "framework": reading.framework,
-            "unit": reading.unit,
-            "value": reading.value,
-            "low": reading.low,
-            "high": reading.high,
-            "steps_found": reading.steps_found,
-            "steps_used": reading.steps_used,
-            "left_out": reading.left_out,
-            "levels": [asdict(regime) for regime in reading.regimes],
-            "restarts": reading.restarts,
-            "global_batch": reading.global_batch,
-            "memory_gib": reading.memory_gib,
-            "memory_kind": reading.memory_kind,
-            "unread": [
-                {"line": one.line, "text": one.text, "reason": one.reason} for one in reading.unread
-            ],
-            "from_arguments": sorted(logged),
-            "out_of_memory": failed,
-        }
+    return LogReading.from_attributes(
+        reading, levels=reading.regimes, from_arguments=sorted(logged), out_of_memory=failed
     )
 
 

@@ -4,7 +4,6 @@ predicted."""
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from models.calibration.residual_diagnosis import COMMUNICATION
 from models.errors import Invalid
@@ -13,10 +12,14 @@ from models.prediction.term_words import rounded
 from models.spec.flops import AttentionCount, model_flops, step_time_from_throughput
 from models.spec.problem import Problem
 from service.json_pointers import relocate_errors
-from service.schemas.measured_run import Measured, MeasuredMemory, MeasuredMfu, MeasuredParts
+from service.schemas.measured_run import (
+    Measured,
+    MeasuredMemory,
+    MeasuredMfu,
+    MeasuredParts,
+    SpeedForm,
+)
 from service.schemas.report import MeasuredSpeed, MemoryComparison, PartsComparison
-
-Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
 
 SHORTEST_STEP_S = 1e-6  # shorter than any kernel takes to start
 LONGEST_STEP_S = 1e7  # four months for one step is a mistake of units
@@ -76,8 +79,8 @@ def compare_memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryCo
     if measured.stage in (None, prediction.memory_stage):
         allocated_residual = log_ratio(measured.allocated_gib, prediction.allocated_gib)
         reserved_residual = log_ratio(measured.reserved_gib, prediction.reserved_gib)
-    return MemoryComparison(
-        **measured.model_dump(),
+    return MemoryComparison.from_attributes(
+        measured,
         allocated_residual=allocated_residual,
         reserved_residual=reserved_residual,
     )
@@ -96,7 +99,7 @@ def compare_parts(
         rule = f"is of experts, and {problem.architecture.name} has none"
         raise Invalid("parts.expert_imbalance", measured.expert_imbalance, rule)
     predicted_s = sum(prediction.time[name] for name in COMMUNICATION)
-    return PartsComparison(**measured.model_dump(), predicted_exposed_communication_s=predicted_s)
+    return PartsComparison.from_attributes(measured, predicted_exposed_communication_s=predicted_s)
 
 
 def is_within_interval(step_time_s: float | None, prediction: Prediction) -> bool | None:
@@ -111,7 +114,7 @@ def log_ratio(measured: float | None, predicted: float) -> float | None:
     return math.log(measured / predicted) if measured else None
 
 
-def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
+def _step_time(problem: Problem, measured: Measured) -> tuple[SpeedForm, float, str]:
     """Returns the form of speed that was given, the step time in seconds that it means, and a text
     on how that follows, such as "4194304 tokens of a step / 52000 tokens/s"."""
     tokens = problem.workload.tokens

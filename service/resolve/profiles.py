@@ -337,25 +337,7 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
         VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)
     ]
     policy = read_stored(Policy, profile.policy)
-    return ProfileAnswer(
-        id=profile.id,
-        tenant=profile.tenant,
-        active_version=profile.active_version,
-        policy=policy,
-        versions=versions,
-    )
-
-
-def _version_summary(row: ProfileVersionRow) -> VersionSummary:
-    """Returns a version in short: number, date, origin, and what made it."""
-    return VersionSummary.model_validate(
-        {
-            "version": row.version,
-            "created_at": row.created_at,
-            "origin": row.origin,
-            "made_by": row.content["made_by"],
-        }
-    )
+    return ProfileAnswer.from_attributes(profile, policy=policy, versions=versions)
 
 
 def _listed_version(
@@ -384,9 +366,11 @@ def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
     answer = read_stored(
         ProfileVersionAnswer,
         {
-            **_version_summary(row).model_dump(),
+            **row.content,
             "id": row.profile_id,
-            "residual_spread": row.content["residual_spread"],
+            "version": row.version,
+            "created_at": row.created_at,
+            "origin": row.origin,
             "terms": terms,
             "calibration": calibration or None,
         },

@@ -64,24 +64,21 @@ class ShapeFields(Wire):
 
     def build(self) -> Architecture:
         """Returns the architecture. Raises Invalid where fields contradict each other."""
-        fields = {name: getattr(self, name) for name in ShapeFields.model_fields}
-        mla = MlaShape(**self.mla.model_dump()) if self.mla else None
-        moe = MoeShape(**self.moe.model_dump()) if self.moe else None
+        shape = dict(self)
+        del shape["encoder"]  # a shape is that of the language model alone
+        shape["mla"] = self.mla and MlaShape(**dict(self.mla))
+        shape["moe"] = self.moe and MoeShape(**dict(self.moe))
         with prefix_errors("encoder"):
             encoder = self.encoder.build() if self.encoder else None
         if self.moe:
             with prefix_errors("moe"):
                 self.moe.require_reach()
-        fields.pop("encoder")
-        built = Architecture.from_shape(**{**fields, "mla": mla, "moe": moe})
-        built = replace(built, encoder=encoder)
-        if moe and not built.is_moe:
-            name = "first_k_dense" if moe.first_k_dense >= self.num_layers else "moe_layer_freq"
-            raise Invalid(
-                f"moe.{name}",
-                getattr(moe, name),
-                f"leaves none of the {self.num_layers} layers sparse",
-            )
+        built = replace(Architecture.from_shape(**shape), encoder=encoder)
+        if self.moe and not built.is_moe:
+            has_few_layers = self.moe.first_k_dense >= self.num_layers
+            name = "first_k_dense" if has_few_layers else "moe_layer_freq"
+            rule = f"leaves none of the {self.num_layers} layers sparse"
+            raise Invalid(f"moe.{name}", getattr(self.moe, name), rule)
         return built
 
 

@@ -254,16 +254,12 @@ class EvidenceShown(Document):
     @classmethod
     def of(cls, answer: EvidenceAnswer) -> Self:
         """Returns a published run in brief."""
-        return cls.model_validate(
-            {
-                **answer.model_dump(include={"id", "date", "distance", "residual"}),
-                "title": answer.source["title"],
-                "where": answer.source["where"],
-                "differs": answer.differs,
-                "layout": answer.layout,
-                "measured_step_time_s": answer.measured.step_time_s,
-                "predicted_step_time_s": answer.predicted.step_time_s,
-                "predicted_step_time_low_s": answer.predicted.step_time_low_s,
-                "predicted_step_time_high_s": answer.predicted.step_time_high_s,
-            }
+        return cls.from_attributes(
+            answer,
+            title=answer.source["title"],
+            where=answer.source["where"],
+            measured_step_time_s=answer.measured.step_time_s,
+            predicted_step_time_s=answer.predicted.step_time_s,
+            predicted_step_time_low_s=answer.predicted.step_time_low_s,
+            predicted_step_time_high_s=answer.predicted.step_time_high_s,
         )

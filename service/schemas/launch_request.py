@@ -4,7 +4,7 @@ what it leaves open."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
@@ -132,13 +132,12 @@ def _member(value: object, name: str) -> Any:
     return getattr(value, name, None) if isinstance(value, BaseModel) else None
 
 
-PredictionForm = Annotated[
-    Annotated[PredictionRequest, Tag(f"{TAG_PREFIX}plain")]
-    | Annotated[LaunchedPredictionRequest, Tag(f"{TAG_PREFIX}launched")],
+Plain = TypeVar("Plain")
+Launched = TypeVar("Launched")
+PlainOrLaunched = Annotated[
+    Annotated[Plain, Tag(f"{TAG_PREFIX}plain")] | Annotated[Launched, Tag(f"{TAG_PREFIX}launched")],
     Discriminator(request_tag),
 ]
-ComparisonForm = Annotated[
-    Annotated[ComparisonRequest, Tag(f"{TAG_PREFIX}plain")]
-    | Annotated[LaunchedComparisonRequest, Tag(f"{TAG_PREFIX}launched")],
-    Discriminator(request_tag),
-]
+"""A request whose question and layout are fields, or a launch configuration."""
+PredictionForm = PlainOrLaunched[PredictionRequest, LaunchedPredictionRequest]
+ComparisonForm = PlainOrLaunched[ComparisonRequest, LaunchedComparisonRequest]

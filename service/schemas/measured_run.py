@@ -16,6 +16,9 @@ from service.schemas.wire import Wire
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """The outcome says how a run ended. "aborted" means that somebody stopped it early, which says
 nothing of its speed."""
+SpeedForm = Literal[
+    "step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"
+]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 Gib = Annotated[float, Field(ge=1e-6, le=1e6)]

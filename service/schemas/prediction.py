@@ -21,7 +21,7 @@ from service.schemas.patience import Patience
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.switches import SwitchAnswer
-from service.schemas.wire import Document
+from service.schemas.wire import Document, Page
 
 MAX_LAYOUTS = 1000  # an answer has some KB for each
 
@@ -191,10 +191,8 @@ class PredictedLayout(Document):
     @classmethod
     def of(cls, prediction: Prediction, cluster: Cluster) -> Self:
         """Returns the prediction as an answer, with the intervals of its speeds."""
-        members = {name: getattr(prediction, name) for name in prediction.__dataclass_fields__}
-        members["layout"] = LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus)
-        members |= speed_intervals(prediction)
-        return cls.model_validate(members, from_attributes=True)
+        layout = LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus)
+        return cls.from_attributes(prediction, layout=layout, **speed_intervals(prediction))
 
 
 class ProfileUsed(Document):
@@ -313,10 +311,8 @@ class AnswerSummary(StoredAnswer):
     """The question itself: model, cluster, workload and stack."""
 
 
-class AnswerPage(Document):
+class AnswerPage(Page):
     items: list[AnswerSummary]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class RecommendationResult(Document):
@@ -340,10 +336,8 @@ class RecommendationSummary(AnswerSummary):
     result: RecommendationResult | None
 
 
-class RecommendationPage(Document):
+class RecommendationPage(Page):
     items: list[RecommendationSummary]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class OutOfMemoryRun(Document):

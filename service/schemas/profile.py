@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from service.schemas.wire import Document, TimeSpan, Wire
+from service.schemas.wire import Document, Page, TimeSpan, Wire
 
 Origin = Literal["shipped", "calibrated"]
 
@@ -235,12 +235,10 @@ class ListedVersion(VersionSummary):
     """The calibration that made it, if reports did."""
 
 
-class VersionPage(Document):
+class VersionPage(Page):
     """Newest first."""
 
     items: list[ListedVersion]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class CalibrationRequest(TimeSpan):
