@@ -292,7 +292,7 @@ def _settings_of_change(
     so that only its knobs are returned for it."""
     if job.changes is not None:
         changed = job.changes.settings(change)
-        return {name: job.changes.typed(name) for name in changed}, changed
+        return {name: job.changes.typed_value(name) for name in changed}, changed
     after = written_settings(job.format, change.problem, change.layout)
     layout = job.layout
     if layout is None or not after:

@@ -13,7 +13,7 @@ from service.ask.check_size import shortened
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
 from service.formats.launch.formats import FORMATS, format_of_stack
 from service.formats.launch.job import Changes
-from service.resolve.held_nodes import on_held_nodes
+from service.resolve.held_nodes import cluster_of_held_nodes
 from service.resolve.launch_changes import LaunchChanges
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
@@ -63,7 +63,7 @@ class Checks:
         cannot be read. Faults at which the framework would stop are collected instead."""
         resolver = Resolver(rows)
         profile = requested_profile(rows, request.profile)
-        request = _on_held_nodes(resolver, request)
+        request = _with_held_nodes(resolver, request)
         if isinstance(request, CheckRequest):
             resolved = resolver.resolve(request)
             completed = request.layout.with_stack_defaults(resolved.problem)
@@ -106,9 +106,9 @@ class Checks:
             )
 
 
-def _on_held_nodes(resolver: Resolver, request: Request) -> Request:
+def _with_held_nodes(resolver: Resolver, request: Request) -> Request:
     """Returns the request with the cluster in the size of the nodes that it holds."""
     if request.cluster is None:
         return request
-    held = on_held_nodes(resolver, request.cluster, request.allocation)
+    held = cluster_of_held_nodes(resolver, request.cluster, request.allocation)
     return request.model_copy(update={"cluster": held})

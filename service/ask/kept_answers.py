@@ -83,16 +83,16 @@ class KeptAnswers(ABC, Generic[Request, Resolved]):
         tenant was, or this one long ago, returns the function that stores it for this tenant anew.
         Returns None where nobody was ever given one."""
         memory = self._store.memory
-        place = self.kind, key, self._store.tenant
-        own: Answer | None = memory.at_hand(place)
+        memory_key = self.kind, key, self._store.tenant
+        own: Answer | None = memory.at_hand(memory_key)
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None
             own = rows.answers.mine(self.kind, key)
             if own is None:
-                others = rows.answers.of_anyone(self.kind, key)
-                return None if others is None else lambda rows: _save_reference(rows, others, key)
-            memory.put_at_hand_unchanging(place, own, own.text.size)
+                other = rows.answers.of_anyone(self.kind, key)
+                return None if other is None else lambda rows: _save_reference(rows, other, key)
+            memory.put_at_hand_unchanging(memory_key, own, own.text.size)
         return CreatedResource(own.location, None, text=own.text, status=ANSWERED_BEFORE)
 
     def _prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
@@ -121,9 +121,9 @@ def save_answer(answer: Answer, key: str, brief: dict[str, Any]) -> SaveRows:
     return save
 
 
-def _save_reference(rows: Rows, others: Answer, key: str) -> CreatedResource:
+def _save_reference(rows: Rows, other: Answer, key: str) -> CreatedResource:
     """Stores an answer that another tenant was given, with a new id, for this tenant too. Only a
     short row is added, because the text is stored already."""
-    own = others.renamed(new_id(), datetime.now(UTC))
+    own = other.renamed(new_id(), datetime.now(UTC))
     rows.answers.add_reference(own, key)
     return CreatedResource(own.location, None, text=own.text)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from models.advice.implausible_values import implausible_values
 from models.errors import Invalid
 from models.layouts.mesh_rules import BATCH_FIELD, nearest_batches
-from models.layouts.rule import Rule
 from models.layouts.rules import RULES, first_broken
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
@@ -174,14 +173,18 @@ def require_all_legal(
     """
     if not layouts:
         return
+    errors = list[Invalid]()
     broken = first_broken(problem, Layouts.of(layouts.values()))
-    errors = [
-        _broken_rule_error(problem, layout, name, given[name], RULES[index], settings or {})
-        if RULES[index].blamed_field(problem, layout) != BATCH_FIELD
-        else _batch_error(problem, layout, name, workload, RULES[index], settings)
-        for (name, layout), index in zip(layouts.items(), broken, strict=True)
-        if index >= 0
-    ]
+    for (name, layout), index in zip(layouts.items(), broken, strict=True):
+        if index < 0:
+            continue
+        rule = RULES[index]
+        message = f"{rule.name}: {rule.message(problem, layout)}"
+        if rule.blamed_field(problem, layout) == BATCH_FIELD:
+            errors.append(_batch_error(layout, name, workload, message, settings))
+        else:
+            knob = rule.blamed_knob(problem, layout)
+            errors.append(_knob_error(knob, name, given[name], message, settings or {}))
     if errors:
         raise Refused(errors)
 
@@ -190,36 +193,30 @@ _OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
 """The knob to blame for a broken rule about another one, where that one was left open."""
 
 
-def _broken_rule_error(
-    problem: Problem,
-    layout: Layout,
-    name: str,
-    given: LayoutFields,
-    rule: Rule,
-    settings: Mapping[str, str],
+def _knob_error(
+    knob: str | None, name: str, given: LayoutFields, message: str, settings: Mapping[str, str]
 ) -> Invalid:
-    """Returns the error for a broken rule at the knob to blame. `name` is the field of the layout,
-    and `given` the layout before defaults were filled in."""
-    knob = rule.blamed_knob(problem, layout)
+    """Returns the error for a rule that is broken by a knob of a layout; None where no single knob
+    is to blame. `name` is the field of the layout, and `given` the layout before defaults were
+    filled in."""
     other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and other in given.knobs_given:
         knob = other
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
     value = getattr(given, given.field_of(knob)) if knob in given.knobs_given else None
-    return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
+    return Invalid(field, value, message)
 
 
 def _batch_error(
-    problem: Problem,
     layout: Layout,
     name: str,
     workload: WorkloadFields,
-    rule: Rule,
+    message: str,
     settings: Mapping[str, str] | None,
 ) -> Invalid:
     """Returns the error for a global batch that the layout cannot divide. If the request gives the
-    batch in tokens, the error has the nearest batches in tokens."""
-    message = f"{rule.name}: {rule.message(problem, layout)}"
+    batch in tokens, the error has the nearest batches in tokens. `name` is the field of the
+    layout."""
     if settings is not None:
         setting = settings.get("global_batch")
         return Invalid(f"{name}.{setting}" if setting else name, workload.global_batch, message)

@@ -29,7 +29,7 @@ from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, r
 from service.resolve.launch_jobs import AnswerLaunched, launch_block, ranks_by_node
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
-from service.runtime.deadline import no_client
+from service.runtime.deadline import Deadline, no_client
 from service.runtime.idempotency import Prepared
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
@@ -70,12 +70,13 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         """Searches an answer to a question that `look_up` has not found answered. Returns the
         function that stores it."""
         key = question.key
-        resolved = Inputs.of(request, question.resolved, key.profile, require_client)
-        solution = self._search.solve(resolved)
-        answer = self._explain(resolved, solution)
+        deadline = Deadline(request.time_limit_s, require_client)
+        inputs = Inputs(request, question.resolved, key.profile, deadline)
+        solution = self._search.solve(inputs)
+        answer = self._explain(inputs, solution)
         # An answer is given again only if its search was not cut short by the time limit, and if
         # nothing that it depends on has changed during the search.
-        is_kept = not resolved.deadline.ran_out and self._is_current(request, key)
+        is_kept = not deadline.ran_out and self._is_current(request, key)
         return self._prepare(answer, key.digest if is_kept else answer.id)
 
     def find(self, request: RecommendationRequest) -> tuple[Recommendation, Choice | None]:
@@ -84,7 +85,8 @@ class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
         with self._store.reading() as rows:
             candidates = self.resolve(rows, request)
             profile = requested_profile(rows, request.profile)
-        solution = self._search.solve(Inputs.of(request, candidates, profile, no_client))
+        deadline = Deadline(request.time_limit_s, no_client)
+        solution = self._search.solve(Inputs(request, candidates, profile, deadline))
         choices = solution.target.choices
         return solution.recommendation, choices[0] if choices else None
 

@@ -250,9 +250,8 @@ def _collective_timings(problem: Problem, table: nccl_tests.Table) -> Collective
     one."""
     devices = problem.cluster.num_devices
     if devices < 2:
-        raise Invalid(
-            "cluster.num_chips", problem.cluster.num_chips, "must be more than one for a collective"
-        )
+        rule = "must be more than one for a collective"
+        raise Invalid("cluster.num_chips", problem.cluster.num_chips, rule)
     _require_named_chip(problem, table)
     if table.ranks is not None and table.ranks != devices:
         rule = f"has {devices} devices, and the output is of {table.ranks} ranks"

@@ -111,7 +111,7 @@ def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
         name=broken.rule.name,
         field=run.place if broken.knob is None else f"{run.place}.{broken.knob}",
         setting=None,
-        value=None if broken.knob is None else getattr(run.settled, broken.knob),
+        value=None if broken.knob is None else getattr(run.completed_layout, broken.knob),
         rule=broken.message,
         source=rule_source(broken.rule, run.problem.stack),
         cure=broken.cure,

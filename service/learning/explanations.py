@@ -68,12 +68,14 @@ def _answer(examination: Examination) -> ExplanationAnswer:
     log = log_explained(run, examination.prediction)
     layout = None if examination.prediction is None else run.layout
     basis = grounds(run.question, run.resolved, run.profile, layout)
-    basis["assumptions"] += layout_assumptions(run.place, run.given, run.settled, run.problem)
+    basis["assumptions"] += layout_assumptions(
+        run.place, run.given_layout, run.completed_layout, run.problem
+    )
     return ExplanationAnswer(
         **basis,
         first_fix=first_fix(examination, speed, gap, failure, log),
         outcome=run.report.outcome,
-        layout=run.settled,
+        layout=run.completed_layout,
         speed=speed,
         where_the_time_goes=time_shares(examination.prediction),
         gap=gap,

@@ -280,11 +280,8 @@ def _require_agreement(
         else:
             where = "the request"
             remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
-        raise Invalid(
-            "log",
-            logged_value,
-            f"ran {name} = {logged_value} where {where} has {answered}: {remedy}",
-        )
+        rule = f"ran {name} = {logged_value} where {where} has {answered}: {remedy}"
+        raise Invalid("log", logged_value, rule)
 
 
 def _compared_values(

@@ -91,7 +91,6 @@ class _Ingestion:
         self._profile = profile
         self._resolver = Resolver(rows)
         self._subjects: dict[tuple[str | int | None, ...], AnsweredLayout] = {}
-        self._resolved: dict[str, ResolvedQuestion] = {}
         self._predictions: dict[tuple[str, Layout], Prediction] = {}
 
     def resolve(
@@ -132,10 +131,7 @@ class _Ingestion:
         DomainError or ServiceError for what cannot be."""
         submission, subject = self._submission_and_subject(report)
         subject = with_software_age(subject, submission, self._profile.software_year)
-        key = subject.question.model_dump_json()
-        if key not in self._resolved:
-            self._resolved[key] = self._resolver.resolve(subject.question)
-        resolved = self._resolved[key]
+        resolved = self._resolver.resolve(subject.question)
         layout = subject.layout.with_stack_defaults(resolved.problem)
         return _ReportedRun(
             submission=submission,
@@ -144,7 +140,7 @@ class _Ingestion:
             given_layout=subject.layout,
             layout=layout.build(),
             resolved=resolved,
-            question_key=key,
+            question_key=subject.question.model_dump_json(),
         )
 
     def _submission_and_subject(
@@ -345,9 +341,8 @@ def _require_existing_stage(submission: ReportSubmission, pp: int) -> None:
     """Raises Invalid for a pipeline stage that the layout does not have."""
     for field, part in (("failure", submission.failure), ("memory", submission.memory)):
         if part is not None and part.stage is not None and part.stage >= pp:
-            raise Invalid(
-                f"{field}.stage", part.stage, f"must be below pp = {pp}: stages are numbered from 0"
-            )
+            rule = f"must be below pp = {pp}: stages are numbered from 0"
+            raise Invalid(f"{field}.stage", part.stage, rule)
 
 
 def _require_possible_memory(submission: ReportSubmission, problem: Problem) -> None:

@@ -21,7 +21,7 @@ from service.learning.withdrawals import (
     may_withdraw,
     report_etag,
     withdrawal_etag,
-    withdrawal_part,
+    without_drift_digest,
 )
 from service.nearest_names import unknown_name
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
@@ -66,7 +66,7 @@ class Reports:
         ETag. One that is withdrawn already stays as it is, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
-            if may_withdraw(row, [*map(withdrawal_part, seen)]):
+            if may_withdraw(row, [*map(without_drift_digest, seen)]):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
@@ -195,11 +195,8 @@ def _stored_name(rows: Rows, column: _Column, name: str) -> str:
             return spelling
     without_version = name.partition("@")[0]
     if {without_version, normalized_name(without_version)} & own:
-        raise Invalid(
-            column,
-            name,
-            "takes a name without its version: reports are listed for all versions together",
-        )
+        rule = "takes a name without its version: reports are listed for all versions together"
+        raise Invalid(column, name, rule)
     raise unknown_name(column, name, [*SHIPPED_NAMES[kind](), *own])
 
 

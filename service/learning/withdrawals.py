@@ -35,7 +35,7 @@ def report_etag(row: ReportRow, drift_flag: str | None) -> str:
     return etag if drift_flag is None else f'{etag[:-1]}{_DRIFT}{digest(drift_flag)[:16]}"'
 
 
-def withdrawal_part(etag: str) -> str:
+def without_drift_digest(etag: str) -> str:
     """Returns a `report_etag` without its digest of drift, by which a withdrawal does not go."""
     return _OF_DRIFT.sub('"', etag)
 

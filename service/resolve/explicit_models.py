@@ -51,10 +51,14 @@ def explicit_fields(architecture: Architecture) -> Words:
     layers_of_kinds = [_layer(kind) for kind in kinds]
     entries = list[Any]()
     for times, part in parts:
-        if names is None:
-            entries += _repeated_layers(times, part, layers_of_kinds)
+        if names is None and len(part) == 1:
+            entries.append(_counted(times, layers_of_kinds[part[0]]))
+        elif names is None:
+            runs = [(kind, len([*run])) for kind, run in groupby(part)]
+            layers = [_counted(count, layers_of_kinds[kind]) for kind, count in runs]
+            entries += _repeated(times, layers)
         else:
-            entries += _repeated_names(times, part, names)
+            entries += _repeated(times, [names[kind] for kind in part])
     return _non_default_fields(
         LayerListFields,
         architecture,
@@ -92,20 +96,10 @@ def _encoder(encoder: Encoder) -> Words:
 # -- the list
 
 
-def _repeated_names(times: int, part: list[int], names: list[str]) -> list[Any]:
-    """Returns the entries for a part of the list that is repeated, with layers by name, such as
-    [{"repeat": 4, "layers": ["mlp", "moe"]}]. `part` has the index of each layer's kind."""
-    layers = [names[kind] for kind in part]
+def _repeated(times: int, layers: list[Any]) -> list[Any]:
+    """Returns the entries of a list of layers in which these come several times, such as
+    [{"repeat": 4, "layers": ["mlp", "moe"]}]."""
     return layers if times == 1 else [{"repeat": times, "layers": layers}]
-
-
-def _repeated_layers(times: int, part: list[int], layers_of_kinds: list[Words]) -> list[Any]:
-    """Returns the entries for a part of the list that is repeated, with layers written out. `part`
-    has the index of each layer's kind."""
-    if len(part) == 1:
-        return [_counted(times, layers_of_kinds[part[0]])]
-    entries = [_counted(len([*run]), layers_of_kinds[kind]) for kind, run in groupby(part)]
-    return entries if times == 1 else [{"repeat": times, "layers": entries}]
 
 
 def _counted(count: int, layer: Words) -> Words:

@@ -55,7 +55,7 @@ class LaunchChanges:
         self._readings_left = _MOST_READINGS
         self._settings: dict[tuple[str, str], Changes] = {}
 
-    def typed(self, name: str) -> Any:
+    def typed_value(self, name: str) -> Any:
         """Returns the value of a setting as it was typed; None where it was not."""
         return self._own.typed.get(name)
 
@@ -72,7 +72,7 @@ class LaunchChanges:
             changes = {
                 name: written.get(name)
                 for name in names
-                if not _is_same(self.typed(name), written.get(name))
+                if not _is_same(self.typed_value(name), written.get(name))
             }
             job = self._job(change, changes) if changes else None
             if job is not None:

@@ -98,7 +98,7 @@ class Joining:
             part = fault.field.partition(".")[0]
             launch_part = getattr(self.reading, part, None)
             if launch_part is not None and not getattr(self.parts, part, None):
-                raise self.errors.of_launch(fault.field, fault.value, fault.rule) from None
+                raise self.errors.launch_error(fault.field, fault.value, fault.rule) from None
             raise
 
     def _model(self) -> ModelForm:

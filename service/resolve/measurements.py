@@ -33,9 +33,8 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
     form, step, conversion = _step_time(problem, measured)
     given = getattr(measured, form)
     if not SHORTEST_STEP_S <= step <= LONGEST_STEP_S:
-        raise Invalid(
-            f"measured.{form}", given, f"means a step of {rounded(step)} s, which no run has"
-        )
+        rule = f"means a step of {rounded(step)} s, which no run has"
+        raise Invalid(f"measured.{form}", given, rule)
     if step > _MOST_TIMES_PREDICTED * predicted_s:
         rule = (
             f"means a step of {rounded(step)} s and {step / predicted_s:.0f} times the predicted"
@@ -129,31 +128,31 @@ def _step_time(problem: Problem, measured: Measured) -> tuple[SpeedForm, float, 
         conversion = f"{tokens} tokens of a step / ({rate:g} tokens/s of a chip * {chips} chips)"
         return "tokens_per_s_per_chip", tokens / (rate * chips), conversion
     if measured.tflops_per_chip is not None:
-        done = measured.tflops_per_chip
-        written = f"{done.value:g} TFLOP/s"
-        step, conversion = _from_tflops(problem, done.value, done.attention, written)
+        tflops = measured.tflops_per_chip
+        words = f"{tflops.value:g} TFLOP/s"
+        step, conversion = _from_tflops(problem, tflops.value, tflops.attention, words)
         return "tflops_per_chip", step, conversion
     if measured.mfu is not None:
         mfu = measured.mfu
         peak = _peak_tflops(problem, mfu)
-        written = f"{mfu.value:g} * {peak:g} TFLOP/s"
-        step, conversion = _from_tflops(problem, mfu.value * peak, mfu.attention, written)
+        words = f"{mfu.value:g} * {peak:g} TFLOP/s"
+        step, conversion = _from_tflops(problem, mfu.value * peak, mfu.attention, words)
         return "mfu", step, conversion
     raise Invalid("measured", None, "is empty")
 
 
 def _from_tflops(
-    problem: Problem, tflops: float, attention: AttentionCount, written: str
+    problem: Problem, tflops: float, attention: AttentionCount, words: str
 ) -> tuple[float, str]:
-    """Returns the step time in seconds at this rate of a chip, and a text on how it follows.
-    `written` is the rate in the words of that text."""
+    """Returns the step time in seconds at this rate of a chip, in TFLOP/s of the model, and a text
+    on how it follows. `words` are the rate as that text has it."""
     chips = problem.cluster.num_chips
     step = step_time_from_throughput(
         tflops * 1e12, chips, problem.architecture, problem.workload, attention
     )
     flops = model_flops(problem.architecture, problem.workload, attention)
     counted = f"attention counted {attention}, recompute not"
-    return step, f"{flops:.6g} FLOPs of a step ({counted}) / ({written} * {chips} chips)"
+    return step, f"{flops:.6g} FLOPs of a step ({counted}) / ({words} * {chips} chips)"
 
 
 def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:

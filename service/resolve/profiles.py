@@ -198,7 +198,8 @@ class Profiles:
         with self._store.writing() as rows:
             tenant = self._store.tenant
             if tenant is not None and id_ == own_profile_id(tenant):
-                _begin_own(rows, tenant)
+                rows.lock(f"profile:{id_}")
+                _ensure_own(rows, tenant, own_policy(rows))
             profile = rows.profiles.get(id_)
             before, after = profile.policy, policy.model_dump()
             _require_seen(profile, etags)
@@ -263,8 +264,7 @@ def add_own_version(
     """Stores the next version of a tenant's own profile, which is not active yet. A profile that
     does not exist is created with this policy. The caller has locked the profile."""
     id_ = own_profile_id(tenant)
-    if rows.profiles.find(id_) is None:
-        _add_own(rows, tenant, policy)
+    _ensure_own(rows, tenant, policy)
     last = rows.profiles.find_latest(id_)
     version = 1 if last is None else last.version + 1
     named = replace(profile, id=id_)
@@ -288,17 +288,12 @@ def own_policy(rows: Rows) -> Policy:
     return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
-def _begin_own(rows: Rows, tenant: str) -> None:
-    """Stores a tenant's own profile, without a version, unless it exists."""
+def _ensure_own(rows: Rows, tenant: str, policy: Policy) -> None:
+    """Stores a tenant's own profile with this policy and without a version, unless it exists. The
+    caller has locked the profile."""
     id_ = own_profile_id(tenant)
-    rows.lock(f"profile:{id_}")
     if rows.profiles.find(id_) is None:
-        _add_own(rows, tenant, own_policy(rows))
-
-
-def _add_own(rows: Rows, tenant: str, policy: Policy) -> None:
-    id_ = own_profile_id(tenant)
-    rows.profiles.add(ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump()))
+        rows.profiles.add(ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump()))
 
 
 def _version_row(

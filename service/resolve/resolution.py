@@ -235,7 +235,7 @@ class Resolver:
         given_price = size.usd_per_chip_hour
         if given_price is None and chip.used.source == "given":
             given_price = chip.value.usd_per_chip_hour
-        if given_price is None and (price := prices.of(chip.used.name)) is not None:
+        if given_price is None and (price := prices.price_of(chip.used.name)) is not None:
             size = size.model_copy(update={"usd_per_chip_hour": price})
         size_form = size.model_dump(mode="json", include=_SIZE_FIELDS, exclude_none=True)
         return ResolvedCluster(

@@ -49,7 +49,7 @@ class BenchmarkSubmission(Wire):
     source: Label | None = None
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _require_one_kind(self) -> Self:
         """Raises Invalid unless there is one kind of measurement, with the fields that belong to
         it."""
         if (self.nccl_tests is None) == (self.gemms is None):

@@ -26,11 +26,10 @@ from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.micro_batch import ConstraintForm, LayoutForm
 from service.schemas.patience import Patience
 from service.schemas.prediction import (
+    AnswerSummary,
     ByConvention,
     Grounds,
     MemoryTerms,
-    ProfileUsed,
-    StoredAnswer,
     TimeTerms,
 )
 from service.schemas.question import PinnedQuestion, Question
@@ -169,9 +168,10 @@ class ChangeAnswer(Document):
         """Returns the change with its `words` and its settings in the framework's names. Where it
         may not fit with the probability asked for, the words say so."""
         probability = change.outcome.fit_probability
-        doubt = "" if probability >= min_fit_probability else _doubt(probability)
+        if probability < min_fit_probability:
+            words += f"; it then fits with a probability of {percent(probability)} only"
         return cls(
-            words=f"{words}{doubt}",
+            words=words,
             knob=change.knob,
             before=_value_of_knob(change, change.before),
             after=_value_of_knob(change, change.after),
@@ -179,13 +179,8 @@ class ChangeAnswer(Document):
             step_time_s=change.outcome.step_time_s,
             gain_s=change.saved_s,
             gain=change.gain,
-            fit_probability=change.outcome.fit_probability,
+            fit_probability=probability,
         )
-
-
-def _doubt(fit_probability: float) -> str:
-    """Returns the end of a sentence that gives the probability to fit."""
-    return f"; it then fits with a probability of {percent(fit_probability)} only"
 
 
 def _value_of_knob(change: SingleChange, value: Any) -> Any:
@@ -340,11 +335,7 @@ class CheckAnswer(Grounds):
     is given as if they were not there. The first, of `launch_read.unread_count`."""
 
 
-class CheckSummary(StoredAnswer):
-    location: str
-    profile: ProfileUsed
-    request: dict[str, Any]
-    """The question itself: model, cluster, workload and stack."""
+class CheckSummary(AnswerSummary):
     verdict: Verdict
     summary: str
 

@@ -65,7 +65,7 @@ class ScaleUpFields(Wire):
     note: Label | None = None
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _require_one_form(self) -> Self:
         """Raises ValueError unless exactly one of domain and torus is given."""
         if (self.domain is None) == (self.torus is None):
             raise ValueError("needs either domain or torus")
@@ -150,9 +150,8 @@ class ClusterSize(Wire):
         if num_chips is None and self.torus_shape is not None:
             num_chips = math.prod(self.torus_shape)
         if num_chips is None:
-            raise Invalid(
-                "cluster.num_chips", None, "is required: the entry fixes no number of chips"
-            )
+            rule = "is required: the entry fixes no number of chips"
+            raise Invalid("cluster.num_chips", None, rule)
         if self.scale_out_gb_s is not None:
             if fabric.scale_up and fabric.scale_up[-1].size is None:
                 rule = (
@@ -179,17 +178,14 @@ class ClusterSize(Wire):
         """Raises Invalid where a torus shape or a domain size does not suit the kind of fabric."""
         if self.torus_shape is not None:
             if fabric.torus is None:
-                raise Invalid(
-                    "cluster.torus_shape", self.torus_shape, f"fabric {fabric.id} is no torus"
-                )
+                rule = f"fabric {fabric.id} is no torus"
+                raise Invalid("cluster.torus_shape", self.torus_shape, rule)
             if len(self.torus_shape) != fabric.torus.ndim:
-                raise Invalid(
-                    "cluster.torus_shape", self.torus_shape, f"must have {fabric.torus.ndim} dims"
-                )
+                rule = f"must have {fabric.torus.ndim} dims"
+                raise Invalid("cluster.torus_shape", self.torus_shape, rule)
         if self.chips_per_domain is not None and fabric.torus is not None:
-            raise Invalid(
-                "cluster.chips_per_domain", self.chips_per_domain, "a torus has no switched domain"
-            )
+            rule = "a torus has no switched domain"
+            raise Invalid("cluster.chips_per_domain", self.chips_per_domain, rule)
 
 
 class ClusterPreset(ClusterSize):

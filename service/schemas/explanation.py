@@ -66,7 +66,7 @@ class ExplanationRequest(RunSubject, ToldRun):
     """The version to predict with; without it the active one."""
 
     @model_validator(mode="after")
-    def _one_subject(self) -> Self:
+    def _require_log_or_subject(self) -> Self:
         """Raises Invalid where neither a log, an answer nor a description says what ran."""
         if self.log is None:  # a log may say what ran
             self.require_one_subject()

@@ -86,7 +86,7 @@ class LayerListFields(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _say_layers_once(cls, value: Any) -> Any:
+    def _refuse_fields_of_shapes(cls, value: Any) -> Any:
         """Returns the value unchanged. Raises ValidationError where it has fields, such as
         num_layers, that the list of layers replaces. Each error says where the list has them."""
         if isinstance(value, Mapping):

@@ -40,7 +40,7 @@ class PredictionRequest(PinnedQuestion, Patience):
     ) = None
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _require_one_form(self) -> Self:
         """Raises Invalid unless exactly one of layout and layouts is given."""
         if (self.layout is None) == (self.layouts is None):
             raise Invalid("layout", None, "give either layout or layouts")

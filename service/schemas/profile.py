@@ -207,7 +207,7 @@ class CalibrationAnswer(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _counted(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _with_report_counts(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Adds `reports`, the numbers of reports that were used, left out, waiting and found."""
         used, left_out = values["observations"], len(values["unusable"])
         waiting = values.get("waiting", 0)

@@ -68,17 +68,11 @@ class RecommendationRequest(PinnedQuestion, Patience):
         most = self.alternatives.up_to_chips
         limits = (self.objective.deadline_hours, self.objective.budget_usd)
         if alternatives.multiple_of is not None and most is None:
-            raise Invalid(
-                "alternatives.multiple_of",
-                alternatives.multiple_of,
-                "needs alternatives.up_to_chips",
-            )
+            rule = "needs alternatives.up_to_chips"
+            raise Invalid("alternatives.multiple_of", alternatives.multiple_of, rule)
         if most is not None and limits == (None, None):
-            raise Invalid(
-                "alternatives.up_to_chips",
-                most,
-                "needs objective.deadline_hours or objective.budget_usd",
-            )
+            rule = "needs objective.deadline_hours or objective.budget_usd"
+            raise Invalid("alternatives.up_to_chips", most, rule)
         return self
 
 

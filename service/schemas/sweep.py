@@ -74,12 +74,11 @@ class SweepRequest(Wire):
         lengths = [len(combined) for combined in self.lists]
         if math.prod(lengths) > MAX_ITEMS:
             product = " x ".join(str(length) for length in lengths)
-            raise Invalid(
-                "",
-                None,
+            rule = (
                 f"{product} = {math.prod(lengths)} combinations of models, clusters, workloads,"
-                f" stacks and constraints are more than the {MAX_ITEMS} of one sweep: send several",
+                f" stacks and constraints are more than the {MAX_ITEMS} of one sweep: send several"
             )
+            raise Invalid("", None, rule)
         return self
 
 

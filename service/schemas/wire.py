@@ -104,9 +104,8 @@ class TimeSpan(Wire):
     def _in_order(self) -> Self:
         """Raises Invalid where the span ends before it begins."""
         if self.since is not None and self.until is not None and self.since >= self.until:
-            raise Invalid(
-                "until", self.until.isoformat(), f"must be after since = {self.since.isoformat()}"
-            )
+            rule = f"must be after since = {self.since.isoformat()}"
+            raise Invalid("until", self.until.isoformat(), rule)
         return self
 
 
