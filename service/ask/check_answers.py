@@ -280,6 +280,7 @@ def _change_answer(job: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
         if before.get(name) != after.get(name):
             settings.append(SettingChange(name=own.name, before=old, after=new))
         words = words.replace(f"{name}={after.get(name)}", f"{own.name}={new}")
+        # The name alone, and not as a part of a longer one, such as tp of tp_overlap.
         words = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", own.name, words)
     return ChangeAnswer.of(change, words, settings, job.min_fit_probability)
 

@@ -142,7 +142,7 @@ def _last_reports(
     """Returns the last report of every run, latest first: of runs that trained some steps
     (`did_fit`), or of runs that ran out of memory. Needs that are predicted for it are kept in
     `_needs`. Runs that cannot be predicted any more are left out."""
-    out_of_memory = ReportFilter(
+    selection = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
         chip=(alike.chip,),
@@ -151,7 +151,7 @@ def _last_reports(
     )
     last = {
         (profile.id, profile.version, report.first_id): report
-        for report in rows.reports.last_of_each_run(out_of_memory, _MAX_RUNS)
+        for report in rows.reports.last_of_each_run(selection, _MAX_RUNS)
     }
     if not last:
         return []

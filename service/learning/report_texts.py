@@ -91,7 +91,10 @@ def _value_end(text: str, start: int) -> int:
     except RecursionError:
         depth = 0
         for token in TOKENS.finditer(text, start):
-            depth += (token[0] in "{[") - (token[0] in "}]")
+            if token[0] in "{[":
+                depth += 1
+            elif token[0] in "}]":
+                depth -= 1
             if not depth:
                 return token.end()
         raise json.JSONDecodeError("Expecting a closing bracket", text, len(text)) from None

@@ -61,12 +61,12 @@ class Reports:
         document = {**_flagged_document(row, flags), "submission": row.submission}
         return document, report_etag(row, flags.get(id_))
 
-    def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Withdraws a report for good, if its ETag is among those `seen`. Returns it with its new
-        ETag. One that is withdrawn already stays as it is, whatever was seen."""
+    def withdraw(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """Withdraws a report for good, if its ETag is among `etags`. Returns it with its new ETag.
+        One that is withdrawn already stays as it is, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
-            if may_withdraw(row, [*map(without_drift_digest, seen)]):
+            if may_withdraw(row, [*map(without_drift_digest, etags)]):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)

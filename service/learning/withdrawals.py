@@ -40,12 +40,12 @@ def without_drift_digest(etag: str) -> str:
     return _OF_DRIFT.sub('"', etag)
 
 
-def may_withdraw(row: ReportRow | BenchmarkRow, seen: Collection[str]) -> bool:
+def may_withdraw(row: ReportRow | BenchmarkRow, etags: Collection[str]) -> bool:
     """Returns whether a row is still to be withdrawn. It is not if it was withdrawn before,
-    whatever was seen. Raises PreconditionFailed unless its ETag, or "*", is among those `seen`."""
+    whatever `etags` are. Raises PreconditionFailed unless its ETag, or "*", is among them."""
     if row.withdrawn_at is not None:
         return False
-    if not {"*", withdrawal_etag(row)} & {*seen}:
+    if not {"*", withdrawal_etag(row)} & {*etags}:
         raise PreconditionFailed(withdrawal_etag(row))
     return True
 

@@ -46,8 +46,10 @@ def explicit_fields(architecture: Architecture) -> Words:
     kinds = architecture.kinds
     kind_of_layer = [kind for kind, count in architecture.layer_runs for _ in range(count)]
     parts = repetitions(kind_of_layer)
-    mentions = sum(len([*groupby(part)]) for _, part in parts)
-    names = _kind_names(kinds) if mentions > len(kinds) else None
+    # Equal layers in a row are one entry with a count. A kind with several entries would be written
+    # out as often.
+    num_entries = sum(len([*groupby(part)]) for _, part in parts)
+    names = _kind_names(kinds) if num_entries > len(kinds) else None
     layers_of_kinds = [_layer(kind) for kind in kinds]
     entries = list[Any]()
     for times, part in parts:

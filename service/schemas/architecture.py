@@ -130,7 +130,7 @@ class NamedModelFields(Wire):
     encoder: EncoderFields | None = None
 
 
-def is_named(value: object) -> bool:
+def _is_named(value: object) -> bool:
     """Returns whether the value consists of the name of a model, and perhaps an encoder."""
     return isinstance(value, NamedModelFields) or (
         isinstance(value, Mapping)
@@ -143,18 +143,18 @@ def is_config(value: object) -> bool:
     return isinstance(value, Mapping) and bool(_CONFIG_KEYS & value.keys())
 
 
-def _union_tag(value: object) -> str:
+def model_tag(value: object, other_object: str = "shape") -> str:
     """Returns the tag of the form in which a model is written. Pydantic then validates it in that
-    form alone, so that its errors are not those of every form."""
+    form alone, so that its errors are not those of every form. `other_object` is the form of an
+    object that is in none of the other forms."""
     if isinstance(value, HuggingFaceConfig) or is_config(value):
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):
         return f"{TAG_PREFIX}layers"
-    if is_named(value):
+    if _is_named(value):
         return f"{TAG_PREFIX}named"
-    if isinstance(value, (Mapping, ShapeFields)):
-        return f"{TAG_PREFIX}shape"
-    return f"{TAG_PREFIX}name"
+    is_object = isinstance(value, (Mapping, ShapeFields))
+    return f"{TAG_PREFIX}{other_object if is_object else 'name'}"
 
 
 Model = Annotated[
@@ -163,20 +163,20 @@ Model = Annotated[
     | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
     | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_union_tag),
+    Discriminator(model_tag),
 ]
 
 OwnModel = Annotated[
     Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
     | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_union_tag),
+    Discriminator(model_tag),
 ]
 """A model that is described, and not named."""
 
 DescribedModel = Annotated[
     Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_union_tag),
+    Discriminator(model_tag),
 ]
 """A model in the words of this service alone."""

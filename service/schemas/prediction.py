@@ -3,7 +3,7 @@ too."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, WithJsonSchema, model_validator
 
@@ -76,35 +76,17 @@ class ByConvention(Document):
     """Over the whole sequence or window."""
 
 
-class Timed(Protocol):
-    """Anything with a predicted step time, and with the speeds that follow from it."""
-
-    @property
-    def step_time_s(self) -> Any: ...
-
-    @property
-    def step_time_low_s(self) -> Any: ...
-
-    @property
-    def step_time_high_s(self) -> Any: ...
-
-    @property
-    def mfu(self) -> Any: ...
-
-    @property
-    def tokens_per_s(self) -> Any: ...
-
-
-def speed_intervals(timed: Timed) -> dict[str, Any]:
-    """Returns the 80% intervals of MFU and tokens per second. Both are inversely proportional to
-    the step time, so that their lower ends belong to its upper end."""
-    slowest = timed.step_time_s / timed.step_time_high_s
-    quickest = timed.step_time_s / timed.step_time_low_s
+def speed_intervals(predicted: Any) -> dict[str, Any]:
+    """Returns the 80% intervals of MFU and tokens per second of a prediction, or of a choice of a
+    cluster. Both are inversely proportional to the step time, so that their lower ends belong to
+    its upper end."""
+    slowest = predicted.step_time_s / predicted.step_time_high_s
+    quickest = predicted.step_time_s / predicted.step_time_low_s
     return {
-        "mfu_low": {name: mfu * slowest for name, mfu in timed.mfu.items()},
-        "mfu_high": {name: mfu * quickest for name, mfu in timed.mfu.items()},
-        "tokens_per_s_low": timed.tokens_per_s * slowest,
-        "tokens_per_s_high": timed.tokens_per_s * quickest,
+        "mfu_low": {name: mfu * slowest for name, mfu in predicted.mfu.items()},
+        "mfu_high": {name: mfu * quickest for name, mfu in predicted.mfu.items()},
+        "tokens_per_s_low": predicted.tokens_per_s * slowest,
+        "tokens_per_s_high": predicted.tokens_per_s * quickest,
     }
 
 
