@@ -63,7 +63,7 @@ class ResolvedCheck:
     place: str
     """The field of the request that has the layout."""
     given_layout: LayoutFields
-    completed: LayoutFields
+    completed_layout: LayoutFields
     """The given layout, with the defaults of the stack for what it leaves open."""
     format: LaunchFormat | None
     """The format in whose words changes are said; None where the stack has none."""
@@ -102,7 +102,7 @@ class ResolvedCheck:
     def shown_layout(self) -> LayoutFields | None:
         """Returns the layout with all of its fields, for the answer; None if the framework stops
         before it has one."""
-        return None if any(stop.hides_layout for stop in self.stops) else self.completed
+        return None if any(stop.hides_layout for stop in self.stops) else self.completed_layout
 
 
 def check_answer(
@@ -119,7 +119,7 @@ def check_answer(
     )
     if job.layout is not None:
         basis["assumptions"] += layout_assumptions(
-            job.place, job.given_layout, job.completed, job.resolved.problem
+            job.place, job.given_layout, job.completed_layout, job.resolved.problem
         )
     basis["switches"] = [
         switch.model_copy(update={"name": job.named(switch.name)}) for switch in basis["switches"]
@@ -235,7 +235,7 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
         kind=broken.rule.kind,
         field=job.place if step is None else f"{job.place}.{step}",
         setting=setting,
-        value=value if broken.knob is None else getattr(job.completed, broken.knob),
+        value=value if broken.knob is None else getattr(job.completed_layout, broken.knob),
         rule=broken.message,
         source=rule_source(broken.rule, stack),
         cure=broken.cure if job.read is None else _cure_in_settings(job.read.format, broken),

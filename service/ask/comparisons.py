@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from models.advice.comparison import Comparison, compare
@@ -38,7 +39,7 @@ from service.store import Store
 _Request = ComparisonRequest | LaunchedComparisonRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _ResolvedRequest:
     """A request with its names resolved. Layouts are by the side, "first" or "second"; a side under
     constraints has none."""
@@ -49,10 +50,16 @@ class _ResolvedRequest:
     second_stack: ResolvedPart[Stack]
     profile: Profile
     given_layouts: dict[str, LayoutFields]
-    completed: dict[str, LayoutFields]
-    """The given layouts, with the defaults of the stack for what they leave open."""
     launched: dict[str, LaunchedQuestion]
     """The sides that are launch configurations."""
+
+    @cached_property
+    def completed_layouts(self) -> dict[str, LayoutFields]:
+        """Returns the given layouts, with the defaults of the stack for what they leave open."""
+        return {
+            name: layout.with_stack_defaults(self.problem_of(name))
+            for name, layout in self.given_layouts.items()
+        }
 
     def problem_of(self, name: str) -> Problem:
         """Returns the problem of a side, "first" or "second": the sides may differ in their
@@ -90,13 +97,9 @@ class Comparisons:
         given_layouts = {name: side.layout for name, side in _sides(request).items() if side.layout}
         given_layouts |= {name: side.layout for name, side in launched.items()}
         resolved = _ResolvedRequest(
-            pinned, question, second_stack, profile, given_layouts, completed={}, launched=launched
+            pinned, question, second_stack, profile, given_layouts, launched
         )
-        completed = {
-            name: layout.with_stack_defaults(resolved.problem_of(name))
-            for name, layout in given_layouts.items()
-        }
-        for name, layout in completed.items():
+        for name, layout in resolved.completed_layouts.items():
             place = _place(resolved, name)
             side = launched.get(name)
             require_all_legal(
@@ -106,7 +109,7 @@ class Comparisons:
                 pinned.workload,
                 None if side is None else side.settings,
             )
-        return replace(resolved, completed=completed)
+        return resolved
 
 
 def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, LaunchedQuestion]:
@@ -164,7 +167,7 @@ def _compare(
     """Compares the two sides. A side is a layout, or constraints under which the best layout is
     searched."""
     built = {
-        name: _layout_or_constraints(side, resolved.completed.get(name))
+        name: _layout_or_constraints(side, resolved.completed_layouts.get(name))
         for name, side in _sides(request).items()
     }
     return compare(
@@ -206,7 +209,7 @@ def _explain(
         (
             predicted.needed_gib
             for name, predicted in predictions.items()
-            if name not in resolved.completed
+            if name not in resolved.completed_layouts
         ),
         default=math.inf,
     )
@@ -214,13 +217,14 @@ def _explain(
     answer.reasons += oom_warnings(predictions, failed)
     for name, prediction in predictions.items():
         answer.assumptions += empty_chunk_assumptions(f"the {name}", prediction)
-    for name, completed in resolved.completed.items():
+    for name, completed in resolved.completed_layouts.items():
         given = resolved.given_layouts[name]
         problem = resolved.problem_of(name)
         place = _place(resolved, name)
         answer.assumptions += layout_assumptions(place, given, completed, problem)
     for name, side in _sides(request).items():
-        shown = Side(layout=resolved.completed[name]) if name in resolved.completed else side
+        layout = resolved.completed_layouts.get(name)
+        shown = side if layout is None else Side(layout=layout)
         answer.request[name] = shown.model_dump(mode="json", exclude_none=True)
     if resolved.second_stack.value != resolved.question.problem.stack:
         answer.request["second"]["stack"] = resolved.second_stack.pinned_form

@@ -85,6 +85,7 @@ class KeptAnswers(ABC, Generic[Request, Resolved]):
         memory = self._store.memory
         memory_key = self.kind, key, self._store.tenant
         own: Answer | None = memory.at_hand(memory_key)
+        # An answer in memory may have been given too long ago to be given again.
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None

@@ -59,7 +59,7 @@ class _LegalRequest:
     resolved: ResolvedQuestion
     """The question without limits on the search, which layouts that are given may exceed."""
     profile: Profile
-    completed: dict[str, LayoutFields]
+    completed_layouts: dict[str, LayoutFields]
     """The given layouts, with the defaults of the stack for what they leave open."""
     layouts: dict[str, Layout]
     """The completed layouts as values."""
@@ -133,12 +133,12 @@ def _explain(
     fastest_s = min(prediction.step_time_s for prediction in predicted.values())
     first = next(iter(request.layouts.values()))
     grounds = basis(pinned, request.resolved, request.profile, first)
-    for field, completed in request.completed.items():
+    for field, completed in request.completed_layouts.items():
         given = request.question.given_layouts[field]
         grounds["assumptions"] += layout_assumptions(field, given, completed, problem)
         grounds["assumptions"] += empty_chunk_assumptions(field, predicted[field])
     grounds["request"]["layouts"] = [
-        completed.model_dump(mode="json") for completed in request.completed.values()
+        completed.model_dump(mode="json") for completed in request.completed_layouts.values()
     ]
     return PredictionAnswer(
         layouts=[*predicted.values()],
