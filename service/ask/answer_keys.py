@@ -77,8 +77,9 @@ class Meaning:
 
     @classmethod
     def of(cls, resolved: Iterable[ResolvedQuestion], *others: Any) -> Meaning:
-        """Returns the meaning of resolved questions. `others` are parts of the answer's `request`
-        that are in none of them."""
+        """Returns what an answer to these questions rests on: the versions of the catalogue entries
+        that they name, and the reported runs of their models, chips and stacks. `others` are parts
+        of the answer's `request` that are in none of the questions."""
         questions = list(resolved)
         used = [(question.request, question.used.model_dump(mode="json")) for question in questions]
         return cls(

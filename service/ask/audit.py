@@ -22,8 +22,5 @@ class AuditTrail:
         with self._store.reading() as rows:
             audit_rows = rows.audit.newest(query.limit + 1, before)
         page, following = cut_page(_LIST, audit_rows, query.limit, lambda row: row.id)
-        entries = [
-            AuditEntry(**{name: getattr(row, name) for name in AuditEntry.model_fields})
-            for row in page
-        ]
+        entries = [AuditEntry.from_attributes(row) for row in page]
         return AuditPage(items=entries, next=following).model_dump(mode="json")

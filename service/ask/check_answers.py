@@ -44,10 +44,9 @@ from service.schemas.check import (
 )
 from service.schemas.launch_form import LaunchRead
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
+from service.schemas.prediction import OutOfMemoryRun, PredictedLayout, speed_intervals
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
-from service.schemas.switches import SwitchAnswer
 
 _MOST_RULES = 8  # people fix the first few, and then check again
 _MOST_CHARACTERS = 100  # of a setting or its value
@@ -64,7 +63,7 @@ class ResolvedCheck:
     place: str
     """The field of the request that has the layout."""
     given_layout: LayoutFields
-    completed: LayoutFields
+    completed_layout: LayoutFields
     """The given layout, with the defaults of the stack for what it leaves open."""
     format: LaunchFormat | None
     """The format in whose words changes are said; None where the stack has none."""
@@ -103,7 +102,7 @@ class ResolvedCheck:
     def shown_layout(self) -> LayoutFields | None:
         """Returns the layout with all of its fields, for the answer; None if the framework stops
         before it has one."""
-        return None if any(stop.hides_layout for stop in self.stops) else self.completed
+        return None if any(stop.hides_layout for stop in self.stops) else self.completed_layout
 
 
 def check_answer(
@@ -120,9 +119,11 @@ def check_answer(
     )
     if job.layout is not None:
         basis["assumptions"] += layout_assumptions(
-            job.place, job.given_layout, job.completed, job.resolved.problem
+            job.place, job.given_layout, job.completed_layout, job.resolved.problem
         )
-    basis["switches"] = [_switch_in_release(job, switch) for switch in basis["switches"]]
+    basis["switches"] = [
+        switch.model_copy(update={"name": job.named(switch.name)}) for switch in basis["switches"]
+    ]
     broken = _refusals(job, check)
     is_understood = not job.reservations
     if shown is not None:
@@ -140,7 +141,8 @@ def check_answer(
         broken_rules=broken[:_MOST_RULES],
         broken_rule_count=len(broken),
         layout=job.shown_layout,
-        prediction=prediction and CheckedPrediction.of(prediction),
+        prediction=prediction
+        and CheckedPrediction.from_attributes(prediction, **speed_intervals(prediction)),
         fits=prediction
         and FitAnswer.of(
             check,
@@ -149,7 +151,7 @@ def check_answer(
         ),
         best=check.best and BestAnswer.of(check, check.best, cluster),
         first_change=_first_change(job, check),
-        warnings=[WarningAnswer.of(warning) for warning in warnings],
+        warnings=[*map(WarningAnswer.from_attributes, warnings)],
         launch_read=job.read,
         reservations=ReservationAnswer.first_of(job.reservations),
     )
@@ -233,7 +235,7 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
         kind=broken.rule.kind,
         field=job.place if step is None else f"{job.place}.{step}",
         setting=setting,
-        value=value if broken.knob is None else getattr(job.completed, broken.knob),
+        value=value if broken.knob is None else getattr(job.completed_layout, broken.knob),
         rule=broken.message,
         source=rule_source(broken.rule, stack),
         cure=broken.cure if job.read is None else _cure_in_settings(job.read.format, broken),
@@ -278,13 +280,9 @@ def _change_answer(job: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
         if before.get(name) != after.get(name):
             settings.append(SettingChange(name=own.name, before=old, after=new))
         words = words.replace(f"{name}={after.get(name)}", f"{own.name}={new}")
+        # The name alone, and not as a part of a longer one, such as tp of tp_overlap.
         words = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", own.name, words)
     return ChangeAnswer.of(change, words, settings, job.min_fit_probability)
-
-
-def _switch_in_release(job: ResolvedCheck, switch: SwitchAnswer) -> SwitchAnswer:
-    """Returns a switch under the name that it has in the release that was read."""
-    return switch.model_copy(update={"name": job.named(switch.name)})
 
 
 def _settings_of_change(
@@ -295,7 +293,7 @@ def _settings_of_change(
     so that only its knobs are returned for it."""
     if job.changes is not None:
         changed = job.changes.settings(change)
-        return {name: job.changes.typed(name) for name in changed}, changed
+        return {name: job.changes.typed_value(name) for name in changed}, changed
     after = written_settings(job.format, change.problem, change.layout)
     layout = job.layout
     if layout is None or not after:

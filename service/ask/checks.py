@@ -13,7 +13,7 @@ from service.ask.check_size import shortened
 from service.ask.oom_history import least_failed_gib, out_of_memory_runs
 from service.formats.launch.formats import FORMATS, format_of_stack
 from service.formats.launch.job import Changes
-from service.resolve.held_nodes import on_held_nodes
+from service.resolve.held_nodes import cluster_of_held_nodes
 from service.resolve.launch_changes import LaunchChanges
 from service.resolve.launched_question import LaunchedQuestion, launched_question
 from service.resolve.profiles import requested_profile
@@ -22,15 +22,15 @@ from service.runtime.deadline import Deadline, no_client
 from service.schemas.check import CheckRequest, LaunchedCheckRequest
 from service.store import Rows, Store
 
+Request = CheckRequest | LaunchedCheckRequest
+
 
 class Checks:
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def check(
-        self,
-        request: CheckRequest | LaunchedCheckRequest,
-        require_client: Callable[[], None] = no_client,
+        self, request: Request, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
         """Returns the answer to a check, which is not stored. `require_client` raises once the
         client has hung up."""
@@ -39,10 +39,7 @@ class Checks:
         return self.check_resolved(request, job, require_client)
 
     def check_resolved(
-        self,
-        request: CheckRequest | LaunchedCheckRequest,
-        job: ResolvedCheck,
-        require_client: Callable[[], None],
+        self, request: Request, job: ResolvedCheck, require_client: Callable[[], None]
     ) -> dict[str, Any]:
         """Returns the answer to a check whose names are resolved, cut to its greatest length."""
         deadline = Deadline(request.time_limit_s, require_client)
@@ -61,12 +58,12 @@ class Checks:
         answer = check_answer(job, check, failed)
         return shortened(answer.model_dump(mode="json", by_alias=True))
 
-    def resolve(self, rows: Rows, request: CheckRequest | LaunchedCheckRequest) -> ResolvedCheck:
+    def resolve(self, rows: Rows, request: Request) -> ResolvedCheck:
         """Resolves the names of a check and reads its launch. Raises Invalid or Refused for what
         cannot be read. Faults at which the framework would stop are collected instead."""
         resolver = Resolver(rows)
         profile = requested_profile(rows, request.profile)
-        request = _on_held_nodes(resolver, request)
+        request = _with_held_nodes(resolver, request)
         if isinstance(request, CheckRequest):
             resolved = resolver.resolve(request)
             completed = request.layout.with_stack_defaults(resolved.problem)
@@ -76,7 +73,7 @@ class Checks:
                 profile=profile,
                 place="layout",
                 given_layout=request.layout,
-                completed=completed,
+                completed_layout=completed,
                 format=format_of_stack(resolved.problem.stack.id),
                 read=None,
                 min_fit_probability=request.constraints.build().min_fit_probability,
@@ -88,7 +85,7 @@ class Checks:
             profile=profile,
             place=launched.layout_field,
             given_layout=launched.layout,
-            completed=launched.layout.with_stack_defaults(launched.resolved.problem),
+            completed_layout=launched.layout.with_stack_defaults(launched.resolved.problem),
             format=FORMATS[launched.read.format],
             read=launched.read,
             stops=launched.stops,
@@ -109,11 +106,9 @@ class Checks:
             )
 
 
-def _on_held_nodes(
-    resolver: Resolver, request: CheckRequest | LaunchedCheckRequest
-) -> CheckRequest | LaunchedCheckRequest:
+def _with_held_nodes(resolver: Resolver, request: Request) -> Request:
     """Returns the request with the cluster in the size of the nodes that it holds."""
     if request.cluster is None:
         return request
-    held = on_held_nodes(resolver, request.cluster, request.allocation)
+    held = cluster_of_held_nodes(resolver, request.cluster, request.allocation)
     return request.model_copy(update={"cluster": held})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from models.advice.comparison import Comparison, compare
@@ -35,8 +36,10 @@ from service.schemas.reservation import ReservationAnswer
 from service.schemas.stack import StackFields
 from service.store import Store
 
+_Request = ComparisonRequest | LaunchedComparisonRequest
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class _ResolvedRequest:
     """A request with its names resolved. Layouts are by the side, "first" or "second"; a side under
     constraints has none."""
@@ -47,10 +50,16 @@ class _ResolvedRequest:
     second_stack: ResolvedPart[Stack]
     profile: Profile
     given_layouts: dict[str, LayoutFields]
-    completed: dict[str, LayoutFields]
-    """The given layouts, with the defaults of the stack for what they leave open."""
     launched: dict[str, LaunchedQuestion]
     """The sides that are launch configurations."""
+
+    @cached_property
+    def completed_layouts(self) -> dict[str, LayoutFields]:
+        """Returns the given layouts, with the defaults of the stack for what they leave open."""
+        return {
+            name: layout.with_stack_defaults(self.problem_of(name))
+            for name, layout in self.given_layouts.items()
+        }
 
     def problem_of(self, name: str) -> Problem:
         """Returns the problem of a side, "first" or "second": the sides may differ in their
@@ -64,9 +73,7 @@ class Comparisons:
         self._store = store
 
     def compare(
-        self,
-        request: ComparisonRequest | LaunchedComparisonRequest,
-        require_client: Callable[[], None] = no_client,
+        self, request: _Request, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
         """Returns the answer to a comparison, which is not stored. `require_client` raises once the
         client has hung up."""
@@ -76,7 +83,7 @@ class Comparisons:
         comparison = _compare(request, resolved, failed, deadline)
         return _explain(request, resolved, failed, comparison).model_dump(mode="json")
 
-    def _resolve(self, request: ComparisonRequest | LaunchedComparisonRequest) -> _ResolvedRequest:
+    def _resolve(self, request: _Request) -> _ResolvedRequest:
         """Resolves the names of a request and completes its layouts. Raises Refused for an illegal
         layout."""
         with self._store.reading() as rows:
@@ -90,13 +97,9 @@ class Comparisons:
         given_layouts = {name: side.layout for name, side in _sides(request).items() if side.layout}
         given_layouts |= {name: side.layout for name, side in launched.items()}
         resolved = _ResolvedRequest(
-            pinned, question, second_stack, profile, given_layouts, completed={}, launched=launched
+            pinned, question, second_stack, profile, given_layouts, launched
         )
-        completed = {
-            name: layout.with_stack_defaults(resolved.problem_of(name))
-            for name, layout in given_layouts.items()
-        }
-        for name, layout in completed.items():
+        for name, layout in resolved.completed_layouts.items():
             place = _place(resolved, name)
             side = launched.get(name)
             require_all_legal(
@@ -106,12 +109,10 @@ class Comparisons:
                 pinned.workload,
                 None if side is None else side.settings,
             )
-        return replace(resolved, completed=completed)
+        return resolved
 
 
-def _launched_sides(
-    resolver: Resolver, request: ComparisonRequest | LaunchedComparisonRequest
-) -> dict[str, LaunchedQuestion]:
+def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, LaunchedQuestion]:
     """Returns the sides that are launch configurations. The second side must not contradict the
     first in model, cluster and workload. It may have another stack, and pad the vocabulary
     otherwise."""
@@ -129,9 +130,7 @@ def _launched_sides(
     return launched
 
 
-def _plain_question(
-    request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
-) -> PinnedQuestion:
+def _plain_question(request: _Request, launched: dict[str, LaunchedQuestion]) -> PinnedQuestion:
     """Returns the question of both sides without launches. The last launch has all of it, since it
     was read with the question of an earlier one beside it."""
     if isinstance(request, ComparisonRequest):
@@ -140,7 +139,7 @@ def _plain_question(
 
 
 def _stacks(
-    request: ComparisonRequest | LaunchedComparisonRequest, launched: dict[str, LaunchedQuestion]
+    request: _Request, launched: dict[str, LaunchedQuestion]
 ) -> dict[str, str | StackFields]:
     """Returns the stack of each side. A side that is no launch runs the stack of the request, or
     else that of the other side."""
@@ -149,7 +148,7 @@ def _stacks(
     return {name: stacks.get(name, default_stack) for name in ("first", "second")}
 
 
-def _sides(request: ComparisonRequest | LaunchedComparisonRequest) -> dict[str, Side]:
+def _sides(request: _Request) -> dict[str, Side]:
     return {"first": request.first, "second": request.second}
 
 
@@ -160,7 +159,7 @@ def _place(resolved: _ResolvedRequest, name: str) -> str:
 
 
 def _compare(
-    request: ComparisonRequest | LaunchedComparisonRequest,
+    request: _Request,
     resolved: _ResolvedRequest,
     failed: list[OutOfMemoryRun],
     deadline: Deadline,
@@ -168,7 +167,7 @@ def _compare(
     """Compares the two sides. A side is a layout, or constraints under which the best layout is
     searched."""
     built = {
-        name: _layout_or_constraints(side, resolved.completed.get(name))
+        name: _layout_or_constraints(side, resolved.completed_layouts.get(name))
         for name, side in _sides(request).items()
     }
     return compare(
@@ -190,7 +189,7 @@ def _layout_or_constraints(side: Side, completed: LayoutFields | None) -> Layout
 
 
 def _explain(
-    request: ComparisonRequest | LaunchedComparisonRequest,
+    request: _Request,
     resolved: _ResolvedRequest,
     failed: list[OutOfMemoryRun],
     comparison: Comparison,
@@ -210,7 +209,7 @@ def _explain(
         (
             predicted.needed_gib
             for name, predicted in predictions.items()
-            if name not in resolved.completed
+            if name not in resolved.completed_layouts
         ),
         default=math.inf,
     )
@@ -218,13 +217,14 @@ def _explain(
     answer.reasons += oom_warnings(predictions, failed)
     for name, prediction in predictions.items():
         answer.assumptions += empty_chunk_assumptions(f"the {name}", prediction)
-    for name, completed in resolved.completed.items():
+    for name, completed in resolved.completed_layouts.items():
         given = resolved.given_layouts[name]
         problem = resolved.problem_of(name)
         place = _place(resolved, name)
         answer.assumptions += layout_assumptions(place, given, completed, problem)
     for name, side in _sides(request).items():
-        shown = Side(layout=resolved.completed[name]) if name in resolved.completed else side
+        layout = resolved.completed_layouts.get(name)
+        shown = side if layout is None else Side(layout=layout)
         answer.request[name] = shown.model_dump(mode="json", exclude_none=True)
     if resolved.second_stack.value != resolved.question.problem.stack:
         answer.request["second"]["stack"] = resolved.second_stack.pinned_form

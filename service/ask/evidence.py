@@ -38,7 +38,7 @@ from service.schemas.evidence import (
     PublishedRun,
 )
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import ByConvention, ProfileUsed
+from service.schemas.prediction import ProfileUsed
 from service.schemas.stored import read_stored
 from service.store import Rows, Store
 from service.store.cursors import cut_page, read_cursor
@@ -71,14 +71,14 @@ class _RunIndex:
     """The published runs of a release. All lists have them in one order."""
 
     runs: Sequence[PublishedRun]
-    families: list[tuple[str, str, str]]
-    """Source, model and chip: of the runs that share all three, one is shown beside an answer."""
-    has_run: list[bool]
+    source_model_chip: list[tuple[str, str, str]]
+    """Of the runs that share all three, one is shown beside an answer."""
+    has_trained: list[bool]
     """False where a run was published as out of memory or failed."""
     texts: list[str]
     """In which a query finds its words."""
-    newest_first: Array
-    """The place of each run if the newest came first."""
+    rank_by_date: Array
+    """The rank of each run by its date, from 0 for the newest; shape (runs,)."""
     library: RunIndex
 
     @classmethod
@@ -86,10 +86,10 @@ class _RunIndex:
         """Returns the index of these runs, with all that queries need worked out."""
         return cls(
             runs=runs,
-            families=[(run.source.title, run.model.name, run.chip) for run in runs],
-            has_run=[run.outcome == "ok" for run in runs],
+            source_model_chip=[(run.source.title, run.model.name, run.chip) for run in runs],
+            has_trained=[run.outcome == "ok" for run in runs],
             texts=[_searched_text(run) for run in runs],
-            newest_first=_newest_first(runs),
+            rank_by_date=_rank_by_date(runs),
             library=RunIndex([run.traits() for run in runs]),
         )
 
@@ -107,7 +107,7 @@ class _RunIndex:
         words = (query.text or "").casefold().split()
         return [
             (int(i), float(distances[i]))
-            for i in np.lexsort((self.newest_first, distances))
+            for i in np.lexsort((self.rank_by_date, distances))
             if (not query.exact or distances[i] == 0)
             and query.family in (None, self.runs[i].family)
             and query.outcome in (None, self.runs[i].outcome)
@@ -123,13 +123,13 @@ def _searched_text(run: PublishedRun) -> str:
     return " ".join(filter(None, (*parts, run.stack.name))).casefold()
 
 
-def _newest_first(runs: Sequence[PublishedRun]) -> Array:
+def _rank_by_date(runs: Sequence[PublishedRun]) -> Array:
     """Returns the rank of each run by its date, from 0 for the newest; shape (runs,). Runs of one
     date keep their order, and runs without a date come last."""
-    places = np.empty(len(runs), dtype=int)
-    order = sorted(range(len(runs)), key=lambda i: runs[i].date or "", reverse=True)
-    places[order] = np.arange(len(runs))
-    return places
+    ranks = np.empty(len(runs), dtype=int)
+    newest_first = sorted(range(len(runs)), key=lambda i: runs[i].date or "", reverse=True)
+    ranks[newest_first] = np.arange(len(runs))
+    return ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +204,9 @@ class Evidence:
             for i, distance in index.by_distance(traits):
                 if len(nearest) == MAX_SHOWN:
                     break
-                family = index.families[i]
-                if index.has_run[i] and family not in nearest:
-                    nearest[family] = _NearRun.of(resolver, index.runs[i], distance, published)
+                origin = index.source_model_chip[i]
+                if index.has_trained[i] and origin not in nearest:
+                    nearest[origin] = _NearRun.of(resolver, index.runs[i], distance, published)
         return [
             EvidenceShown.of(_evidence_answer(near, published, traits)) for near in nearest.values()
         ]
@@ -271,8 +271,8 @@ def _evidence_answer(near: _NearRun, profile: Profile, traits: RunTraits) -> Evi
         **_question_independent_facts(near.run, near.problem, profile),
         distance=near.distance,
         differs={
-            name: Difference(asked=wanted_value, run=of_run)
-            for name, (wanted_value, of_run) in differences.items()
+            name: Difference(asked=asked_value, run=value_of_run)
+            for name, (asked_value, value_of_run) in differences.items()
         },
     )
 
@@ -291,9 +291,7 @@ def _question_independent_facts(
         "layout": LayoutFields.shown(layout, on_torus=problem.cluster.is_torus),
         "layout_summary": layout.summary(),
         "measured": _measured(run, problem),
-        "predicted": PredictedRun.model_validate(
-            {name: getattr(predicted, name) for name in PredictedRun.model_fields}
-        ),
+        "predicted": PredictedRun.from_attributes(predicted),
         "residual": log_ratio(run.step_time_s, predicted.step_time_s),
         "within_interval": is_within_interval(run.step_time_s, predicted),
         "fit_verdict_agrees": predicted.fits == (run.outcome == "ok"),
@@ -307,10 +305,5 @@ def _measured(run: PublishedRun, problem: Problem) -> MeasuredRun:
     tokens_per_s_per_chip = None
     if step:
         tokens_per_s_per_chip = problem.workload.tokens / step / problem.cluster.num_chips
-    return MeasuredRun(
-        step_time_s=step,
-        tokens_per_s_per_chip=tokens_per_s_per_chip,
-        mfu=ByConvention.model_validate(mfu_of(problem, step)) if step else None,
-        converted=run.converted,
-        memory_gib=run.memory_gib,
-    )
+    mfu = mfu_of(problem, step) if step else None
+    return MeasuredRun.from_attributes(run, tokens_per_s_per_chip=tokens_per_s_per_chip, mfu=mfu)

@@ -31,6 +31,36 @@ class FrontierPart:
     document: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _ResolvedRequest:
+    """A request with its names resolved."""
+
+    request: FrontierRequest
+    resolved: ResolvedQuestion
+    profile: Profile
+    failed: list[OutOfMemoryRun]
+    """Reported runs of this model, chip and stack that ran out of memory."""
+
+    def points(self, grid: dict[str, list[float]], deadline: Deadline) -> list[Point]:
+        """Searches the best layouts with and without a pipeline for every combination of the values
+        of a grid, which has them by axis."""
+        return frontier(
+            self.resolved.problem,
+            self.profile,
+            self.request.constraints.build(),
+            grid,
+            deadline,
+            least_failed_gib(self.failed),
+        )
+
+    def shown(self, points: Sequence[Point]) -> list[PointAnswer]:
+        """Returns points as answers show them."""
+        on_torus = self.resolved.problem.cluster.is_torus
+        return [
+            PointAnswer.of(point, self.request.tolerance, on_torus=on_torus) for point in points
+        ]
+
+
 class Frontiers:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -40,57 +70,34 @@ class Frontiers:
     ) -> dict[str, Any]:
         """Returns the frontier over the grid of the request. `require_client` raises once the
         client has hung up."""
-        resolved, profile, failed = self._resolve(request)
+        question = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
-        points = frontier(
-            resolved.problem,
-            profile,
-            request.constraints.build(),
-            request.grid.axes(),
-            deadline,
-            least_failed_gib(failed),
-        )
-        return _explain(request, resolved, profile, failed, points).model_dump(mode="json")
+        points = question.points(request.grid.axes(), deadline)
+        return _explain(question, points).model_dump(mode="json")
 
     def draw_in_parts(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> Iterator[FrontierPart]:
         """Yields the points some at a time, as they are found, and at last the whole answer. That
         equals the answer of `draw`, unless the time limit cuts a search short."""
-        resolved, profile, failed = self._resolve(request)
+        question = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)
         grid = request.grid.axes()
-        on_torus = resolved.problem.cluster.is_torus
-        point_at: dict[tuple[float, ...], Point] = {}
+        points_by_values: dict[tuple[float, ...], Point] = {}
         for block in _blocks(grid):
-            points = frontier(
-                resolved.problem,
-                profile,
-                request.constraints.build(),
-                block,
-                deadline,
-                least_failed_gib(failed),
-            )
-            point_at |= {tuple(point.at[name] for name in grid): point for point in points}
-            shown = [
-                PointAnswer.of(point, request.tolerance, on_torus=on_torus) for point in points
-            ]
-            yield FrontierPart(
-                "points", {"points": [point.model_dump(mode="json") for point in shown]}
-            )
-        ordered = [point_at[place] for place in product(*grid.values())]
-        answer = _explain(request, resolved, profile, failed, ordered)
-        yield FrontierPart("answer", answer.model_dump(mode="json"))
+            points = question.points(block, deadline)
+            points_by_values |= {tuple(point.at[name] for name in grid): point for point in points}
+            shown = [point.model_dump(mode="json") for point in question.shown(points)]
+            yield FrontierPart("points", {"points": shown})
+        ordered = [points_by_values[values] for values in product(*grid.values())]
+        yield FrontierPart("answer", _explain(question, ordered).model_dump(mode="json"))
 
-    def _resolve(
-        self, request: FrontierRequest
-    ) -> tuple[ResolvedQuestion, Profile, list[OutOfMemoryRun]]:
-        """Returns the resolved question, the profile, and the reported runs of this model, chip and
-        stack that ran out of memory."""
+    def _resolve(self, request: FrontierRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
             resolved = Resolver(rows).resolve(request)
             profile = requested_profile(rows, request.profile)
-        return resolved, profile, out_of_memory_runs(self._store, resolved.problem, profile)
+        failed = out_of_memory_runs(self._store, resolved.problem, profile)
+        return _ResolvedRequest(request, resolved, profile, failed)
 
 
 def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
@@ -102,21 +109,17 @@ def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
         yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
 
 
-def _explain(
-    request: FrontierRequest,
-    resolved: ResolvedQuestion,
-    profile: Profile,
-    failed: list[OutOfMemoryRun],
-    points: Sequence[Point],
-) -> FrontierAnswer:
-    """Returns the answer: points and crossings, with reasons and assumptions. `failed` are the
-    reported runs of this model, chip and stack that ran out of memory."""
+def _explain(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAnswer:
+    """Returns the answer: points and crossings, with reasons and assumptions."""
+    request, problem = question.request, question.resolved.problem
     grid = request.grid.axes()
-    left_out = [f"{line}, wherever anything else fits" for line in left_out_reasons(0.0, failed)]
-    rests_on = grounds(request, resolved, profile, _layout_of_question(resolved.problem, points))
+    left_out = [
+        f"{line}, wherever anything else fits" for line in left_out_reasons(0.0, question.failed)
+    ]
+    layout = _layout_of_question(problem, points)
+    rests_on = grounds(request, question.resolved, question.profile, layout)
     changes_size = {"num_chips", "domain"} & grid.keys()
-    scales_out = resolved.problem.cluster.scale_out_mask.any()
-    on_torus = resolved.problem.cluster.is_torus
+    scales_out = problem.cluster.scale_out_mask.any()
     if "scale_out" in grid and not changes_size and not scales_out:
         rests_on["assumptions"].append(
             "grid.scale_out has no effect: the scale-up links join all chips"
@@ -128,9 +131,10 @@ def _explain(
         "time_limit_s": request.time_limit_s,
     }
     return FrontierAnswer(
-        points=[PointAnswer.of(point, request.tolerance, on_torus=on_torus) for point in points],
+        points=question.shown(points),
         crossings=[
-            CrossingAnswer.of(crossing) for crossing in crossings(points, grid, request.tolerance)
+            CrossingAnswer.from_attributes(crossing)
+            for crossing in crossings(points, grid, request.tolerance)
         ],
         reasons=[*_reasons(points, grid, request.tolerance), *left_out],
         **rests_on,

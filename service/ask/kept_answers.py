@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from service.ask.answer_keys import AnswerKey, AnyRequest, Meaning, answer_key
-from service.ask.answer_pages import answer_brief
+from service.ask.answer_pages import answer_brief, answer_page
 from service.identifiers import new_id
 from service.metrics import count_lookup
 from service.runtime.creation import Unanswered
 from service.runtime.idempotency import ANSWERED_BEFORE, CreatedResource, Prepared, SaveRows
+from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import PredictionAnswer
 from service.schemas.recommendation import RecommendationAnswer
 from service.store import Rows, Store
@@ -32,45 +33,48 @@ class KeyedQuestion(Generic[Resolved]):
     resolved: Resolved
 
 
-class KeptAnswers(Generic[Request, Resolved]):
-    """The stored answers of one kind. `resolve` resolves the names of a request, and `meaning`
-    returns what of the result decides the answer."""
+class KeptAnswers(ABC, Generic[Request, Resolved]):
+    """The answers of one kind, such as predictions, which are stored."""
 
-    def __init__(
-        self,
-        store: Store,
-        kind: AnswerKind,
-        resolve: Callable[[Rows, Request], Resolved],
-        meaning: Callable[[Resolved], Meaning],
-    ) -> None:
+    kind: ClassVar[AnswerKind]
+
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._kind = kind
-        self._resolve = resolve
-        self._meaning = meaning
+
+    @abstractmethod
+    def resolve(self, rows: Rows, request: Request) -> Resolved:
+        """Resolves the names of a request."""
+
+    @abstractmethod
+    def meaning(self, resolved: Resolved) -> Meaning:
+        """Returns what decides the answer, besides the request itself."""
 
     def get(self, id_: str) -> AnswerText:
         """Returns the text of an answer. Raises NotFound."""
         with self._store.reading() as rows:
-            return rows.answers.get(self._kind, id_).text
+            return rows.answers.get(self.kind, id_).text
+
+    def page(self, query: AnswerQuery) -> dict[str, Any]:
+        return answer_page(self._store, self.kind, query)
 
     def look_up(self, request: Request) -> Prepared | Unanswered[KeyedQuestion[Resolved]]:
         """Returns the stored answer to an equal question, if nothing that it depends on has changed
         since; else the question with its key. The question is resolved at most once."""
         with self._store.reading() as rows:
-            resolve = cache(lambda: self._resolve(rows, request))
-            key = answer_key(rows, self._kind, request, lambda: self._meaning(resolve()))
+            resolved = cache(lambda: self.resolve(rows, request))
+            key = answer_key(rows, self.kind, request, lambda: self.meaning(resolved()))
             earlier = self._earlier_answer(rows, key.digest)
             if earlier is not None:
                 count_lookup("answers", is_hit=True)
                 return earlier
-            return Unanswered(KeyedQuestion(key, resolve()))
+            return Unanswered(KeyedQuestion(key, resolved()))
 
-    def is_current(self, request: Request, key: AnswerKey) -> bool:
+    def _is_current(self, request: Request, key: AnswerKey) -> bool:
         """Returns whether an answer would have this key now too: nothing that it depends on has
         changed since the key was made."""
         with self._store.reading() as rows:
             now = answer_key(
-                rows, self._kind, request, lambda: self._meaning(self._resolve(rows, request))
+                rows, self.kind, request, lambda: self.meaning(self.resolve(rows, request))
             )
         return now.digest == key.digest
 
@@ -79,23 +83,24 @@ class KeptAnswers(Generic[Request, Resolved]):
         tenant was, or this one long ago, returns the function that stores it for this tenant anew.
         Returns None where nobody was ever given one."""
         memory = self._store.memory
-        place = self._kind, key, self._store.tenant
-        own: Answer | None = memory.at_hand(place)
+        memory_key = self.kind, key, self._store.tenant
+        own: Answer | None = memory.at_hand(memory_key)
+        # An answer in memory may have been given too long ago to be given again.
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None
-            own = rows.answers.mine(self._kind, key)
+            own = rows.answers.mine(self.kind, key)
             if own is None:
-                others = rows.answers.of_anyone(self._kind, key)
-                return None if others is None else lambda rows: _save_reference(rows, others, key)
-            memory.put_at_hand_unchanging(place, own, own.text.size)
+                other = rows.answers.of_anyone(self.kind, key)
+                return None if other is None else lambda rows: _save_reference(rows, other, key)
+            memory.put_at_hand_unchanging(memory_key, own, own.text.size)
         return CreatedResource(own.location, None, text=own.text, status=ANSWERED_BEFORE)
 
-    def prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
+    def _prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
         """Returns the function that stores an answer as it is sent, with its text under `key`. The
         text is written now, so that no other writer waits for it."""
         stored = Answer(
-            kind=self._kind,
+            kind=self.kind,
             id=answer.id,
             created_at=answer.created_at,
             profile_id=answer.profile.id,
@@ -108,19 +113,18 @@ class KeptAnswers(Generic[Request, Resolved]):
 def save_answer(answer: Answer, key: str, brief: dict[str, Any]) -> SaveRows:
     """Returns the function that stores an answer, with its text under `key`. `brief` has the fields
     that lists show."""
-    return lambda rows: _save(rows, answer, key, brief)
+
+    def save(rows: Rows) -> CreatedResource:
+        count_lookup("answers", is_hit=False)  # once, however often it was looked up before
+        rows.answers.add(answer, key, brief)
+        return CreatedResource(answer.location, None, text=answer.text)
+
+    return save
 
 
-def _save(rows: Rows, answer: Answer, key: str, brief: dict[str, Any]) -> CreatedResource:
-    """Stores a new answer and its text."""
-    count_lookup("answers", is_hit=False)  # once, however often it was looked up before
-    rows.answers.add(answer, key, brief)
-    return CreatedResource(answer.location, None, text=answer.text)
-
-
-def _save_reference(rows: Rows, others: Answer, key: str) -> CreatedResource:
+def _save_reference(rows: Rows, other: Answer, key: str) -> CreatedResource:
     """Stores an answer that another tenant was given, with a new id, for this tenant too. Only a
     short row is added, because the text is stored already."""
-    own = others.renamed(new_id(), datetime.now(UTC))
+    own = other.renamed(new_id(), datetime.now(UTC))
     rows.answers.add_reference(own, key)
     return CreatedResource(own.location, None, text=own.text)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from models.layouts.rules import lifted, require_legal
 from service.formats.launch.job import LaunchConfiguration
 from service.resolve.answered_layout import (
     StoredLayout,
     layout_of_prediction,
     layout_of_recommendation,
+    legal_run,
 )
 from service.resolve.launch_jobs import (
     AnswerLaunched,
@@ -54,9 +54,7 @@ def _configuration(
 ) -> LaunchConfiguration:
     """Returns the launch configuration of a stored layout, with names resolved as they are
     today."""
-    question = answered.question
-    problem = Resolver(rows).resolve(question).problem
-    layout = answered.layout.build()
-    problem = lifted(problem, layout)
-    require_legal(problem, layout)  # an answer may be older than a rule
-    return launch_configuration(launch_format(format_, problem), problem, layout, question, answer)
+    problem, layout = legal_run(Resolver(rows), answered.question, answered.layout)
+    return launch_configuration(
+        launch_format(format_, problem), problem, layout, answered.question, answer
+    )

@@ -66,11 +66,11 @@ def out_of_memory_runs_alike(
     fitted = _last_reports(rows, alike, profile, did_fit=True)
     standing: list[OutOfMemoryRun] = []
     for run in failed:
-        disproved = any(_disproves(other, run) for other in fitted)
-        repeated = any(
+        is_disproved = any(_disproves(other, run) for other in fitted)
+        is_repeated = any(
             (run.needed_gib, run.layout) == (other.needed_gib, other.layout) for other in standing
         )
-        if not disproved and not repeated:
+        if not is_disproved and not is_repeated:
             standing.append(run)
     return standing
 
@@ -142,7 +142,7 @@ def _last_reports(
     """Returns the last report of every run, latest first: of runs that trained some steps
     (`did_fit`), or of runs that ran out of memory. Needs that are predicted for it are kept in
     `_needs`. Runs that cannot be predicted any more are left out."""
-    out_of_memory = ReportFilter(
+    selection = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
         chip=(alike.chip,),
@@ -151,7 +151,7 @@ def _last_reports(
     )
     last = {
         (profile.id, profile.version, report.first_id): report
-        for report in rows.reports.last_of_each_run(out_of_memory, _MAX_RUNS)
+        for report in rows.reports.last_of_each_run(selection, _MAX_RUNS)
     }
     if not last:
         return []
@@ -167,30 +167,23 @@ def _last_reports(
         needs |= new
     latest: list[OutOfMemoryRun] = []
     for key, report in last.items():
-        need = needs[key]
-        if need is None:
-            continue
-        layout, gib = need
-        latest.append(
-            OutOfMemoryRun(
-                report_id=report.id, measured_at=report.measured_at, layout=layout, needed_gib=gib
+        if (need := needs[key]) is not None:
+            layout, gib = need
+            run = OutOfMemoryRun.from_attributes(
+                report, report_id=report.id, layout=layout, needed_gib=gib
             )
-        )
+            latest.append(run)
     return latest
 
 
 def _predicted_needs(
     runs: Sequence[StoredRun], profile: Profile
 ) -> dict[str, tuple[LayoutFields, float]]:
-    """Returns (layout, needed GiB) of each run by the id of its report."""
-    needed = needed_gib(runs, profile).tolist()
-    return {
-        run.report_id: (_predicted_layout(run), gib) for run, gib in zip(runs, needed, strict=True)
-    }
-
-
-def _predicted_layout(run: StoredRun) -> LayoutFields:
-    """Returns the layout of a run in the form that answers have today, whichever release stored
-    it."""
-    layout = run.predicted_layout().build()
-    return LayoutFields.shown(layout, on_torus=run.problem.cluster.is_torus)
+    """Returns (layout, needed GiB) of each run by the id of its report. Layouts have the form that
+    answers have today, whichever release stored them."""
+    needs = dict[str, tuple[LayoutFields, float]]()
+    for run, gib in zip(runs, needed_gib(runs, profile).tolist(), strict=True):
+        layout = run.predicted_layout().build()
+        shown = LayoutFields.shown(layout, on_torus=run.problem.cluster.is_torus)
+        needs[run.report_id] = shown, gib
+    return needs

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from models.advice.implausible_values import implausible_values
 from models.errors import Invalid
 from models.layouts.mesh_rules import BATCH_FIELD, nearest_batches
-from models.layouts.rule import Rule
 from models.layouts.rules import RULES, first_broken
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.ask.answer_keys import Meaning
-from service.ask.answer_pages import answer_page
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion
 from service.ask.oom_history import RunsAlike, oom_warnings
 from service.errors import Refused
@@ -29,7 +26,6 @@ from service.runtime.creation import Unanswered
 from service.runtime.idempotency import Prepared
 from service.schemas.launch_request import LaunchedPredictionRequest
 from service.schemas.layout import LayoutFields
-from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import (
     OutOfMemoryRun,
     PredictedLayout,
@@ -39,8 +35,7 @@ from service.schemas.prediction import (
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.workload import WorkloadFields
-from service.store import Rows, Store
-from service.store.answer_text import AnswerText
+from service.store import Rows
 
 _Request = PredictionRequest | LaunchedPredictionRequest
 
@@ -56,9 +51,6 @@ class _LayoutsQuestion:
     launched: LaunchedQuestion | None = None
 
 
-_Question = KeyedQuestion[_LayoutsQuestion]
-
-
 @dataclass(frozen=True, slots=True)
 class _LegalRequest:
     """A question whose layouts are complete and legal."""
@@ -67,55 +59,40 @@ class _LegalRequest:
     resolved: ResolvedQuestion
     """The question without limits on the search, which layouts that are given may exceed."""
     profile: Profile
-    completed: dict[str, LayoutFields]
+    completed_layouts: dict[str, LayoutFields]
     """The given layouts, with the defaults of the stack for what they leave open."""
     layouts: dict[str, Layout]
     """The completed layouts as values."""
 
 
-class Predictions:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._kept = KeptAnswers(store, "predictions", _layouts_question, _meaning)
+class Predictions(KeptAnswers[_Request, _LayoutsQuestion]):
+    kind = "predictions"
 
-    def look_up(self, request: _Request) -> Prepared | Unanswered[_Question]:
-        return self._kept.look_up(request)
+    def resolve(self, rows: Rows, request: _Request) -> _LayoutsQuestion:
+        """Resolves the names of a request, and reads its launch if it has one."""
+        resolver = Resolver(rows)
+        if isinstance(request, PredictionRequest):
+            return _LayoutsQuestion(request, resolver.resolve(request), request.layouts_by_field())
+        launched = launched_question(resolver, request.launch, request)
+        layouts = {launched.layout_field: launched.layout}
+        return _LayoutsQuestion(launched.question, launched.resolved, layouts, launched)
+
+    def meaning(self, resolved: _LayoutsQuestion) -> Meaning:
+        return Meaning.of([resolved.resolved])
 
     def answer(self, request: _Request) -> Prepared:
         """Returns the stored answer to an equal question, or else a new one."""
         earlier = self.look_up(request)
         return self.predict(earlier.question) if isinstance(earlier, Unanswered) else earlier
 
-    def predict(self, question: _Question) -> Prepared:
+    def predict(self, question: KeyedQuestion[_LayoutsQuestion]) -> Prepared:
         """Predicts the layouts of a question that `look_up` has not found answered. Returns the
         function that stores the answer."""
         key = question.key
         legal = _legal_request(question.resolved, key.profile)
         failed = key.out_of_memory.get(RunsAlike.of(legal.resolved.problem), [])
         answer = _explain(legal, _predict(legal), failed)
-        return self._kept.prepare(answer, key.digest)
-
-    def get(self, id_: str) -> AnswerText:
-        return self._kept.get(id_)
-
-    def page(self, query: AnswerQuery) -> dict[str, Any]:
-        return answer_page(self._store, "predictions", query)
-
-
-def _layouts_question(rows: Rows, request: _Request) -> _LayoutsQuestion:
-    """Resolves the names of a request, and reads its launch if it has one."""
-    resolver = Resolver(rows)
-    if isinstance(request, PredictionRequest):
-        return _LayoutsQuestion(request, resolver.resolve(request), request.layouts_by_field())
-    launched = launched_question(resolver, request.launch, request)
-    layouts = {launched.layout_field: launched.layout}
-    return _LayoutsQuestion(launched.question, launched.resolved, layouts, launched)
-
-
-def _meaning(question: _LayoutsQuestion) -> Meaning:
-    """Returns what decides the answer, besides the request itself: the catalogue entries that it
-    names."""
-    return Meaning.of([question.resolved])
+        return self._prepare(answer, key.digest)
 
 
 def _legal_request(question: _LayoutsQuestion, profile: Profile) -> _LegalRequest:
@@ -156,12 +133,12 @@ def _explain(
     fastest_s = min(prediction.step_time_s for prediction in predicted.values())
     first = next(iter(request.layouts.values()))
     grounds = basis(pinned, request.resolved, request.profile, first)
-    for field, completed in request.completed.items():
+    for field, completed in request.completed_layouts.items():
         given = request.question.given_layouts[field]
         grounds["assumptions"] += layout_assumptions(field, given, completed, problem)
         grounds["assumptions"] += empty_chunk_assumptions(field, predicted[field])
     grounds["request"]["layouts"] = [
-        completed.model_dump(mode="json") for completed in request.completed.values()
+        completed.model_dump(mode="json") for completed in request.completed_layouts.values()
     ]
     return PredictionAnswer(
         layouts=[*predicted.values()],
@@ -196,14 +173,18 @@ def require_all_legal(
     """
     if not layouts:
         return
+    errors = list[Invalid]()
     broken = first_broken(problem, Layouts.of(layouts.values()))
-    errors = [
-        _broken_rule_error(problem, layout, name, given[name], RULES[index], settings or {})
-        if RULES[index].blamed_field(problem, layout) != BATCH_FIELD
-        else _batch_error(problem, layout, name, workload, RULES[index], settings)
-        for (name, layout), index in zip(layouts.items(), broken, strict=True)
-        if index >= 0
-    ]
+    for (name, layout), index in zip(layouts.items(), broken, strict=True):
+        if index < 0:
+            continue
+        rule = RULES[index]
+        message = f"{rule.name}: {rule.message(problem, layout)}"
+        if rule.blamed_field(problem, layout) == BATCH_FIELD:
+            errors.append(_batch_error(layout, name, workload, message, settings))
+        else:
+            knob = rule.blamed_knob(problem, layout)
+            errors.append(_knob_error(knob, name, given[name], message, settings or {}))
     if errors:
         raise Refused(errors)
 
@@ -212,36 +193,30 @@ _OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
 """The knob to blame for a broken rule about another one, where that one was left open."""
 
 
-def _broken_rule_error(
-    problem: Problem,
-    layout: Layout,
-    name: str,
-    given: LayoutFields,
-    rule: Rule,
-    settings: Mapping[str, str],
+def _knob_error(
+    knob: str | None, name: str, given: LayoutFields, message: str, settings: Mapping[str, str]
 ) -> Invalid:
-    """Returns the error for a broken rule at the knob to blame. `name` is the field of the layout,
-    and `given` the layout before defaults were filled in."""
-    knob = rule.blamed_knob(problem, layout)
+    """Returns the error for a rule that is broken by a knob of a layout; None where no single knob
+    is to blame. `name` is the field of the layout, and `given` the layout before defaults were
+    filled in."""
     other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and other in given.knobs_given:
         knob = other
     field = f"{name}.{settings.get(knob, given.field_of(knob))}" if knob else name
     value = getattr(given, given.field_of(knob)) if knob in given.knobs_given else None
-    return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
+    return Invalid(field, value, message)
 
 
 def _batch_error(
-    problem: Problem,
     layout: Layout,
     name: str,
     workload: WorkloadFields,
-    rule: Rule,
+    message: str,
     settings: Mapping[str, str] | None,
 ) -> Invalid:
     """Returns the error for a global batch that the layout cannot divide. If the request gives the
-    batch in tokens, the error has the nearest batches in tokens."""
-    message = f"{rule.name}: {rule.message(problem, layout)}"
+    batch in tokens, the error has the nearest batches in tokens. `name` is the field of the
+    layout."""
     if settings is not None:
         setting = settings.get("global_batch")
         return Invalid(f"{name}.{setting}" if setting else name, workload.global_batch, message)

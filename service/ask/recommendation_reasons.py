@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from models.advice.allocation import Allocation
 from models.advice.choice import Choice
@@ -10,21 +10,18 @@ from models.advice.choice_words import choice_reason
 from models.advice.objective import Objective
 from models.advice.reason import Reason, reasons_of
 from models.spec.hardware import Chip
-from service.resolve.assumptions import empty_chunk_assumptions
 from service.schemas.learned import Learned
 from service.schemas.objective import ObjectiveFields
-from service.schemas.prediction import PredictedLayout
 
 
 def cluster_reasons(
     choices: Sequence[Choice], fewest_chips_reasons: Sequence[str], objective: Objective
-) -> list[Reason]:
-    """Returns why the first cluster is the best, and how the fewest chips were found. Empty where
+) -> Iterator[Reason]:
+    """Yields why the first cluster is the best, and how the fewest chips were found; nothing where
     no clusters were compared."""
-    if not choices:
-        return []
-    best = choice_reason(choices, objective)
-    return [Reason("cluster", best), *reasons_of("fewest_chips", fewest_chips_reasons)]
+    if choices:
+        yield Reason("cluster", choice_reason(choices, objective))
+        yield from reasons_of("fewest_chips", fewest_chips_reasons)
 
 
 def fewest_chips_without_price(chip: Chip) -> str:
@@ -36,12 +33,12 @@ def fewest_chips_without_price(chip: Chip) -> str:
     )
 
 
-def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:
-    """Returns why the nodes were cut into groups that are not the fastest ones. Empty where they
+def groups_reasons(allocation: Allocation, step_time_s: float) -> Iterator[Reason]:
+    """Yields why the nodes were cut into groups that are not the fastest ones; nothing where they
     are."""
     faster = allocation.faster
     if faster is None:
-        return []
+        return
     gap = step_time_s / faster.step_time_s - 1
     sentence = (
         f"The nodes are cut into groups of {allocation.chips_per_group} chips for the sake of a"
@@ -53,34 +50,34 @@ def groups_reasons(allocation: Allocation, step_time_s: float) -> list[Reason]:
         "num_chips": faster.num_chips,
         "step_time_s": faster.step_time_s,
     }
-    return [Reason("groups", sentence, figures)]
+    yield Reason("groups", sentence, figures)
 
 
-def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> list[Reason]:
-    """Returns why some of the held chips are not used. Empty where all are. `max_chips` is the
+def spare_chips_reasons(allocation: Allocation, max_chips: int | None) -> Iterator[Reason]:
+    """Yields why some of the held chips are not used; nothing where all are. `max_chips` is the
     request's limit; None without one."""
     used = allocation.cluster.num_chips
     spare = sum(allocation.spares.values())
     if not spare:
-        return []
+        return
     why = "the fastest way found uses the rest"
     if max_chips is not None and max_chips < used + spare:
         why = f"cluster.num_chips lets at most {max_chips} be used"
         if used < max_chips:
             why += f", and the fastest way found uses {used}"
     sentence = f"{spare} of the {used + spare} chips that are held are spare: {why}."
-    return [Reason("spare_chips", sentence, {"spare": spare, "used": used})]
+    yield Reason("spare_chips", sentence, {"spare": spare, "used": used})
 
 
-def learned_reasons(learned: Learned | None) -> list[Reason]:
-    """Returns which reports moved the step time of the recommended layout. Empty where none did."""
-    if learned is None or not learned.reports:
-        return []
-    figures = {
-        "against_version": learned.against_version,
-        "step_time_change": learned.step_time_change,
-    }
-    return [Reason("learned", learned.sentence, figures)]
+def learned_reasons(learned: Learned | None) -> Iterator[Reason]:
+    """Yields which reports moved the step time of the recommended layout; nothing where none
+    did."""
+    if learned is not None and learned.reports:
+        figures = {
+            "against_version": learned.against_version,
+            "step_time_change": learned.step_time_change,
+        }
+        yield Reason("learned", learned.sentence, figures)
 
 
 def failure_assumptions(objective: ObjectiveFields) -> list[str]:
@@ -95,13 +92,3 @@ def failure_assumptions(objective: ObjectiveFields) -> list[str]:
         for name, meaning in costs.items()
         if name not in objective.model_fields_set
     ]
-
-
-def points_to_check(advised: Mapping[str, PredictedLayout]) -> list[str]:
-    """Returns sentences on what launchers have to be told of these layouts beside their degrees:
-    that a chunk of a pipeline stage has no layers. `advised` has the layouts by the names that
-    reasons give them."""
-    points = list[str]()
-    for name, prediction in advised.items():
-        points += empty_chunk_assumptions(name, prediction)
-    return points

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from models.advice.allocation import Allocation, allocate
 from models.advice.chip_counts import problem_with_chips
@@ -33,35 +34,22 @@ from service.store import Store
 _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inputs:
     """A request with all names resolved, and the deadline for its search."""
 
     request: RecommendationRequest
     candidates: CandidateClusters
     profile: Profile
-    constraints: Constraints
-    objective: Objective
     deadline: Deadline
 
-    @classmethod
-    def of(
-        cls,
-        request: RecommendationRequest,
-        candidates: CandidateClusters,
-        profile: Profile,
-        require_client: Callable[[], None],
-    ) -> Inputs:
-        """Returns the inputs of a search, whose deadline begins now. `require_client` raises once
-        the client has hung up."""
-        return cls(
-            request=request,
-            candidates=candidates,
-            profile=profile,
-            constraints=request.constraints.build(),
-            objective=request.objective.build(request.workload.token_budget),
-            deadline=Deadline(request.time_limit_s, require_client),
-        )
+    @cached_property
+    def constraints(self) -> Constraints:
+        return self.request.constraints.build()
+
+    @cached_property
+    def objective(self) -> Objective:
+        return self.request.objective.build(self.request.workload.token_budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +92,9 @@ class RecommendationSearch:
         if target.choices:
             # The search had more time for the best cluster than the comparison: its figures count.
             best = target.choices[0]
-            # The comparison found that fewer of this cluster's chips are faster, and only those
-            # were searched.
             if best.all_chips_s is not None:
+                # The comparison found that fewer of this cluster's chips are faster, and only those
+                # were searched.
                 recommendation = recommendation.of_more_chips(best.num_chips, best.all_chips_s)
             problem = inputs.candidates.resolved[target.name].problem
             if target.allocation is not None:

@@ -12,7 +12,6 @@ from models.advice.reason import Reason, reasons_of
 from models.advice.recommendation import Recommendation
 from models.advice.thresholds import Threshold
 from service.ask.answer_keys import Meaning
-from service.ask.answer_pages import answer_page
 from service.ask.evidence import Evidence
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion
 from service.ask.oom_history import left_out_reasons, oom_warnings
@@ -21,21 +20,18 @@ from service.ask.recommendation_reasons import (
     failure_assumptions,
     groups_reasons,
     learned_reasons,
-    points_to_check,
     spare_chips_reasons,
 )
 from service.ask.recommendation_search import Inputs, RecommendationSearch, Solution, Target
 from service.resolve.answer_basis import basis
-from service.resolve.assumptions import leaf_switch_assumptions
+from service.resolve.assumptions import empty_chunk_assumptions, leaf_switch_assumptions
 from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, resolve_candidates
 from service.resolve.launch_jobs import AnswerLaunched, launch_block, ranks_by_node
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
-from service.runtime.creation import Unanswered
-from service.runtime.deadline import no_client
+from service.runtime.deadline import Deadline, no_client
 from service.runtime.idempotency import Prepared
 from service.schemas.allocation import AllocationAnswer
-from service.schemas.list_query import AnswerQuery
 from service.schemas.objective import AlternativeFields, ChoiceAnswer
 from service.schemas.prediction import PredictedLayout
 from service.schemas.reason import ReasonFacts
@@ -47,56 +43,52 @@ from service.schemas.recommendation import (
     PipeliningAnswer,
     RecommendationAnswer,
     RecommendationRequest,
-    ThresholdAnswer,
 )
 from service.store import Rows, Store
-from service.store.answer_text import AnswerText
-
-_Question = KeyedQuestion[CandidateClusters]
 
 
-class Recommendations:
+class Recommendations(KeptAnswers[RecommendationRequest, CandidateClusters]):
+    kind = "recommendations"
+
     def __init__(self, store: Store, evidence: Evidence) -> None:
-        self._store = store
+        super().__init__(store)
         self._evidence = evidence
         self._search = RecommendationSearch(store)
-        self._kept = KeptAnswers(store, "recommendations", _candidates, _meaning)
 
-    def look_up(self, request: RecommendationRequest) -> Prepared | Unanswered[_Question]:
-        return self._kept.look_up(request)
+    def resolve(self, rows: Rows, request: RecommendationRequest) -> CandidateClusters:
+        return resolve_candidates(Resolver(rows), request)
+
+    def meaning(self, resolved: CandidateClusters) -> Meaning:
+        return Meaning.of(resolved.resolved.values(), resolved.pinned_forms)
 
     def recommend(
         self,
         request: RecommendationRequest,
-        question: _Question,
+        question: KeyedQuestion[CandidateClusters],
         require_client: Callable[[], None] = no_client,
     ) -> Prepared:
         """Searches an answer to a question that `look_up` has not found answered. Returns the
         function that stores it."""
         key = question.key
-        resolved = Inputs.of(request, question.resolved, key.profile, require_client)
-        solution = self._search.solve(resolved)
-        answer = self._explain(resolved, solution)
+        deadline = Deadline(request.time_limit_s, require_client)
+        inputs = Inputs(request, question.resolved, key.profile, deadline)
+        solution = self._search.solve(inputs)
+        answer = self._explain(inputs, solution)
         # An answer is given again only if its search was not cut short by the time limit, and if
         # nothing that it depends on has changed during the search.
-        is_kept = not resolved.deadline.ran_out and self._kept.is_current(request, key)
-        return self._kept.prepare(answer, key.digest if is_kept else answer.id)
+        is_kept = not deadline.ran_out and self._is_current(request, key)
+        return self._prepare(answer, key.digest if is_kept else answer.id)
 
     def find(self, request: RecommendationRequest) -> tuple[Recommendation, Choice | None]:
         """Returns the recommendation for a request, without the words of an answer, and the best
         cluster; None for the cluster where none were compared. Stores nothing."""
         with self._store.reading() as rows:
-            candidates = _candidates(rows, request)
+            candidates = self.resolve(rows, request)
             profile = requested_profile(rows, request.profile)
-        solution = self._search.solve(Inputs.of(request, candidates, profile, no_client))
+        deadline = Deadline(request.time_limit_s, no_client)
+        solution = self._search.solve(Inputs(request, candidates, profile, deadline))
         choices = solution.target.choices
         return solution.recommendation, choices[0] if choices else None
-
-    def get(self, id_: str) -> AnswerText:
-        return self._kept.get(id_)
-
-    def page(self, query: AnswerQuery) -> dict[str, Any]:
-        return answer_page(self._store, "recommendations", query)
 
     def _explain(self, inputs: Inputs, solution: Solution) -> RecommendationAnswer:
         """Returns the answer: the layouts, with reasons, assumptions and published runs."""
@@ -116,10 +108,10 @@ class Recommendations:
         reasons = _reasons(inputs, solution, advised)
         reasons += learned_reasons(grounds["learned"])
         members["reasons"] = [reason.sentence for reason in reasons]
-        members["reason_facts"] = [ReasonFacts.of(reason) for reason in reasons]
+        members["reason_facts"] = [*map(ReasonFacts.from_attributes, reasons)]
         grounds["request"] |= _request_members(inputs, target)
         grounds["assumptions"] += _assumptions(inputs, target, advised)
-        allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)
+        allocation = target.allocation and AllocationAnswer.from_attributes(target.allocation)
         answer = AnswerLaunched(
             kind="recommendation",
             id=grounds["id"],
@@ -142,16 +134,6 @@ class Recommendations:
             out_of_memory=solution.failed,
             **grounds,
         )
-
-
-def _candidates(rows: Rows, request: RecommendationRequest) -> CandidateClusters:
-    return resolve_candidates(Resolver(rows), request)
-
-
-def _meaning(candidates: CandidateClusters) -> Meaning:
-    """Returns what decides the answer, besides the request itself: the candidates and the catalogue
-    entries that they name."""
-    return Meaning.of(candidates.resolved.values(), candidates.pinned_forms)
 
 
 def _reasons(
@@ -183,7 +165,9 @@ def _reasons(
 def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLayout]) -> list[str]:
     """Returns the assumptions that only a recommendation makes. `advised` has the layouts by the
     names that reasons give them."""
-    assumptions = [*failure_assumptions(inputs.request.objective), *points_to_check(advised)]
+    assumptions = failure_assumptions(inputs.request.objective)
+    for name, prediction in advised.items():
+        assumptions += empty_chunk_assumptions(name, prediction)
     nodes = inputs.candidates.questions[target.name].allocation
     if target.allocation is not None and nodes is not None:
         assumptions += leaf_switch_assumptions(target.allocation, nodes.build())
@@ -256,9 +240,6 @@ def _layout_members(
     def position_of(candidate: Candidate) -> int:
         return positions[candidate.prediction.layout]
 
-    pipelining = PipeliningAnswer.of(recommendation.pipelining, positions)
-    if pipeline_thresholds is not None:
-        pipelining.thresholds = [ThresholdAnswer.of(threshold) for threshold in pipeline_thresholds]
     return {
         "layouts": [CandidateAnswer.of(candidate, cluster) for candidate in layouts],
         "recommended": position_of(recommendation.recommended),
@@ -272,9 +253,10 @@ def _layout_members(
         "ranked": [position_of(candidate) for candidate in recommendation.ranked],
         "front": [position_of(candidate) for candidate in recommendation.front],
         "chips_used": recommendation.chips_used,
-        "fewer_chips": FewerChipsAnswer.of(recommendation.fewer_chips)
-        if recommendation.fewer_chips
-        else None,
-        "pipelining": pipelining,
-        "certificate": CertificateAnswer.of(recommendation.certificate),
+        "fewer_chips": recommendation.fewer_chips
+        and FewerChipsAnswer.from_attributes(recommendation.fewer_chips),
+        "pipelining": PipeliningAnswer.of(
+            recommendation.pipelining, positions, pipeline_thresholds
+        ),
+        "certificate": CertificateAnswer.from_attributes(recommendation.certificate),
     }

@@ -7,55 +7,47 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.ask.answer_keys import Meaning
-from service.ask.answer_pages import answer_page, names_used
+from service.ask.answer_pages import names_used
 from service.ask.check_answers import ResolvedCheck
 from service.ask.check_size import shortened
 from service.ask.checks import Checks
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion, save_answer
 from service.identifiers import new_id
-from service.runtime.creation import Unanswered
 from service.runtime.deadline import no_client
-from service.runtime.idempotency import Prepared, SaveRows
+from service.runtime.idempotency import SaveRows
 from service.schemas.check import CheckRequest, LaunchedCheckRequest
-from service.schemas.list_query import AnswerQuery
 from service.schemas.question import Question
-from service.store import Store
+from service.store import Rows, Store
 from service.store.answer_text import AnswerText, encoded
 from service.store.answers import Answer
 
 Request = CheckRequest | LaunchedCheckRequest
-_Question = KeyedQuestion[ResolvedCheck]
 
 
-class StoredChecks:
+class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
+    kind = "checks"
+
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._checks = Checks(store)
-        self._kept = KeptAnswers(store, "checks", self._checks.resolve, _meaning)
 
-    def look_up(self, request: Request) -> Prepared | Unanswered[_Question]:
-        return self._kept.look_up(request)
+    def resolve(self, rows: Rows, request: Request) -> ResolvedCheck:
+        return self._checks.resolve(rows, request)
+
+    def meaning(self, resolved: ResolvedCheck) -> Meaning:
+        return Meaning.of([resolved.resolved])
 
     def check(
-        self, request: Request, question: _Question, require_client: Callable[[], None] = no_client
+        self,
+        request: Request,
+        question: KeyedQuestion[ResolvedCheck],
+        require_client: Callable[[], None] = no_client,
     ) -> SaveRows:
         """Checks a job that `look_up` has not found answered. Returns the function that stores the
         answer."""
         checked = self._checks.check_resolved(request, question.resolved, require_client)
         answer, brief = _stored(checked), _brief(checked)
         return save_answer(answer, question.key.digest, brief)
-
-    def get(self, id_: str) -> AnswerText:
-        return self._kept.get(id_)
-
-    def page(self, query: AnswerQuery) -> dict[str, Any]:
-        return answer_page(self._store, "checks", query)
-
-
-def _meaning(job: ResolvedCheck) -> Meaning:
-    """Returns what decides the answer, besides the request itself: the catalogue entries that it
-    names."""
-    return Meaning.of([job.resolved])
 
 
 def _stored(checked: dict[str, Any]) -> Answer:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import service
-from models.layouts.rules import lifted, require_legal
 from models.prediction.timeline import Timeline, chrome_trace, timeline
 from service.identifiers import digest
 from service.resolve.answered_layout import (
     StoredLayout,
     layout_of_prediction,
     layout_of_recommendation,
+    legal_run,
 )
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
@@ -54,10 +54,7 @@ class Timelines:
         with self._store.reading() as rows:
             answered = _layout(rows, id_, query)
             profile = requested_profile(rows, ProfileWanted(**answered.profile.model_dump()))
-            problem = Resolver(rows).resolve(answered.question).problem
-        layout = answered.layout.build()
-        problem = lifted(problem, layout)
-        require_legal(problem, layout)  # an answer may be older than a rule
+            problem, layout = legal_run(Resolver(rows), answered.question, answered.layout)
         drawn: Timeline = timeline(problem, profile, layout, query.micro_batches)
         if query.format == "chrome":
             return chrome_trace(drawn)

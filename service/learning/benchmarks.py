@@ -129,12 +129,12 @@ class Benchmarks:
             row = rows.benchmarks.get(id_)
             return {**current_document(row), "submission": row.submission}, withdrawal_etag(row)
 
-    def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Withdraws a benchmark for good, if its ETag is among those `seen`. Returns it with its
-        new ETag. One that is withdrawn already stays as it is, whatever was seen."""
+    def withdraw(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """Withdraws a benchmark for good, if its ETag is among `etags`. Returns it with its new
+        ETag. One that is withdrawn already stays as it is, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.benchmarks.get_for_update(id_)
-            if may_withdraw(row, seen):
+            if may_withdraw(row, etags):
                 row.withdrawn_at = datetime.now(UTC)
                 rows.audit.add("benchmark.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
@@ -250,9 +250,8 @@ def _collective_timings(problem: Problem, table: nccl_tests.Table) -> Collective
     one."""
     devices = problem.cluster.num_devices
     if devices < 2:
-        raise Invalid(
-            "cluster.num_chips", problem.cluster.num_chips, "must be more than one for a collective"
-        )
+        rule = "must be more than one for a collective"
+        raise Invalid("cluster.num_chips", problem.cluster.num_chips, rule)
     _require_named_chip(problem, table)
     if table.ranks is not None and table.ranks != devices:
         rule = f"has {devices} devices, and the output is of {table.ranks} ranks"

@@ -3,7 +3,7 @@ tenant's own profile, from what that tenant reported."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.calibration.calibrate import Calibration, calibrate
@@ -31,9 +31,11 @@ from service.runtime.process_pool import ProcessPool
 from service.schemas.profile import (
     CalibrationAnswer,
     CalibrationRequest,
+    KindErrors,
     Policy,
     Promotion,
     StepTimeChange,
+    UnseenErrors,
 )
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
@@ -291,43 +293,31 @@ def _calibration_answer(
 ) -> CalibrationAnswer:
     """Returns what a calibration did, as the version shows it. `published` compares errors on
     published runs; None where they were not compared."""
-    return CalibrationAnswer.model_validate(
-        {
-            "based_on": inputs.base.version,
-            "window": inputs.window(),
-            "promotion": promotion,
-            "unseen": _errors(fitted.held_out),
-            "unseen_memory": _errors(fitted.held_out_memory),
-            "published": _errors(published),
-            "observations": len(inputs.runs),
-            "waiting": 0 if inputs.left_out is None else inputs.left_out.reports,
-            "changes": changes,
-            "moved": [asdict(moved) for moved in fitted.moved],
-            "unidentified": [
-                {"coefficient": name, "scope": scope} for name, scope in sorted(fitted.unidentified)
-            ],
-            "outliers": list(fitted.outliers),
-            "unusable": inputs.unusable,
-            "error_before": fitted.error_before,
-            "error_after": fitted.error_after,
-            "memory_error_before": fitted.memory_error_before,
-            "memory_error_after": fitted.memory_error_after,
-        }
+    return CalibrationAnswer.from_attributes(
+        fitted,
+        based_on=inputs.base.version,
+        window=inputs.window(),
+        promotion=promotion,
+        unseen=_errors(fitted.held_out),
+        unseen_memory=_errors(fitted.held_out_memory),
+        published=_errors(published),
+        observations=len(inputs.runs),
+        waiting=0 if inputs.left_out is None else inputs.left_out.reports,
+        changes=changes,
+        unidentified=[
+            {"coefficient": name, "scope": scope} for name, scope in sorted(fitted.unidentified)
+        ],
+        unusable=inputs.unusable,
     )
 
 
-def _errors(held_out: ProfileComparison | None) -> dict[str, Any] | None:
+def _errors(held_out: ProfileComparison | None) -> UnseenErrors | None:
     """Returns the errors of step time or memory before and after a calibration, in all and by kind
     of run; None where nothing was compared."""
     if held_out is None:
         return None
-    return {
-        "runs": len(held_out.measured),
-        "error_before": held_out.error_before,
-        "error_after": held_out.error_after,
-        "coverage": held_out.coverage,
-        "kinds": [
-            {"kind": kind, "runs": runs, "error_before": before, "error_after": after}
-            for kind, (runs, before, after) in held_out.by_kind.items()
-        ],
-    }
+    kinds = [
+        KindErrors(kind=kind, runs=runs, error_before=before, error_after=after)
+        for kind, (runs, before, after) in held_out.by_kind.items()
+    ]
+    return UnseenErrors.from_attributes(held_out, runs=len(held_out.measured), kinds=kinds)

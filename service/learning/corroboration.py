@@ -89,14 +89,15 @@ def corroborated(
     agreed_runs = [_agreed_part(run, shifts) for run in runs]
     agreed_benchmarks = [_agreed_coefficients(benchmark, shifts) for benchmark in benchmarks]
     agreed_groups = {group for group, _ in shifts}
-    ids = [
+    groups_and_ids = [
         *((group_of(run), run.report_id) for run in runs),
         *((benchmark.group, benchmark.observation.key) for benchmark in benchmarks),
     ]
+    agreed_parts = [*agreed_runs, *agreed_benchmarks]
     left_out = [
-        place
-        for place, kept in zip(ids, [*agreed_runs, *agreed_benchmarks], strict=True)
-        if not kept
+        group_and_id
+        for group_and_id, agreed in zip(groups_and_ids, agreed_parts, strict=True)
+        if not agreed
     ]
     waiting: dict[Group, str] = {}
     for group, id_ in left_out:
@@ -191,17 +192,18 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
     """Returns the run with only those measurements that others agree with, scaled to the agreed
     level; None where no measurement is left."""
     group = group_of(run)
-    times = _factor(shifts.get((group, _TIME)))
-    memory = _factor(shifts.get((group, _MEMORY)))
-    is_timed = run.step_time_s is not None and times is not None
+    time_factor = _factor(shifts.get((group, _TIME)))
+    memory_factor = _factor(shifts.get((group, _MEMORY)))
+    is_timed = run.step_time_s is not None and time_factor is not None
     has_parts = is_timed and (group, _PARTS) in shifts
+    # A part of the step is shortened with it, so that it stays the same part.
+    part_factor = time_factor if has_parts else None
     agreed = replace(
         run,
-        step_time_s=_scaled(run.step_time_s, times),
-        # A part of the step is shortened with it, so that it stays the same part.
-        exposed_communication_s=_scaled(run.exposed_communication_s, times if has_parts else None),
+        step_time_s=_scaled(run.step_time_s, time_factor),
+        exposed_communication_s=_scaled(run.exposed_communication_s, part_factor),
         expert_imbalance=run.expert_imbalance if has_parts else None,
-        reserved_bytes=_scaled(run.reserved_bytes, memory),
+        reserved_bytes=_scaled(run.reserved_bytes, memory_factor),
         out_of_memory=run.out_of_memory and (group, _OUT_OF_MEMORY) in shifts,
     )
     says_something = agreed.out_of_memory or agreed.step_time_s or agreed.reserved_bytes
@@ -214,8 +216,8 @@ def _factor(shift: float | None) -> float | None:
     return None if shift is None else math.exp(shift)
 
 
-def _scaled(measured: float | None, times: float | None) -> float | None:
-    return None if measured is None or times is None else measured * times
+def _scaled(measured: float | None, factor: float | None) -> float | None:
+    return None if measured is None or factor is None else measured * factor
 
 
 def _agreed_coefficients(benchmark: TenantBenchmark, shifts: _Shifts) -> TenantBenchmark | None:

@@ -17,6 +17,9 @@ from service.schemas.check import BrokenRuleAnswer
 from service.schemas.explanation import FailureExplained, FailureKind, MemoryShare
 
 _MEANING = {in_gib(name): text for name, text in MEMORY_TERMS.items()}
+_MEMORY_FIGURES = (
+    "needed_gib", "needed_low_gib", "needed_high_gib", "usable_gib", "fit_probability",
+)  # fmt: skip
 _TERMS_NAMED = 3
 _LEAST_SHARE = 1e-3  # of the memory: terms that take less are not shown
 
@@ -34,12 +37,8 @@ def failure_explained(examination: Examination) -> FailureExplained:
         summary=_summary(kind, examination.check, error_line),
         error_line=error_line,
         broken_rules=[_broken_rule(run, broken) for broken in examination.check.broken_rules],
-        needed_gib=prediction and prediction.needed_gib,
-        needed_low_gib=prediction and prediction.needed_low_gib,
-        needed_high_gib=prediction and prediction.needed_high_gib,
-        usable_gib=prediction and prediction.usable_gib,
+        **{name: getattr(prediction, name, None) for name in _MEMORY_FIGURES},
         stage=prediction and prediction.memory_stage,
-        fit_probability=prediction and prediction.fit_probability,
         memory=_memory_shares(prediction),
     )
 
@@ -112,7 +111,7 @@ def _broken_rule(run: ExplainedRun, broken: BrokenRule) -> BrokenRuleAnswer:
         name=broken.rule.name,
         field=run.place if broken.knob is None else f"{run.place}.{broken.knob}",
         setting=None,
-        value=None if broken.knob is None else getattr(run.settled, broken.knob),
+        value=None if broken.knob is None else getattr(run.completed_layout, broken.knob),
         rule=broken.message,
         source=rule_source(broken.rule, run.problem.stack),
         cure=broken.cure,
@@ -129,4 +128,4 @@ def _memory_shares(prediction: Prediction | None) -> list[MemoryShare]:
         for term, gib in prediction.memory_gib.items()
         if gib > _LEAST_SHARE * prediction.needed_gib
     ]
-    return sorted(shares, key=lambda one: -one.gib)
+    return sorted(shares, key=lambda share: -share.gib)

@@ -48,8 +48,8 @@ class ExplainedRun:
     profile: Profile
     place: str
     """The field of the request that has the layout."""
-    given: LayoutFields
-    settled: LayoutFields
+    given_layout: LayoutFields
+    completed_layout: LayoutFields
     """The layout with what it leaves open as the stack has it."""
     trouble: LogTrouble | None
     """None where there is no log."""
@@ -63,7 +63,7 @@ class ExplainedRun:
 
     @property
     def layout(self) -> Layout:
-        return self.settled.build()
+        return self.completed_layout.build()
 
     def memory_shown(self, prediction: Prediction | None) -> MemoryShown:
         """Returns what the run showed of its memory: it ran out, it fitted, or neither is known.
@@ -113,8 +113,8 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
         resolved=resolved,
         profile=profile,
         place=launched.layout_field if launched else subject.field,
-        given=subject.layout,
-        settled=subject.layout.with_stack_defaults(resolved.problem),
+        given_layout=subject.layout,
+        completed_layout=subject.layout.with_stack_defaults(resolved.problem),
         trouble=None if contents is None else contents.trouble,
         logged=logged,
         launch=launched.read if launched else None,

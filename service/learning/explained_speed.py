@@ -116,7 +116,7 @@ def time_shares(prediction: Prediction | None) -> list[TimeShare]:
         for term, seconds in prediction.time.items()
         if seconds > _LEAST_SHARE * prediction.step_time_s
     ]
-    return sorted(shares, key=lambda one: -one.seconds)
+    return sorted(shares, key=lambda share: -share.seconds)
 
 
 def gap_explained(examination: Examination) -> GapExplained | None:

@@ -68,12 +68,14 @@ def _answer(examination: Examination) -> ExplanationAnswer:
     log = log_explained(run, examination.prediction)
     layout = None if examination.prediction is None else run.layout
     basis = grounds(run.question, run.resolved, run.profile, layout)
-    basis["assumptions"] += layout_assumptions(run.place, run.given, run.settled, run.problem)
+    basis["assumptions"] += layout_assumptions(
+        run.place, run.given_layout, run.completed_layout, run.problem
+    )
     return ExplanationAnswer(
         **basis,
         first_fix=first_fix(examination, speed, gap, failure, log),
         outcome=run.report.outcome,
-        layout=run.settled,
+        layout=run.completed_layout,
         speed=speed,
         where_the_time_goes=time_shares(examination.prediction),
         gap=gap,
@@ -81,7 +83,7 @@ def _answer(examination: Examination) -> ExplanationAnswer:
         log=log,
         what_to_try=[_remedy(examination, remedy) for remedy in examination.remedies],
         search_exact=examination.check.best_is_exact,
-        warnings=[WarningAnswer.of(warning) for warning in examination.check.warnings],
+        warnings=[*map(WarningAnswer.from_attributes, examination.check.warnings)],
         launch_read=run.launch,
         reservations=ReservationAnswer.first_of(run.reservations),
     )
@@ -95,17 +97,14 @@ def _remedy(examination: Examination, remedy: Remedy) -> RemedyAnswer:
             examination.step_time_s or examination.prediction.step_time_s, remedy.gain
         )
     change = remedy.change
-    return RemedyAnswer(
+    return RemedyAnswer.from_attributes(
+        remedy,
         change=remedy.words,
         kind=_kind(change),
         knob=change and change.knob,
         layout=LayoutFields.shown(remedy.layout, on_torus=examination.run.problem.cluster.is_torus),
-        step_time_s=remedy.step_time_s,
-        gain=remedy.gain,
         saved_s=saved_s,
         fits=remedy.is_safe,
-        fit_probability=remedy.fit_probability,
-        needed_gib=remedy.needed_gib,
         caveat=_CAVEATS.get(change.knob) if change and change.switch else None,
     )
 

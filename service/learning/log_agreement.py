@@ -210,9 +210,10 @@ class _KnownFacts:
         architecture = self.resolved.problem.architecture
         if architecture.is_moe or self._has_other_towers:
             return True
-        tied = architecture.tie_word_embeddings and self.layout.pp > 1
-        copy = architecture.vocab_size * architecture.hidden_size * tied
-        low, high = min(self._totals()), max(self._totals()) + copy
+        low = min(self._totals())
+        high = max(self._totals())
+        if architecture.tie_word_embeddings and self.layout.pp > 1:
+            high += architecture.vocab_size * architecture.hidden_size
         return low * (1 - _SAME_SHARDS) <= value <= high * (1 + _SAME_SHARDS)
 
     def _are_trained(self, value: float) -> bool:
@@ -280,11 +281,8 @@ def _require_agreement(
         else:
             where = "the request"
             remedy = f"leave {_OPEN_FIELDS.get(part, part)} to the log"
-        raise Invalid(
-            "log",
-            logged_value,
-            f"ran {name} = {logged_value} where {where} has {answered}: {remedy}",
-        )
+        rule = f"ran {name} = {logged_value} where {where} has {answered}: {remedy}"
+        raise Invalid("log", logged_value, rule)
 
 
 def _compared_values(

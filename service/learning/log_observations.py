@@ -12,7 +12,6 @@ from service.formats.logs.allocator_message import AllocatorMessage
 from service.formats.logs.symptoms import Symptom, SymptomKind
 from service.learning.explained_runs import ExplainedRun
 from service.schemas.explanation import LogExplained, Observation, ObservationCode
-from service.schemas.training_log import LogLevel
 
 _UNSTEADY = 0.1  # of the median, from the 10th to the 90th percentile
 _FEW_STEPS = 3
@@ -86,21 +85,8 @@ def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplai
             framework=None, unit=None, value=None, low=None, high=None, steps_found=0,
             steps_used=0, levels=[], observations=observations,
         )  # fmt: skip
-    levels = [
-        LogLevel(first_step=level.first_step, steps=level.steps, value=level.value)
-        for level in reading.regimes
-    ]
-    return LogExplained(
-        framework=reading.framework,
-        unit=reading.unit,
-        value=reading.value,
-        low=reading.low,
-        high=reading.high,
-        steps_found=reading.steps_found,
-        steps_used=reading.steps_used,
-        levels=levels if len(levels) > 1 else [],
-        observations=observations,
-    )
+    levels = reading.regimes if len(reading.regimes) > 1 else ()
+    return LogExplained.from_attributes(reading, levels=levels, observations=observations)
 
 
 def _step_observations(reading: Reading) -> Iterator[Observation]:

@@ -72,15 +72,15 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
     settled = [name for name in _LOGGED_PARTS if name in logged]
     submission.require_one_subject(settled)
     date = _date_of_run(submission, reading, datetime.now(UTC))
-    report = _report(submission, logged, contents, date.at)
+    report = _report(submission, logged, contents, date.measured_at)
     with store.reading() as rows:
         subject = layout_of_report(rows, report)
         resolved = Resolver(rows).resolve(subject.question)
     problem = resolved.problem
     if reading is not None and reading.used_share is not None:
-        reading = _with_device_memory(reading, problem)
-        measured = MeasuredMemory(reserved_gib=reading.memory_gib)
-        report = report.model_copy(update={"memory": measured})
+        used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
+        reading = replace(reading, memory_gib=used_gib, memory_kind="reserved")
+        report = report.model_copy(update={"memory": MeasuredMemory(reserved_gib=used_gib)})
     require_same_run(contents, subject, resolved, linked=submission.is_linked)
     return LoggedRun(
         report=report,
@@ -90,7 +90,8 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
         date_source=date.source,
         doubts=(
             *date.notes,
-            *_step_time_doubts(reading),
+            *_speed_change_notes(reading),
+            *_few_steps_notes(reading),
             *_killed_by_host_notes(contents),
             *_device_memory_notes(contents.reading, reading),
             *_sources_without_steps(reading, logged),
@@ -129,10 +130,10 @@ def _logged_question(submission: LogSubmission, arguments: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Date:
-    """When a run was measured, and what says so. `at` is None where nothing does: it counts as
-    measured when the report is stored."""
+    """When a run was measured, and what says so. `measured_at` is None where nothing does: it
+    counts as measured when the report is stored."""
 
-    at: datetime | None
+    measured_at: datetime | None
     source: DateSource
     notes: tuple[str, ...] = ()
 
@@ -186,9 +187,8 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
     if not shows_out_of_memory:
         return _outcome_without_device(submission, contents)
     if submission.outcome not in (None, "out_of_memory"):
-        raise Invalid(
-            "outcome", submission.outcome, "is not what the log shows: it ends out of memory"
-        )
+        rule = "is not what the log shows: it ends out of memory"
+        raise Invalid("outcome", submission.outcome, rule)
     return "out_of_memory"
 
 
@@ -208,13 +208,16 @@ def _outcome_without_device(submission: LogSubmission, contents: LogContents) ->
 
 
 def _report(
-    submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
+    submission: LogSubmission,
+    logged: Mapping[str, Any],
+    contents: LogContents,
+    measured_at: datetime | None,
 ) -> ReportSubmission:
-    """Returns the log as a report, measured at `at`. `logged` has the parts of the question that
-    its arguments give. Raises Invalid for a value in the log that a report must not have."""
-    report = _report_json(submission, logged, contents, at)
-    if at is not None:
-        report["measured_at"] = at
+    """Returns the log as a report. `logged` has the parts of the question that its arguments give.
+    Raises Invalid for a value in the log that a report must not have."""
+    report = _report_json(submission, logged, contents, measured_at)
+    if measured_at is not None:
+        report["measured_at"] = measured_at
     try:
         return ReportSubmission.model_validate(report)
     except ValidationError as error:
@@ -223,7 +226,10 @@ def _report(
 
 
 def _report_json(
-    submission: LogSubmission, logged: Mapping[str, Any], contents: LogContents, at: datetime | None
+    submission: LogSubmission,
+    logged: Mapping[str, Any],
+    contents: LogContents,
+    measured_at: datetime | None,
 ) -> dict[str, Any]:
     """Returns the members of the report, without its date. Where both say something, the request
     goes before the log."""
@@ -238,7 +244,7 @@ def _report_json(
             report["cluster"]["num_chips"] = logged["num_chips"]
         if logged and "stack" in report:
             switches = megatron_arguments.stack_fields(contents.arguments)
-            report["stack"] = _stack_with_logged_switches(report["stack"], switches, at)
+            report["stack"] = _stack_with_logged_switches(report["stack"], switches, measured_at)
     if reading is not None:
         report["measured"] = {reading.unit: reading.value}
         if reading.memory_gib is not None:
@@ -301,25 +307,9 @@ def _device_memory_notes(
         )
 
 
-def _with_device_memory(reading: logs.Reading, problem: Problem) -> logs.Reading:
-    """Returns the reading with its memory in GiB, where the log prints only the share of the
-    device's memory in use."""
-    if reading.used_share is None:
-        return reading
-    used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
-    return replace(reading, memory_gib=used_gib, memory_kind="reserved")
-
-
-def _step_time_doubts(reading: logs.Reading | None) -> list[str]:
-    """Returns notes on why the step time may not be that of the whole run."""
-    if reading is None:
-        return []
-    return [*_speed_change_notes(reading), *_few_steps_notes(reading)]
-
-
-def _speed_change_notes(reading: logs.Reading) -> Iterator[str]:
+def _speed_change_notes(reading: logs.Reading | None) -> Iterator[str]:
     """Yields a note if the speed changed for good, since the report has a single one."""
-    if len(reading.regimes) > 1:
+    if reading is not None and len(reading.regimes) > 1:
         levels = ", ".join(
             f"{regime.value:.4g} from step {regime.first_step}" for regime in reading.regimes
         )
@@ -329,8 +319,10 @@ def _speed_change_notes(reading: logs.Reading) -> Iterator[str]:
         )
 
 
-def _few_steps_notes(reading: logs.Reading) -> Iterator[str]:
+def _few_steps_notes(reading: logs.Reading | None) -> Iterator[str]:
     """Yields a note if the step time rests on few steps, or on less than half of those found."""
+    if reading is None:
+        return
     if reading.steps_used >= _FEW_STEPS and 2 * reading.steps_used >= reading.steps_found:
         return
     why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"

@@ -19,6 +19,7 @@ from service.store import Store
 from service.store.reports import ReportFilter
 
 _LEAST_FALL = 0.001  # a smaller fall of the error is chance
+_LEFT_TO_A_PERSON = "the policy is manual: a person activates it"
 _RUNS_OF_A_SOURCE = 20  # the last that it reported
 _SOURCES = 200  # those that reported last
 
@@ -103,33 +104,26 @@ def judge(
         "step times": calibration.held_out,
         "peaks of memory": calibration.held_out_memory,
     }
-    errors = {
-        quantity: held_out for quantity, held_out in candidates.items() if held_out is not None
-    }
-    if not errors and is_own:
-        return _judge_few_own_runs(policy, calibration, requested=requested)
-    if not errors:
+    unseen = {name: held_out for name, held_out in candidates.items() if held_out is not None}
+    if not unseen and is_own:
+        return _judge_by_learnt_runs(policy, calibration, requested=requested)
+    if not unseen:
         rule = f"fewer than {MIN_RUNS_TO_JUDGE} measured step times, or peaks of memory"
         return _not_promoted(f"{rule}: its error on runs that it did not see is unknown")
-    change = "on runs that it did not see " + " and ".join(
-        f"the error of {quantity} goes from {held_out.error_before:.1%} to"
-        f" {held_out.error_after:.1%}"
-        for quantity, held_out in errors.items()
-    )
-    if all(
-        held_out.error_after > held_out.error_before - _LEAST_FALL for held_out in errors.values()
-    ):
+    errors = {name: (runs.error_before, runs.error_after) for name, runs in unseen.items()}
+    change = f"on runs that it did not see {_words(errors)}"
+    if not _any_falls(errors):
         least = f"{100 * _LEAST_FALL:g} percentage points"
         return _not_promoted(f"{change}, which is no fall of {least} or more")
     if policy.mode == "manual" and not requested:
-        return _not_promoted(f"{change}; the policy is manual: a person activates it")
+        return _not_promoted(f"{change}; {_LEFT_TO_A_PERSON}")
     if not is_agreed:
         return _not_promoted(
             f"{change}, but fewer than {policy.min_tenants} tenants measured alike: what one has"
             " measured moves nobody else's predictions until others agree, a person activates it,"
             " or the policy's min_tenants is 1"
         )
-    compared = {f"{quantity} of unseen reports": held_out for quantity, held_out in errors.items()}
+    compared = {f"{quantity} of unseen reports": held_out for quantity, held_out in unseen.items()}
     if published:
         compared["step times of published runs"] = published
     growth = _growth_for_a_source(latest_by_source, policy.margin) or _growth_of_a_kind(
@@ -143,9 +137,11 @@ def judge(
     )
 
 
-def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: bool) -> Promotion:
-    """Decides on a tenant's own version that was learnt from too few runs to hold any out. It is
-    judged by its error on the runs that it has learnt."""
+def _judge_by_learnt_runs(
+    policy: Policy, calibration: Calibration, *, requested: bool
+) -> Promotion:
+    """Decides on a tenant's own version by its error on the runs that it has learnt, because they
+    were too few to hold any out."""
     candidates = {
         "step times": (calibration.error_before, calibration.error_after),
         "peaks of memory": (calibration.memory_error_before, calibration.memory_error_after),
@@ -157,14 +153,11 @@ def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: 
     }
     if not errors:
         return _not_promoted("no step time and no peak of memory was measured to judge it by")
-    change = "of what it has seen " + " and ".join(
-        f"the error of {quantity} goes from {before:.1%} to {after:.1%}"
-        for quantity, (before, after) in errors.items()
-    )
-    if all(after > before - _LEAST_FALL for before, after in errors.values()):
+    change = f"of what it has seen {_words(errors)}"
+    if not _any_falls(errors):
         return _not_promoted(f"{change}, which is no fall")
     if policy.mode == "manual" and not requested:
-        return _not_promoted(f"{change}; the policy is manual: a person activates it")
+        return _not_promoted(f"{change}; {_LEFT_TO_A_PERSON}")
     return Promotion(
         promoted=True,
         reason=(
@@ -172,6 +165,22 @@ def _judge_few_own_runs(policy: Policy, calibration: Calibration, *, requested: 
             " as fleets have been seen to differ"
         ),
     )
+
+
+_Errors = Mapping[str, tuple[float, float]]
+"""Median errors before and after a calibration, by the quantity in words, such as "step times"."""
+
+
+def _words(errors: _Errors) -> str:
+    """Returns words such as "the error of step times goes from 9.0% to 7.5%"."""
+    return " and ".join(
+        f"the error of {quantity} goes from {before:.1%} to {after:.1%}"
+        for quantity, (before, after) in errors.items()
+    )
+
+
+def _any_falls(errors: _Errors) -> bool:
+    return not all(after > before - _LEAST_FALL for before, after in errors.values())
 
 
 def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str | None:

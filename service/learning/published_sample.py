@@ -32,7 +32,7 @@ class PublishedSample:
     problems: list[Problem]
 
     def log_times(self, profiles: Sequence[Profile]) -> Array:
-        """Return the natural logarithm of each run's step time under each profile; shape
+        """Returns the natural logarithm of each run's step time under each profile; shape
         (profiles, runs)."""
         coefficients = {
             scopes: _coefficients_by_profile(profiles, scopes)
@@ -47,7 +47,7 @@ class PublishedSample:
 
 
 def published_sample(store: Store, software_year: float) -> PublishedSample:
-    """Return the sample for the year of the software that a profile describes."""
+    """Returns the sample for the year of the software that a profile describes."""
     with store.reading() as rows:
         return _read_sample(rows, software_year)
 
@@ -69,7 +69,7 @@ def _read_sample(rows: Rows, software_year: float) -> PublishedSample:
 
 
 def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """Return at most _RUNS_OF_A_KIND measured runs of each kind, which is a chip, a stack, and
+    """Returns at most _RUNS_OF_A_KIND measured runs of each kind, which is a chip, a stack, and
     whether the model is sparse. The runs are taken at equal strides, in the order of their ids."""
     runs = [run for run in published if run.step_time_s is not None]
     kinds = [(run.chip, run.stack.name, run.is_sparse) for run in runs]
@@ -85,7 +85,7 @@ def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
 
 
 def _coefficients_by_profile(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
-    """Return the coefficients of these scopes as arrays with one value for each profile."""
+    """Returns the coefficients of these scopes as arrays with one value for each profile."""
     by_profile = [profile.coefficients(scopes) for profile in profiles]
     names = [field.name for field in fields(Coefficients)]
     return Coefficients(

@@ -57,13 +57,12 @@ class ReportBatches:
         outcomes = self._outcomes(batch.reports, checkpoint)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
-            violations = [violation for report in refused for violation in report]
-            raise Refused(
-                [
-                    Invalid(violation.field, violation.value, violation.rule)
-                    for violation in violations
-                ]
-            )
+            errors = [
+                Invalid(violation.field, violation.value, violation.rule)
+                for violations in refused
+                for violation in violations
+            ]
+            raise Refused(errors)
         return lambda rows: _save(rows, outcomes)
 
     def _outcomes(self, texts: Sequence[str], checkpoint: Callable[[], None]) -> list[Outcome]:

@@ -91,7 +91,6 @@ class _Ingestion:
         self._profile = profile
         self._resolver = Resolver(rows)
         self._subjects: dict[tuple[str | int | None, ...], AnsweredLayout] = {}
-        self._resolved: dict[str, ResolvedQuestion] = {}
         self._predictions: dict[tuple[str, Layout], Prediction] = {}
 
     def resolve(
@@ -132,10 +131,7 @@ class _Ingestion:
         DomainError or ServiceError for what cannot be."""
         submission, subject = self._submission_and_subject(report)
         subject = with_software_age(subject, submission, self._profile.software_year)
-        key = subject.question.model_dump_json()
-        if key not in self._resolved:
-            self._resolved[key] = self._resolver.resolve(subject.question)
-        resolved = self._resolved[key]
+        resolved = self._resolver.resolve(subject.question)
         layout = subject.layout.with_stack_defaults(resolved.problem)
         return _ReportedRun(
             submission=submission,
@@ -144,7 +140,7 @@ class _Ingestion:
             given_layout=subject.layout,
             layout=layout.build(),
             resolved=resolved,
-            question_key=key,
+            question_key=subject.question.model_dump_json(),
         )
 
     def _submission_and_subject(
@@ -254,24 +250,17 @@ class _Ingestion:
             *software_date_assumptions(submission, subject.question.stack),
             *layout_assumptions(subject.field, run.given_layout, subject.layout, run.problem),
         ]
-        return ReportAnswer(
-            outcome=submission.outcome,
-            prediction_id=submission.prediction_id,
-            recommendation_id=submission.recommendation_id,
-            check_id=submission.check_id,
-            labels=dict(submission.labels),
+        return ReportAnswer.from_attributes(
+            submission,
             rank=subject.rank,
-            choice=submission.choice,
             prediction=shown_prediction(run.problem, prediction),
             measured=speed,
             residual=measurements.log_ratio(step_time_s, prediction.step_time_s),
             within_interval=within_interval,
             memory=memory,
-            failure=submission.failure,
             parts=parts,
             fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, step_time_s, prediction),
             measured_at=submission.measured_at or datetime.now(UTC),
-            source=submission.source,
             flag=self._flag(run, prediction, step_time_s, within_interval),
             reservations=[*map(ReservationAnswer.model_validate, subject.reservations)],
             **rests_on,
@@ -352,9 +341,8 @@ def _require_existing_stage(submission: ReportSubmission, pp: int) -> None:
     """Raises Invalid for a pipeline stage that the layout does not have."""
     for field, part in (("failure", submission.failure), ("memory", submission.memory)):
         if part is not None and part.stage is not None and part.stage >= pp:
-            raise Invalid(
-                f"{field}.stage", part.stage, f"must be below pp = {pp}: stages are numbered from 0"
-            )
+            rule = f"must be below pp = {pp}: stages are numbered from 0"
+            raise Invalid(f"{field}.stage", part.stage, rule)
 
 
 def _require_possible_memory(submission: ReportSubmission, problem: Problem) -> None:

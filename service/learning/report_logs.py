@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from anyio.to_thread import run_sync
@@ -29,19 +29,13 @@ from service.store.arrivals import RowValues
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedRun:
-    """A run as the request that sends its log describes it."""
-
-    submission: LogSubmission
-    reservations: Sequence[Mapping[str, str]] = ()
-    """Settings of its launch that were not understood, so that nothing is learnt from it."""
-
-
-@dataclass(frozen=True, slots=True)
 class SentLog:
     """A log that was sent and read."""
 
-    run: RequestedRun
+    submission: LogSubmission
+    """The log with the run that the request describes, itself or by a launch."""
+    reservations: Sequence[Mapping[str, str]]
+    """Settings of the launch that were not understood, so that nothing is learnt from the run."""
     contents: LogContents
     masked: str | None
     """The log without its secrets; None where it has none."""
@@ -57,28 +51,31 @@ class ReportLogs:
     ) -> SentLog:
         """Returns the run in a request and what its log says. Raises Invalid or Refused where its
         launch cannot be read, and Invalid for a log without a step to use."""
-        run = await run_sync(self._requested_run, request)
-        contents = await self._texts.contents(run.submission, is_disconnected)
-        masked = await self._texts.masked(run.submission, is_disconnected)
-        return SentLog(run, contents, masked)
+        submission, reservations = await run_sync(self._described_log, request)
+        contents = await self._texts.contents(submission, is_disconnected)
+        masked = await self._texts.masked(submission, is_disconnected)
+        return SentLog(submission, reservations, contents, masked)
 
-    def _requested_run(self, request: LogSubmission | LaunchedLog) -> RequestedRun:
-        """Returns the run that a request describes, itself or by a launch. Raises Invalid or
-        Refused where the launch cannot be read."""
+    def _described_log(
+        self, request: LogSubmission | LaunchedLog
+    ) -> tuple[LogSubmission, Sequence[Mapping[str, str]]]:
+        """Returns the log with fields that describe its run, in place of a launch, and the settings
+        of the launch that were not understood. Raises Invalid or Refused where the launch cannot be
+        read."""
         if isinstance(request, LogSubmission):
-            return RequestedRun(request)
+            return request, ()
         with self._store.reading() as rows:
             described = described_run(rows, request)
-        return RequestedRun(LogSubmission.model_validate(described.members), described.reservations)
+        return LogSubmission.model_validate(described.members), described.reservations
 
     def prepare(self, log: SentLog, received: str) -> SaveRows:
         """Returns the function that stores the report of a log. `received` is the text of the
         request that brought the log."""
-        submission = log.run.submission
+        submission = log.submission
         run = read_logged_run(self._store, submission, log.contents)
         row = self._ingest(run.report, _without_secrets(received, log.masked))
-        if log.run.reservations:
-            row["document"]["reservations"] = [*log.run.reservations]
+        if log.reservations:
+            row["document"]["reservations"] = [*log.reservations]
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:
@@ -111,27 +108,8 @@ def _without_secrets(received: str, masked: str | None) -> str:
 def _log_reading(reading: logs.Reading, logged: Mapping[str, Any], failed: bool) -> LogReading:
     """Returns the reading of a log as the answer shows it. `logged` has the parts of the question
     that the log's arguments gave, and `failed` says that the run ran out of memory."""
-    return LogReading.model_validate(
-        {
-            "framework": reading.framework,
-            "unit": reading.unit,
-            "value": reading.value,
-            "low": reading.low,
-            "high": reading.high,
-            "steps_found": reading.steps_found,
-            "steps_used": reading.steps_used,
-            "left_out": reading.left_out,
-            "levels": [asdict(regime) for regime in reading.regimes],
-            "restarts": reading.restarts,
-            "global_batch": reading.global_batch,
-            "memory_gib": reading.memory_gib,
-            "memory_kind": reading.memory_kind,
-            "unread": [
-                {"line": one.line, "text": one.text, "reason": one.reason} for one in reading.unread
-            ],
-            "from_arguments": sorted(logged),
-            "out_of_memory": failed,
-        }
+    return LogReading.from_attributes(
+        reading, levels=reading.regimes, from_arguments=sorted(logged), out_of_memory=failed
     )
 
 

@@ -60,7 +60,9 @@ class ReportSummaries:
             for report in rows.reports.briefs(report_filter(rows, query, flags)):
                 keys = tuple(key(report) for key in _KEYS.values())
                 tallies[*keys, bucket(report)].add(report)
-        by = {name: _grouped(tallies, position) for position, name in enumerate(_KEYS)}
+        by = dict[str, dict[str, ResidualStatistics]]()
+        for position, name in enumerate(_KEYS):
+            by[name] = {key: group for (key,), group in _grouped(tallies, [position]).items()}
         overall = _statistics([*tallies.values()])
         groups = _groups(tallies, query)
         return ReportSummary(overall=overall, by=by, groups=groups).model_dump(mode="json")
@@ -89,14 +91,9 @@ def _groups(tallies: Mapping[tuple[str, ...], _Tally], query: SummaryQuery) -> l
     if query.bucket is not None:
         positions.insert(0, len(_KEYS))
         names.insert(0, "bucket")
-    groups: defaultdict[tuple[str, ...], list[_Tally]] = defaultdict(list)
-    for keys, tally in tallies.items():
-        groups[tuple(keys[position] for position in positions)].append(tally)
     return [
-        ReportGroup(
-            key=dict(zip(names, values, strict=True)), **_statistics(groups[values]).model_dump()
-        )
-        for values in sorted(groups)
+        ReportGroup.from_attributes(statistics, key=dict(zip(names, values, strict=True)))
+        for values, statistics in _grouped(tallies, positions).items()
     ]
 
 
@@ -117,13 +114,14 @@ class _Tally:
 
 
 def _grouped(
-    tallies: Mapping[tuple[str, ...], _Tally], position: int
-) -> dict[str, ResidualStatistics]:
-    """Returns statistics by one key of the combinations: the one at this position."""
-    groups: defaultdict[str, list[_Tally]] = defaultdict(list)
+    tallies: Mapping[tuple[str, ...], _Tally], positions: Sequence[int]
+) -> dict[tuple[str, ...], ResidualStatistics]:
+    """Returns statistics by those keys of the combinations that are at these positions, sorted by
+    key."""
+    groups: defaultdict[tuple[str, ...], list[_Tally]] = defaultdict(list)
     for keys, tally in tallies.items():
-        groups[keys[position]].append(tally)
-    return {name: _statistics(groups[name]) for name in sorted(groups)}
+        groups[tuple(keys[position] for position in positions)].append(tally)
+    return {keys: _statistics(groups[keys]) for keys in sorted(groups)}
 
 
 def _statistics(tallies: Sequence[_Tally]) -> ResidualStatistics:

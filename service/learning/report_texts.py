@@ -57,41 +57,44 @@ def _is_name(token: str) -> bool:
         return False
 
 
-def _items(text: str, at: int) -> tuple[list[str], int]:
+def _items(text: str, start: int) -> tuple[list[str], int]:
     """Returns the text of each item of a JSON list, and the position of the bracket that closes the
-    list. `at` is the position after the opening bracket. Raises JSONDecodeError, or Refused for too
-    many items."""
+    list. `start` is the position after the opening bracket. Raises JSONDecodeError, or Refused for
+    too many items."""
     texts: list[str] = []
-    at = _past_space(text, at)
-    if text[at : at + 1] == "]":
-        return texts, at
+    position = _past_space(text, start)
+    if text[position : position + 1] == "]":
+        return texts, position
     while True:
-        end = _value_end(text, at)
-        texts.append(text[at:end])
+        end = _value_end(text, position)
+        texts.append(text[position:end])
         if len(texts) > MAX_BATCH_REPORTS:
             raise Refused([Invalid(_NAME, None, f"must be at most {MAX_BATCH_REPORTS} at once")])
-        at = _past_space(text, end)
-        if text[at : at + 1] == "]":
-            return texts, at
-        if text[at : at + 1] != ",":
-            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-        at = _past_space(text, at + 1)
+        position = _past_space(text, end)
+        if text[position : position + 1] == "]":
+            return texts, position
+        if text[position : position + 1] != ",":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+        position = _past_space(text, position + 1)
 
 
-def _past_space(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return at if space is None else space.end()
+def _past_space(text: str, position: int) -> int:
+    space = _SPACE.match(text, position)
+    return position if space is None else space.end()
 
 
-def _value_end(text: str, at: int) -> int:
-    """Returns the position after the JSON value that begins at `at`. A value nested too deeply for
-    the decoder is measured by its brackets."""
+def _value_end(text: str, start: int) -> int:
+    """Returns the position after the JSON value that begins at `start`. A value nested too deeply
+    for the decoder is measured by its brackets."""
     try:
-        return _span_decoder.raw_decode(text, at)[1]
+        return _span_decoder.raw_decode(text, start)[1]
     except RecursionError:
         depth = 0
-        for token in TOKENS.finditer(text, at):
-            depth += (token[0] in "{[") - (token[0] in "}]")
+        for token in TOKENS.finditer(text, start):
+            if token[0] in "{[":
+                depth += 1
+            elif token[0] in "}]":
+                depth -= 1
             if not depth:
                 return token.end()
         raise json.JSONDecodeError("Expecting a closing bracket", text, len(text)) from None

@@ -21,7 +21,7 @@ from service.learning.withdrawals import (
     may_withdraw,
     report_etag,
     withdrawal_etag,
-    withdrawal_part,
+    without_drift_digest,
 )
 from service.nearest_names import unknown_name
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
@@ -61,12 +61,12 @@ class Reports:
         document = {**_flagged_document(row, flags), "submission": row.submission}
         return document, report_etag(row, flags.get(id_))
 
-    def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Withdraws a report for good, if its ETag is among those `seen`. Returns it with its new
-        ETag. One that is withdrawn already stays as it is, whatever was seen."""
+    def withdraw(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """Withdraws a report for good, if its ETag is among `etags`. Returns it with its new ETag.
+        One that is withdrawn already stays as it is, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
-            if may_withdraw(row, [*map(withdrawal_part, seen)]):
+            if may_withdraw(row, [*map(without_drift_digest, etags)]):
                 rows.reports.withdraw(row, datetime.now(UTC))
                 rows.audit.add("report.withdrawn", id_, of_tenant=row.tenant)
                 end_own_version(rows, row)
@@ -195,11 +195,8 @@ def _stored_name(rows: Rows, column: _Column, name: str) -> str:
             return spelling
     without_version = name.partition("@")[0]
     if {without_version, normalized_name(without_version)} & own:
-        raise Invalid(
-            column,
-            name,
-            "takes a name without its version: reports are listed for all versions together",
-        )
+        rule = "takes a name without its version: reports are listed for all versions together"
+        raise Invalid(column, name, rule)
     raise unknown_name(column, name, [*SHIPPED_NAMES[kind](), *own])
 
 

@@ -19,7 +19,7 @@ from service.store import Store
 def step_time_changes(
     store: Store, reported: Sequence[StoredRun], before: Profile, after: Profile
 ) -> list[StepTimeChange]:
-    """Return the median change of the predicted step time for each chip and stack, the largest
+    """Returns the median change of the predicted step time for each chip and stack, the largest
     first, over the `reported` runs and a few published ones."""
     changes = defaultdict[tuple[str, str], list[float]](list)
     sample = published_sample(store, after.software_year)

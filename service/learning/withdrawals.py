@@ -35,17 +35,17 @@ def report_etag(row: ReportRow, drift_flag: str | None) -> str:
     return etag if drift_flag is None else f'{etag[:-1]}{_DRIFT}{digest(drift_flag)[:16]}"'
 
 
-def withdrawal_part(etag: str) -> str:
+def without_drift_digest(etag: str) -> str:
     """Returns a `report_etag` without its digest of drift, by which a withdrawal does not go."""
     return _OF_DRIFT.sub('"', etag)
 
 
-def may_withdraw(row: ReportRow | BenchmarkRow, seen: Collection[str]) -> bool:
+def may_withdraw(row: ReportRow | BenchmarkRow, etags: Collection[str]) -> bool:
     """Returns whether a row is still to be withdrawn. It is not if it was withdrawn before,
-    whatever was seen. Raises PreconditionFailed unless its ETag, or "*", is among those `seen`."""
+    whatever `etags` are. Raises PreconditionFailed unless its ETag, or "*", is among them."""
     if row.withdrawn_at is not None:
         return False
-    if not {"*", withdrawal_etag(row)} & {*seen}:
+    if not {"*", withdrawal_etag(row)} & {*etags}:
         raise PreconditionFailed(withdrawal_etag(row))
     return True
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.errors import Invalid
+from models.layouts.rules import lifted, require_legal
+from models.spec.layout import Layout
+from models.spec.problem import Problem
 from service.resolve.recommended_layouts import RecommendedLayouts
+from service.resolve.resolution import Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
@@ -67,6 +71,18 @@ def layout_of_recommendation(
     chosen = _layout_at_rank(document, [layout], 1)
     field = "recommendation_id" if choice is None else "choice"
     return replace(chosen, field=field, rank=rank_of_choice)
+
+
+def legal_run(
+    resolver: Resolver, question: Question, layout_fields: LayoutFields
+) -> tuple[Problem, Layout]:
+    """Returns a question and a layout as values of the models, with names resolved as they are
+    today. Raises an error where the layout is no longer legal: an answer may be older than a
+    rule."""
+    layout = layout_fields.build()
+    problem = lifted(resolver.resolve(question).problem, layout)
+    require_legal(problem, layout)
+    return problem, layout
 
 
 def layout_of_check(rows: Rows, id_: str) -> StoredLayout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from models.advice.allocation import Allocation, Node
@@ -85,83 +85,74 @@ def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile
     ]
 
 
-def _own_version(profile: Profile) -> list[str]:
-    """Returns a sentence if the profile is a version that a tenant's own reports made."""
-    if not is_own(profile.id):
-        return []
-    return [f"predicted with a version of the tenant's own, for nobody else: {profile.made_by}"]
+def _own_version(profile: Profile) -> Iterator[str]:
+    """Yields a sentence if the profile is a version that a tenant's own reports made."""
+    if is_own(profile.id):
+        yield f"predicted with a version of the tenant's own, for nobody else: {profile.made_by}"
 
 
-def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
-    """Returns the assumptions about a chip, for any question and when it is registered."""
-    lines = list[str]()
+def chip_assumptions(chip: Chip, profile: Profile) -> Iterator[str]:
+    """Yields the assumptions about a chip, for any question and when it is registered."""
     if chip.is_data_sheet_only:
-        lines.append(
+        yield (
             f"figures of {chip.id} are data sheet only: it is announced, and nothing has been"
             " measured on it"
         )
     if not _is_calibrated(profile, chip.generation):
-        lines.append(
-            f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"
-        )
-    return lines
+        yield f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"
 
 
 @cached_by_identity(_CACHED_GENERATIONS)
 def _is_calibrated(profile: Profile, generation: str) -> bool:
     """Returns whether the profile has learnt a coefficient of this generation of chips: from runs,
     or with a mean that differs from its prior."""
-    own = [term for term in profile.terms if term.scope == f"generation:{generation}"]
-    return any(term.runs or term.mean for term in own)
+    terms = [term for term in profile.terms if term.scope == f"generation:{generation}"]
+    return any(term.runs or term.mean for term in terms)
 
 
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
-) -> list[str]:
-    """Returns sentences on the knobs that the stack settled, and on those whose default launchers
+) -> Iterator[str]:
+    """Yields sentences on the knobs that the stack settled, and on those whose default launchers
     have otherwise. `name` is the field of the request with the layout, `given` the layout as it was
     sent, and `completed` the one with the stack's values."""
-    lines = list[str]()
     before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
         if getattr(before, knob) != getattr(after, knob):
-            lines.append(f"{name}.{knob} is {getattr(completed, knob)}: the stack's own")
+            yield f"{name}.{knob} is {getattr(completed, knob)}: the stack's own"
     if completed.pp > 1 and "balanced" not in given.knobs_given and not completed.balanced:
-        lines.append(
+        yield (
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
             " they divide"
         )
     has_etp = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
     if has_etp and "etp" not in given.knobs_given and completed.tp > completed.etp == 1:
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {completed.tp})"
-        lines.append(f"{name}.etp is 1, experts are whole: {like}")
-    return lines
+        yield f"{name}.etp is 1, experts are whole: {like}"
 
 
-def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]:
-    """Returns a sentence if the split of layers leaves a chunk of a pipeline stage without any,
+def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> Iterator[str]:
+    """Yields a sentence if the split of layers leaves a chunk of a pipeline stage without any,
     because launchers have to be told of such a split. `name` is the field with the layout."""
-    if 0 not in prediction.layers_per_chunk:
-        return []
-    return [
-        f"{name} has a chunk without layers (layers_per_chunk): a launcher that does not split so"
-        " by itself is told (Megatron-Core: pipeline_model_parallel_layout)"
-    ]
+    if 0 in prediction.layers_per_chunk:
+        yield (
+            f"{name} has a chunk without layers (layers_per_chunk): a launcher that does not split"
+            " so by itself is told (Megatron-Core: pipeline_model_parallel_layout)"
+        )
 
 
-def software_date_assumptions(report: RunSubject, completed: StackForm) -> list[str]:
-    """Returns a sentence on the age of a run's software, if only the date of the run tells it.
+def software_date_assumptions(report: RunSubject, completed: StackForm) -> Iterator[str]:
+    """Yields a sentence on the age of a run's software, if only the date of the run tells it.
     `completed` is the stack with that age."""
-    if report.is_linked or completed == report.stack or isinstance(completed, str):
-        return []
-    return [
-        f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
-        f" {report.measured_at:%Y-%m}"
-    ]
+    if not (report.is_linked or completed == report.stack or isinstance(completed, str)):
+        yield (
+            f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
+            f" {report.measured_at:%Y-%m}"
+        )
 
 
-def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
-    """Returns a sentence if the leaf switches of the nodes join another number of chips than the
+def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> Iterator[str]:
+    """Yields a sentence if the leaf switches of the nodes join another number of chips than the
     fabric says. Traffic is priced by the fabric, and the nodes' leaves only order ranks."""
     cluster = allocation.cluster
     leaf_of_node = {node.name: node.leaf for node in nodes}
@@ -170,88 +161,81 @@ def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> li
         chips_per_leaf[leaf_of_node[host.node]] += host.chips
     outer = next((dim for dim in cluster.dims if dim.scale == "out"), None)
     if outer is None or not any(chips_per_leaf):
-        return []
+        return
     priced = outer.domain // cluster.chip.devices_per_chip
     least = min(chips_per_leaf.values())
     most = max(chips_per_leaf.values())
     if least == most == priced:
-        return []
+        return
     held = f"{least} to {most}" if least < most else f"{most}"
-    return [
+    yield (
         f"leaves order ranks only: they hold {held} of the chips in use, and traffic is priced"
         f" as if {outer.name} joined {priced} chips everywhere"
-    ]
+    )
 
 
-def _workload_defaults(workload: WorkloadFields) -> list[str]:
-    """Returns a sentence on each field of the workload, or of its LoRA, that the request leaves at
+def _workload_defaults(workload: WorkloadFields) -> Iterator[str]:
+    """Yields a sentence on each field of the workload, or of its LoRA, that the request leaves at
     its default."""
-    left_out = [
-        name
-        for name in WorkloadFields.model_fields
-        if name not in workload.model_fields_set and name not in _SAID_ELSEWHERE
-    ]
-    lines = [f"workload.{name} is {getattr(workload, name)}" for name in left_out]
+    for name in WorkloadFields.model_fields:
+        if name not in workload.model_fields_set and name not in _SAID_ELSEWHERE:
+            yield f"workload.{name} is {getattr(workload, name)}"
     if lora := workload.lora:
-        open_ = [name for name in type(lora).model_fields if name not in lora.model_fields_set]
-        lines += [f"workload.lora.{name} is {_listed(getattr(lora, name))}" for name in open_]
-    return lines
+        for name in type(lora).model_fields:
+            if name not in lora.model_fields_set:
+                yield f"workload.lora.{name} is {_listed(getattr(lora, name))}"
 
 
 def _listed(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _unused_workload_fields(workload: WorkloadFields, problem: Problem) -> list[str]:
-    """Returns sentences on fields of the workload that the request sets without effect."""
-    lines = list[str]()
+def _unused_workload_fields(workload: WorkloadFields, problem: Problem) -> Iterator[str]:
+    """Yields sentences on fields of the workload that the request sets without effect."""
     if not problem.architecture.is_moe:
-        given = [name for name in _EXPERT_FIELDS if name in workload.model_fields_set]
-        lines += [f"workload.{name} has no effect: the model has no experts" for name in given]
+        for name in _EXPERT_FIELDS:
+            if name in workload.model_fields_set:
+                yield f"workload.{name} has no effect: the model has no experts"
     if workload.token_budget is not None:
-        lines.append("workload.token_budget has no effect on the prediction of a step")
-    return lines
+        yield "workload.token_budget has no effect on the prediction of a step"
 
 
-def _unused_shape_fields(model: object, problem: Problem) -> list[str]:
-    """Returns sentences on fields of an explicit model that have no effect, because other fields
+def _unused_shape_fields(model: object, problem: Problem) -> Iterator[str]:
+    """Yields sentences on fields of an explicit model that have no effect, because other fields
     replace them."""
     if not isinstance(model, ShapeFields):
-        return []
-    lines = list[str]()
+        return
     if model.mla:
-        given = [name for name in _HEAD_FIELDS if name in model.model_fields_set]
-        lines += [f"model.{name} has no effect: model.mla says what heads are" for name in given]
+        for name in _HEAD_FIELDS:
+            if name in model.model_fields_set:
+                yield f"model.{name} has no effect: model.mla says what heads are"
     if not any(layer.dense for layer in problem.architecture.kinds):
-        lines.append("model.intermediate_size has no effect: every layer is sparse")
-    return lines
+        yield "model.intermediate_size has no effect: every layer is sparse"
 
 
-def _software_age(problem: Problem, profile: Profile) -> list[str]:
-    """Returns sentences on the age of the software. It is the newest that the profile knows unless
+def _software_age(problem: Problem, profile: Profile) -> Iterator[str]:
+    """Yields sentences on the age of the software. It is the newest that the profile knows unless
     the request says otherwise, even if all runs on such chips are older."""
     age = problem.stack.age_years
-    generation = problem.cluster.chip.generation
-    lines = list[str]()
     if not age:
         newest = _month(profile.software_year)
-        lines.append(
+        yield (
             f"the software is as new as the newest that the profile knows, of {newest}; age_years"
             " or version makes it older"
         )
     if age > OLDEST_YEARS:
-        lines.append(
+        yield (
             f"stack.age_years = {age:g} counts as {OLDEST_YEARS:g}: older software came with other"
             " chips"
         )
     kernel_age = profile.kernel_age(problem.scopes)
     if kernel_age > age:
         known = _month(profile.software_year - kernel_age)
-        lines.append(
+        generation = problem.cluster.chip.generation
+        yield (
             f"kernels are as fast as those of {known}: no published run on {generation} chips has"
             " newer ones"
         )
-    return lines
 
 
 def _month(year: float) -> str:
@@ -260,27 +244,26 @@ def _month(year: float) -> str:
     return f"{int(whole)}-{int(fraction * 12) + 1:02d}"
 
 
-def _slow_node(problem: Problem, profile: Profile) -> list[str]:
-    """Returns a sentence on the wait for a node in trouble, if the job uses every node of the
+def _slow_node(problem: Problem, profile: Profile) -> Iterator[str]:
+    """Yields a sentence on the wait for a node in trouble, if the job uses every node of the
     cluster: published runs of that kind waited for one."""
     if not problem.cluster.fills_fabric:
-        return []
+        return
     wait_s = float(profile.coefficients(problem.scopes).slow_node_s)
-    if wait_s < _NOTICEABLE_S:
-        return []
-    return [
-        f"in jobs that leave out no node of {problem.cluster.fabric.id} every send and receipt of a"
-        f" stage takes {wait_s:.2g} s longer, for a node in trouble, as in published runs on all of"
-        " it (in jitter_s)"
-    ]
+    if wait_s >= _NOTICEABLE_S:
+        yield (
+            f"in jobs that leave out no node of {problem.cluster.fabric.id} every send and receipt"
+            f" of a stage takes {wait_s:.2g} s longer, for a node in trouble, as in published runs"
+            " on all of it (in jitter_s)"
+        )
 
 
-def _text_tower(question: Question, resolved: ResolvedQuestion) -> list[str]:
-    """Returns a sentence if only the text tower of a multimodal model counts, with what brings in
+def _text_tower(question: Question, resolved: ResolvedQuestion) -> Iterator[str]:
+    """Yields a sentence if only the text tower of a multimodal model counts, with what brings in
     the encoder."""
     used = resolved.used.architecture
     if not used.text_tower:
-        return []
+        return
     form = question.model
     if not isinstance(form, HuggingFaceConfig):
         cure = "its config.json, with an encoder beside it, brings in that of images"
@@ -288,174 +271,155 @@ def _text_tower(question: Question, resolved: ResolvedQuestion) -> list[str]:
         cure = "model.encoder.tokens_per_sequence brings in the encoder of images"
     else:
         cure = "the encoder of this family is not read; a model in explicit fields may have one"
-    return [f"of {used.name} only the text tower counts: vision parameters are left out ({cure})"]
+    yield f"of {used.name} only the text tower counts: vision parameters are left out ({cure})"
 
 
-def _images(problem: Problem) -> list[str]:
-    """Returns a sentence on which parts of the encoder of images are trained, and on the patches
+def _images(problem: Problem) -> Iterator[str]:
+    """Yields a sentence on which parts of the encoder of images are trained, and on the patches
     that it works on."""
     encoder = problem.architecture.encoder
     if encoder is None:
-        return []
+        return
     trained = "is trained"
     if not encoder.trained:
         trained = "is frozen, and its projector "
         trained += "is trained" if encoder.projector_trained else "too"
-    return [
+    yield (
         f"the encoder {trained}; it works on {encoder.patches_per_sequence} patches a sequence, in"
         f" images of {encoder.patches_per_image}"
-    ]
+    )
 
 
-def _quantized_weights(resolved: ResolvedQuestion) -> list[str]:
-    """Returns a sentence if the model's configuration quantizes weights, which training does
-    not."""
-    if not resolved.quantized:
-        return []
-    precision = resolved.problem.workload.precision
-    return [
-        f"model.quantization_config has no effect: training is in workload.precision = {precision}"
-    ]
+def _quantized_weights(resolved: ResolvedQuestion) -> Iterator[str]:
+    """Yields a sentence if the model's configuration quantizes weights, which training does not."""
+    if resolved.quantized:
+        precision = resolved.problem.workload.precision
+        yield (
+            "model.quantization_config has no effect: training is in workload.precision ="
+            f" {precision}"
+        )
 
 
-def _attention_residuals(problem: Problem) -> list[str]:
-    """Returns a sentence if the model has attention residuals, whose sums are not in the step
+def _attention_residuals(problem: Problem) -> Iterator[str]:
+    """Yields a sentence if the model has attention residuals, whose sums are not in the step
     time."""
-    if not any(layer.attention_residuals for layer in problem.architecture.kinds):
-        return []
-    return [
-        "of the model's attention residuals only the parameters count: their sums are not priced"
-    ]
+    if any(layer.attention_residuals for layer in problem.architecture.kinds):
+        yield (
+            "of the model's attention residuals only the parameters count: their sums are not"
+            " priced"
+        )
 
 
-def _tf32(problem: Problem) -> list[str]:
-    """Returns a sentence if matrix products run in TF32."""
+def _tf32(problem: Problem) -> Iterator[str]:
+    """Yields a sentence if matrix products run in TF32."""
     workload = problem.workload
-    if workload.number_format.gemm != "tf32":
-        return []
-    return [f"matrix products of {workload.precision} run in TF32, where the chip has it"]
+    if workload.number_format.gemm == "tf32":
+        yield f"matrix products of {workload.precision} run in TF32, where the chip has it"
 
 
-def _torus(resolved: ResolvedQuestion) -> list[str]:
-    """Returns sentences on the shape of the torus, which of its dims wrap around, and how slices
+def _torus(resolved: ResolvedQuestion) -> Iterator[str]:
+    """Yields sentences on the shape of the torus, which of its dims wrap around, and how slices
     are joined."""
     cluster = resolved.problem.cluster
-    lines = list[str]()
     # The pinned request has the shape also where the name of a slice says it.
     if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:
         shape = "x".join(map(str, cluster.slice_shape))
-        lines.append(f"cluster.torus_shape is {shape}, the most cubic slice")
+        yield f"cluster.torus_shape is {shape}, the most cubic slice"
     if cluster.torus_shape:
-        lines += _unnamed_slice(cluster.torus_shape, cluster.fabric.torus)
+        yield from _unnamed_slice(cluster.torus_shape, cluster.fabric.torus)
         open_dims = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
         if open_dims:
-            lines.append(
+            yield (
                 f"the ends of the torus' dims of {' and '.join(open_dims)} are not joined: they are"
                 " lines"
             )
     if cluster.slice_shape:
         slices = cluster.num_chips // math.prod(cluster.slice_shape)
         if slices > 1:
-            lines.append(f"the cluster is {slices} slices, joined by the network")
-    return lines
+            yield f"the cluster is {slices} slices, joined by the network"
 
 
-def _unnamed_slice(shape: tuple[int, ...], torus: Torus | None) -> list[str]:
-    """Returns a sentence if the vendor offers no slice of this shape by name."""
+def _unnamed_slice(shape: tuple[int, ...], torus: Torus | None) -> Iterator[str]:
+    """Yields a sentence if the vendor offers no slice of this shape by name."""
     if torus is None or torus.is_slice(shape):
-        return []
+        return
     line = f"cluster.torus_shape = {list(shape)} is no slice that is offered by name"
     chips = math.prod(shape)
     if chips > torus.max_chips:
         line += (
             f": its {chips} chips are taken for one torus, where the largest has {torus.max_chips}"
         )
-    return [line]
+    yield line
 
 
-def _scale_up_domain(question: Question, problem: Problem) -> list[str]:
-    """Returns a sentence on the chips of a scale-up domain, such as an NVLink domain, if the
-    request leaves them open or the last domain is not full."""
+def _scale_up_domain(question: Question, problem: Problem) -> Iterator[str]:
+    """Yields a sentence on the chips of a scale-up domain, such as an NVLink domain, if the request
+    leaves them open or the last domain is not full."""
     cluster = problem.cluster
     if cluster.slice_shape:
-        return []
+        return
     chips = cluster.scale_up_domain_chips
     remainder = cluster.num_chips % chips if cluster.num_chips > chips else 0
-    if not remainder and "chips_per_domain" in question.cluster.model_fields_set:
-        return []
-    last_domain = f"; the last domain holds {remainder}" if remainder else ""
-    return [f"cluster.chips_per_domain is {chips}{last_domain}"]
+    if remainder or "chips_per_domain" not in question.cluster.model_fields_set:
+        last_domain = f"; the last domain holds {remainder}" if remainder else ""
+        yield f"cluster.chips_per_domain is {chips}{last_domain}"
 
 
-def _unused_cluster_fields(question: Question, problem: Problem) -> list[str]:
-    """Returns sentences on fields of the network that have no effect, because scale-up links join
+def _unused_cluster_fields(question: Question, problem: Problem) -> Iterator[str]:
+    """Yields sentences on fields of the network that have no effect, because scale-up links join
     all chips."""
-    given = question.cluster.model_fields_set
+    fields_set = question.cluster.model_fields_set
     cluster = problem.cluster
     if cluster.scale_out_mask.any():
-        return []
-    lines = list[str]()
-    if "scale_out_gb_s" in given:
-        lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")
-    if "levels" in given and cluster.slice_shape:
-        lines.append("cluster.levels has no effect: one slice of the torus holds all chips")
-    return lines
+        return
+    if "scale_out_gb_s" in fields_set:
+        yield "cluster.scale_out_gb_s has no effect: the scale-up links join all chips"
+    if "levels" in fields_set and cluster.slice_shape:
+        yield "cluster.levels has no effect: one slice of the torus holds all chips"
 
 
-def _links(problem: Problem) -> list[str]:
-    """Returns a sentence on each level of links, from the innermost outwards: how many devices it
+def _links(problem: Problem) -> Iterator[str]:
+    """Yields a sentence on each level of links, from the innermost outwards: how many devices it
     joins, and how fast."""
     cluster = problem.cluster
-    lines = list[str]()
     devices = cluster.chip.devices_per_chip
     if devices > 1:
-        lines.append(
-            f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices"
-        )
+        yield f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices"
     for dim in cluster.dims:
-        lines.append(f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each")
-    return lines
+        yield f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each"
 
 
-def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
-    """Returns sentences on what the catalogue does not know of a chip that it ships, and on the
-    unit that num_chips counts."""
+def _shipped_chip(resolved: ResolvedQuestion) -> Iterator[str]:
+    """Yields sentences on what the catalogue does not know of a chip that it ships, and on the unit
+    that num_chips counts."""
     if resolved.used.chip.source != "shipped":
-        return []
+        return
     chip = resolved.problem.cluster.chip
-    lines = list[str]()
     is_memory_given = "usable_memory_gib" in resolved.request["cluster"]
     if chip.vendor in _DATA_SHEET_MEMORY and not is_memory_given:
-        lines.append(
-            f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet"
-        )
+        yield f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet"
     if chip.host_memory_gb is None:
-        lines.append(
-            f"host memory of {chip.id} is not known: what is offloaded is not held against it"
-        )
+        yield f"host memory of {chip.id} is not known: what is offloaded is not held against it"
     if chip.id in _SOLD_IN_PARTS:
-        lines.append(f"cluster.num_chips counts {chip.id}: each is {_SOLD_IN_PARTS[chip.id]}")
-    return lines
+        yield f"cluster.num_chips counts {chip.id}: each is {_SOLD_IN_PARTS[chip.id]}"
 
 
-def _price(resolved: ResolvedQuestion) -> list[str]:
-    """Returns a sentence on the price of the chip and its source, unless the cluster in the request
+def _price(resolved: ResolvedQuestion) -> Iterator[str]:
+    """Yields a sentence on the price of the chip and its source, unless the cluster in the request
     has one."""
     chip = resolved.problem.cluster.chip
     used = resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
-        return []
+        return
     sources = {"registered": "its catalogue entry"}
     if used.source == "shipped":
         sources["shipped"] = f"the catalogue ({list_prices(chip.id)[0].words})"
     source = sources.get(used.source, "the request")
-    return [
-        f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"
-    ]
+    yield f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"
 
 
-def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
-    """Returns a sentence on the bytes of a gradient and why they are so. There is none where a
+def _gradient_format(resolved: ResolvedQuestion) -> Iterator[str]:
+    """Yields a sentence on the bytes of a gradient and why they are so. There is none where a
     switch of the framework decides it, because switches are listed apart."""
     problem = resolved.problem
     if problem.gradient_bytes > problem.stack.gradient_bytes:
@@ -463,17 +427,18 @@ def _gradient_format(resolved: ResolvedQuestion) -> list[str]:
     elif "gradient_bytes" in resolved.used.stack.changes:
         reason = "the request says"
     elif _has_switch(problem.stack, "gradient_bytes"):
-        return []
+        return
     else:
         reason = f"{problem.stack.id} does"
     kept, sent = problem.gradient_bytes, problem.reduce_bytes
     if kept == sent:
-        return [f"gradients are kept and reduced in {kept:g} bytes each, as {reason}"]
-    return [f"gradients are kept in {kept:g} bytes each and reduced in {sent:g}, as {reason}"]
+        yield f"gradients are kept and reduced in {kept:g} bytes each, as {reason}"
+    else:
+        yield f"gradients are kept in {kept:g} bytes each and reduced in {sent:g}, as {reason}"
 
 
-def _overlap(problem: Problem) -> list[str]:
-    """Returns a sentence on the traffic that the stack overlaps with compute. Axes that a switch of
+def _overlap(problem: Problem) -> Iterator[str]:
+    """Yields a sentence on the traffic that the stack overlaps with compute. Axes that a switch of
     the framework decides are left out, because switches are listed apart."""
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
@@ -481,39 +446,41 @@ def _overlap(problem: Problem) -> list[str]:
     if stack.overlap_tensor and not problem.overlaps_tensor:
         hidden.remove("tensor")
     if not hidden:
-        return [f"no traffic runs beside compute: {stack.id} has it so"]
+        yield f"no traffic runs beside compute: {stack.id} has it so"
+        return
     unnamed = [axis for axis in hidden if not _has_switch(stack, f"overlap_{axis}")]
     if not unnamed and stack.overlap_zero1:
-        return []
+        return
     line = f"{stack.id} hides traffic beside compute"
     if not stack.overlap_zero1:
         line += ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
     knobs = ", ".join(f"stack.overlap_{axis}" for axis in unnamed)
-    return [f"{line}: {knobs} = false where it is off"]
+    yield f"{line}: {knobs} = false where it is off"
 
 
-def _expert_loop(problem: Problem) -> list[str]:
-    """Returns a sentence if the stack has code in which Python goes through experts one by one,
+def _expert_loop(problem: Problem) -> Iterator[str]:
+    """Yields a sentence if the stack has code in which Python goes through experts one by one,
     which is slow."""
     stack = problem.stack
     if not problem.architecture.is_moe or stack.expert_loop == "kernels":
-        return []
-    if stack.experts_at_once:
-        return [
-            "all experts of a device are multiplied at once, as transformers does from 5.0 on with"
-            " PyTorch 2.9: stack.experts_at_once = false where Python goes through them one by one,"
-            " as before, which can take several times as long where experts are many"
-        ]
+        return
     cure = (
         'transformers from 5.0 on multiplies for all at once (experts_implementation="grouped_mm")'
     )
-    if not stack.gathers_experts_apart or 3 not in stack.zero_stages:
-        return [f"Python goes through experts one by one: {cure}"]
-    return [
-        "Python goes through experts one by one, and ZeRO 3 gathers every matrix of each by itself:"
-        " deepspeed.utils.set_z3_leaf_modules has it gather those of a layer at once"
-        f' (stack.expert_loop = "modules"), and {cure}'
-    ]
+    if stack.experts_at_once:
+        yield (
+            "all experts of a device are multiplied at once, as transformers does from 5.0 on with"
+            " PyTorch 2.9: stack.experts_at_once = false where Python goes through them one by one,"
+            " as before, which can take several times as long where experts are many"
+        )
+    elif not stack.gathers_experts_apart or 3 not in stack.zero_stages:
+        yield f"Python goes through experts one by one: {cure}"
+    else:
+        yield (
+            "Python goes through experts one by one, and ZeRO 3 gathers every matrix of each by"
+            " itself: deepspeed.utils.set_z3_leaf_modules has it gather those of a layer at once"
+            f' (stack.expert_loop = "modules"), and {cure}'
+        )
 
 
 def _has_switch(stack: Stack, field: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -12,21 +11,12 @@ from models.columns import Array
 from models.cost.compute import deviation
 from models.cost.predictions import Predictions, predict
 from models.spec.hardware import GIB
-from models.spec.layout import Layout, Layouts
-from models.spec.problem import Problem
+from models.spec.layout import Layouts
 from models.spec.profile import Profile
 from service.resolve.stored_runs import StoredRun
 
-
-class MeasuredLayout(Protocol):
-    """A layout that ran, and the time of its step in seconds where it was measured."""
-
-    @property
-    def problem(self) -> Problem: ...
-    @property
-    def layout(self) -> Layout: ...
-    @property
-    def step_time_s(self) -> float | None: ...
+Run = StoredRun | Observation
+"""A layout that ran, with what was measured of it."""
 
 
 def observation(run: StoredRun) -> Observation:
@@ -52,7 +42,7 @@ def _measured_coefficients(run: StoredRun) -> dict[str, float]:
     return {"imbalance": imbalance} if imbalance else {}
 
 
-def log_residuals(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
+def log_residuals(runs: Sequence[Run], profile: Profile) -> Array:
     """Returns the natural logarithm of measured over predicted step time under this profile; shape
     (runs,)."""
     measured = np.log([run.step_time_s or np.nan for run in runs])
@@ -68,14 +58,14 @@ def log_memory_residuals(runs: Sequence[StoredRun], profile: Profile) -> Array:
     return np.asarray(measured - predicted)
 
 
-def needed_gib(runs: Sequence[MeasuredLayout], profile: Profile) -> Array:
+def needed_gib(runs: Sequence[Run], profile: Profile) -> Array:
     """Returns the memory, in GiB, that a device must have for each run under this profile; shape
     (runs,)."""
     return _predicted(runs, profile, lambda predictions: predictions.needed_bytes) / GIB
 
 
 def _predicted(
-    runs: Sequence[MeasuredLayout], profile: Profile, figure: Callable[[Predictions], Array]
+    runs: Sequence[Run], profile: Profile, figure: Callable[[Predictions], Array]
 ) -> Array:
     """Returns one figure of each run's prediction, picked by `figure`; shape (runs,). Runs that
     share a problem object are predicted together, which is far cheaper than one by one."""

@@ -52,7 +52,9 @@ class CandidateClusters:
         self.pinned_forms[name] = {"cluster": sized.pinned_form, "stack": stack.pinned_form}
         try:
             resolved = resolver.resolve(question, prices)
-            _require_precision(resolved)
+            problem = resolved.problem
+            # Raises Invalid where the chip has no peak in the precision of the workload.
+            _ = problem.cluster.peak_flops(problem.workload.number_format.gemm)
         except Invalid as error:
             depends_on_chip = error.field in _CHIP_DEPENDENT_FIELDS
             if not depends_on_chip or isinstance(error, UnknownName):
@@ -84,12 +86,6 @@ class CandidateClusters:
         cluster = question.cluster.model_copy(update=changes)
         with relocate_errors("cluster.num_chips", name):
             self.add(resolver, name, question.model_copy(update={"cluster": cluster}))
-
-
-def _require_precision(resolved: ResolvedQuestion) -> None:
-    """Raises Invalid if the chip has no peak in the precision of the workload."""
-    problem = resolved.problem
-    problem.cluster.peak_flops(problem.workload.number_format.gemm)
 
 
 def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> CandidateClusters:

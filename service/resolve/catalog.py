@@ -137,13 +137,10 @@ def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
 def _registered_entry(rows: Rows, row: RegisteredEntryRow) -> CatalogEntry:
     """Returns a registered entry as the catalogue shows it: as it was posted, and with the values
     that it resolves to."""
-    return CatalogEntry(
-        kind=row.kind,
-        name=row.name,
+    return CatalogEntry.from_attributes(
+        row,
         source="registered",
-        version=row.version,
         pinned_name=pinned_name(row),
-        created_at=row.created_at,
         aliases=[],
         given=row.entry,
         resolved=_resolved_values(Resolver(rows), row),
@@ -156,7 +153,7 @@ def _entry_assumptions(rows: Rows, row: RegisteredEntryRow) -> list[str]:
     if row.kind == "architectures":
         return []
     chip, _, _ = Resolver(rows).cluster_parts(ClusterPreset(preset=pinned_name(row)))
-    return chip_assumptions(chip.value, active_profile(rows))
+    return [*chip_assumptions(chip.value, active_profile(rows))]
 
 
 def _resolved_values(resolver: Resolver, row: RegisteredEntryRow) -> dict[str, Any]:

@@ -46,16 +46,22 @@ def explicit_fields(architecture: Architecture) -> Words:
     kinds = architecture.kinds
     kind_of_layer = [kind for kind, count in architecture.layer_runs for _ in range(count)]
     parts = repetitions(kind_of_layer)
-    mentions = sum(len([*groupby(part)]) for _, part in parts)
-    names = _kind_names(kinds) if mentions > len(kinds) else None
+    # Equal layers in a row are one entry with a count. A kind with several entries would be written
+    # out as often.
+    num_entries = sum(len([*groupby(part)]) for _, part in parts)
+    names = _kind_names(kinds) if num_entries > len(kinds) else None
     layers_of_kinds = [_layer(kind) for kind in kinds]
     entries = list[Any]()
     for times, part in parts:
-        if names is None:
-            entries += _repeated_layers(times, part, layers_of_kinds)
+        if names is None and len(part) == 1:
+            entries.append(_counted(times, layers_of_kinds[part[0]]))
+        elif names is None:
+            runs = [(kind, len([*run])) for kind, run in groupby(part)]
+            layers = [_counted(count, layers_of_kinds[kind]) for kind, count in runs]
+            entries += _repeated(times, layers)
         else:
-            entries += _repeated_names(times, part, names)
-    return _fields_off_default(
+            entries += _repeated(times, [names[kind] for kind in part])
+    return _non_default_fields(
         LayerListFields,
         architecture,
         name=UNNAMED,
@@ -66,20 +72,21 @@ def explicit_fields(architecture: Architecture) -> Words:
     )
 
 
-def _fields_off_default(form: type[BaseModel], value: object, **overrides: Any) -> Words:
-    """Returns the fields of the schema `form` that describe this value, without those at their
-    defaults. A field is the attribute of the value with its name, unless `overrides` has it."""
-    values = common_fields(value, form, type(value)) | overrides
+def _non_default_fields(schema: type[BaseModel], value: object, **overrides: Any) -> Words:
+    """Returns the fields with which a request in this schema describes a value of the models, such
+    as {"intermediate_size": 14336} for an Mlp. A field has the attribute of its name, unless
+    `overrides` has the field. Fields at the schema's defaults are left out."""
+    values = common_fields(value, schema, type(value)) | overrides
     return {
         name: values[name]
-        for name, field in form.model_fields.items()
+        for name, field in schema.model_fields.items()
         if name in values and (field.is_required() or values[name] != field.default)
     }
 
 
 def _encoder(encoder: Encoder) -> Words:
     """Returns the fields that describe an encoder, with equal consecutive layers counted."""
-    return _fields_off_default(
+    return _non_default_fields(
         EncoderFields,
         encoder,
         layers=[_counted(len([*run]), _layer(kind)) for kind, run in groupby(encoder.layers)],
@@ -91,20 +98,10 @@ def _encoder(encoder: Encoder) -> Words:
 # -- the list
 
 
-def _repeated_names(times: int, part: list[int], names: list[str]) -> list[Any]:
-    """Returns the entries for a part of the list that is repeated, with layers by name, such as
-    [{"repeat": 4, "layers": ["mlp", "moe"]}]. `part` has the index of each layer's kind."""
-    layers = [names[kind] for kind in part]
+def _repeated(times: int, layers: list[Any]) -> list[Any]:
+    """Returns the entries of a list of layers in which these come several times, such as
+    [{"repeat": 4, "layers": ["mlp", "moe"]}]."""
     return layers if times == 1 else [{"repeat": times, "layers": layers}]
-
-
-def _repeated_layers(times: int, part: list[int], layers_of_kinds: list[Words]) -> list[Any]:
-    """Returns the entries for a part of the list that is repeated, with layers written out. `part`
-    has the index of each layer's kind."""
-    if len(part) == 1:
-        return [_counted(times, layers_of_kinds[part[0]])]
-    entries = [_counted(len([*run]), layers_of_kinds[kind]) for kind, run in groupby(part)]
-    return entries if times == 1 else [{"repeat": times, "layers": entries}]
 
 
 def _counted(count: int, layer: Words) -> Words:
@@ -142,12 +139,12 @@ def _layer(layer: Layer) -> Words:
     """Returns the fields that describe a layer. None stands for what its other fields imply."""
     network = layer.feed_forward
     default_parallel = layer.blocks == 2 and layer.num_norms == 1
-    return _fields_off_default(
+    return _non_default_fields(
         LayerFields,
         layer,
         attention=_attention(layer.attention) if layer.attention else None,
         recurrence=_recurrence(layer.recurrence) if layer.recurrence else None,
-        mlp=_fields_off_default(MlpFields, network) if isinstance(network, Mlp) else None,
+        mlp=_non_default_fields(MlpFields, network) if isinstance(network, Mlp) else None,
         moe=_moe(network) if isinstance(network, Moe) else None,
         num_norms=None if layer.num_norms == layer.blocks else layer.num_norms,
         parallel_blocks=None if layer.parallel == default_parallel else layer.parallel,
@@ -159,7 +156,7 @@ def _attention(attention: Attention) -> Words:
     imply."""
     default_bias = attention.attention_bias and not attention.is_mla
     compression, indexer = attention.compression, attention.indexer
-    return _fields_off_default(
+    return _non_default_fields(
         AttentionFields,
         attention,
         **_heads(attention),
@@ -167,8 +164,8 @@ def _attention(attention: Attention) -> Words:
         if attention.attention_output_bias == default_bias
         else not default_bias,
         qk_norm_all_heads=attention.qk_norm and attention.qk_norm_all_heads,
-        compression=_fields_off_default(CompressionFields, compression) if compression else None,
-        indexer=_fields_off_default(IndexerFields, indexer) if indexer else None,
+        compression=_non_default_fields(CompressionFields, compression) if compression else None,
+        indexer=_non_default_fields(IndexerFields, indexer) if indexer else None,
     )
 
 
@@ -179,7 +176,7 @@ def _heads(attention: Attention) -> Words:
         differs = attention.v_head_dim != attention.head_dim
         return {"v_head_dim": attention.v_head_dim if differs else None}
     nope_head_dim = attention.head_dim - attention.qk_rope_head_dim
-    latent = _fields_off_default(MlaFields, attention, qk_nope_head_dim=nope_head_dim)
+    latent = _non_default_fields(MlaFields, attention, qk_nope_head_dim=nope_head_dim)
     left_to_mla = dict.fromkeys(("num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank"))
     return {"mla": latent, **left_to_mla}
 
@@ -189,7 +186,7 @@ def _recurrence(recurrence: Recurrence) -> Words:
     their own for sizes that other recurrences call heads and values."""
     kind = recurrence.kind
     if isinstance(recurrence, Mamba2):
-        return _fields_off_default(
+        return _non_default_fields(
             Mamba2Fields,
             recurrence,
             kind=kind,
@@ -198,18 +195,18 @@ def _recurrence(recurrence: Recurrence) -> Words:
             num_groups=recurrence.num_key_heads,
         )
     if isinstance(recurrence, ShortConvolution):
-        return _fields_off_default(
+        return _non_default_fields(
             ShortConvolutionFields, recurrence, kind=kind, num_channels=recurrence.values
         )
     form = DeltaNetFields if isinstance(recurrence, DeltaNet) else LightningFields
-    return _fields_off_default(form, recurrence, kind=kind)
+    return _non_default_fields(form, recurrence, kind=kind)
 
 
 def _moe(moe: Moe) -> Words:
     """Returns the fields that describe a mixture of experts. None stands for what its other fields
     imply."""
     groups = moe.groups_per_token
-    return _fields_off_default(
+    return _non_default_fields(
         LayerMoeFields,
         moe,
         moe_intermediate_size=moe.intermediate_size,

@@ -13,7 +13,7 @@ class GivenPrices(NamedTuple):
     of_others: float | None = None
     """The price of every chip that `by_chip` does not name; None where the catalogue's counts."""
 
-    def of(self, chip: str) -> float | None:
+    def price_of(self, chip: str) -> float | None:
         return dict(self.by_chip).get(chip, self.of_others)
 
 

@@ -11,12 +11,13 @@ from service.schemas.allocation import AllocationFields
 from service.schemas.cluster import ClusterFields, ClusterPreset
 
 
-def on_held_nodes(
+def cluster_of_held_nodes(
     resolver: Resolver, cluster: ClusterPreset | ClusterFields, allocation: AllocationFields | None
 ) -> ClusterPreset | ClusterFields:
-    """Returns the cluster with as many chips as the nodes of the allocation have. Its domains get
-    the largest size that divides the chips of each node domain. Raises Invalid where the nodes
-    contradict each other or the cluster."""
+    """Returns the cluster with as many chips as the nodes of the allocation have. Its scale-up
+    domains get the largest size that divides the chips of each domain of nodes: racks with 64 and
+    with 48 chips make domains of 16. Raises Invalid where the nodes contradict each other or the
+    cluster."""
     if allocation is None:
         return cluster
     _require_distinct(allocation)

@@ -77,7 +77,9 @@ def batch_values(
         )
     elif steps is not None and (launched_micro_batch is None or not has_batch):
         origin = reading.default_origins.get("num_micro_batches")
-        number = f"{steps} micro-batch{'es' * (steps > 1)}{f' ({origin})' if origin else ''}"
+        number = f"{steps} micro-batch{'es' if steps > 1 else ''}"
+        if origin:
+            number += f" ({origin})"
         if launched_micro_batch is None:
             fact = f"layout.micro_batch is {micro_batch}: a global batch of {global_batch} in"
         else:

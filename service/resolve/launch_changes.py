@@ -31,6 +31,8 @@ class _Job:
 
     problem: Problem
     layout: Layout
+    stops: bool
+    """True where the framework stops at a setting."""
 
 
 class LaunchChanges:
@@ -53,7 +55,7 @@ class LaunchChanges:
         self._readings_left = _MOST_READINGS
         self._settings: dict[tuple[str, str], Changes] = {}
 
-    def typed(self, name: str) -> Any:
+    def typed_value(self, name: str) -> Any:
         """Returns the value of a setting as it was typed; None where it was not."""
         return self._own.typed.get(name)
 
@@ -70,7 +72,7 @@ class LaunchChanges:
             changes = {
                 name: written.get(name)
                 for name in names
-                if not _is_same(self.typed(name), written.get(name))
+                if not _is_same(self.typed_value(name), written.get(name))
             }
             job = self._job(change, changes) if changes else None
             if job is not None:
@@ -80,15 +82,11 @@ class LaunchChanges:
     def outcome(self, changes: Changes) -> Outcome | None:
         """Returns the prediction for the launch with these settings changed; None where it cannot
         be read or its layout is not legal."""
-        with suppress(Invalid, Refused):
-            launched = self._read(changes)
-            layout = _layout(launched)
-            problem = launched.resolved.problem
-            if layout is None or broken_rules(problem, layout):
-                return None
-            (outcome,) = outcomes(problem, self._profile, [layout])
-            return outcome
-        return None
+        job = self._legal_job(changes)
+        if job is None:
+            return None
+        (outcome,) = outcomes(job.problem, self._profile, [job.layout])
+        return outcome
 
     def _remember(self, change: SingleChange, changes: Changes, job: _Job) -> SingleChange:
         """Keeps the settings that make a change, and returns the change with the prediction for the
@@ -168,14 +166,20 @@ class LaunchChanges:
         self._readings_left -= 1
         if self._readings_left < 0:
             return None
+        job = self._legal_job(changes)
+        if job is None or job.stops or not self._is_made(change, job.problem, job.layout):
+            return None
+        return job
+
+    def _legal_job(self, changes: Changes) -> _Job | None:
+        """Returns the job of the launch with some settings changed; None where the launch cannot be
+        read, or its layout is not legal."""
         with suppress(Invalid, Refused):
             launched = self._read(changes)
             layout = _layout(launched)
             problem = launched.resolved.problem
-            if layout is None or launched.stops or broken_rules(problem, layout):
-                return None
-            if self._is_made(change, problem, layout):
-                return _Job(problem, layout)
+            if layout is not None and not broken_rules(problem, layout):
+                return _Job(problem, layout, stops=bool(launched.stops))
         return None
 
     def _is_made(self, change: SingleChange, problem: Problem, layout: Layout) -> bool:
@@ -196,20 +200,19 @@ class LaunchChanges:
         return bool(written) and written == self._written(problem, change.layout)
 
 
-def _fewest(changes: Changes, kept: Changes, is_enough: Callable[[Changes], bool]) -> Changes:
-    """Returns the fewest of `changes` that are enough together with those in `kept`. Each half is
-    searched while the other half is kept, which takes few readings if few settings matter."""
-    if is_enough(kept):
+def _fewest(changes: Changes, fixed: Changes, is_enough: Callable[[Changes], bool]) -> Changes:
+    """Returns the fewest of `changes` that are enough together with those in `fixed`. Each half is
+    searched with the other half fixed, which takes few readings if few settings matter."""
+    if is_enough(fixed):
         return {}
     if len(changes) == 1:
         return changes
-    names = [*changes]
-    half = len(names) // 2
-    first = {name: changes[name] for name in names[:half]}
-    second = {name: changes[name] for name in names[half:]}
-    of_second = _fewest(second, {**kept, **first}, is_enough)
-    of_first = _fewest(first, {**kept, **of_second}, is_enough)
-    return {**of_first, **of_second}
+    items = [*changes.items()]
+    half = len(items) // 2
+    first, second = dict(items[:half]), dict(items[half:])
+    needed_of_second = _fewest(second, {**fixed, **first}, is_enough)
+    needed_of_first = _fewest(first, {**fixed, **needed_of_second}, is_enough)
+    return {**needed_of_first, **needed_of_second}
 
 
 def _is_alike(reading: LaunchReading, other: LaunchReading) -> bool:

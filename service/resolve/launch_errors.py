@@ -62,7 +62,9 @@ class LaunchErrors:
             )
         )
 
-    def of_launch(self, name: str, value: object, rule: str) -> Invalid:
+    def launch_error(self, name: str, value: object, rule: str) -> Invalid:
+        """Returns the error for a value that the launch has, at the launch's field of the request,
+        such as "launch.arguments"."""
         return Invalid(f"{self.field}.arguments", f"{name} = {value}", rule)
 
     def require_same(
@@ -99,9 +101,9 @@ class LaunchErrors:
             "num_micro_batches" if self.counts_batch(name) else name
         )
         if origin is None:
-            return self.of_launch(name, launched, f"{rule}: leave it to the launch")
+            return self.launch_error(name, launched, f"{rule}: leave it to the launch")
         cure = f"write it in the launch, or leave it out of {self.other}{self._hint()}"
-        return self.of_launch(name, launched, f"{rule}, and nobody wrote it ({origin}): {cure}")
+        return self.launch_error(name, launched, f"{rule}, and nobody wrote it ({origin}): {cure}")
 
     def counts_batch(self, name: str) -> bool:
         """Returns whether a field is the global batch, and the launch gives it by its number of
@@ -161,7 +163,7 @@ class LaunchErrors:
             return self.missing(violation.field)
         if item["loc"] and item["loc"][0] in request_fields:
             return Invalid(violation.field, violation.value, violation.rule)
-        return self.of_launch(violation.field, violation.value, violation.rule)
+        return self.launch_error(violation.field, violation.value, violation.rule)
 
 
 def _merged(launch_fields: Mapping[str, Any], request_fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,12 +67,13 @@ class AnswerLaunched:
         if not self.ranks_by_node:
             return
         shown = [f"{name} ({ranks})" for name, ranks in self.ranks_by_node.items()]
-        named = ", ".join(shown[:_MOST_NAMED])
-        more = len(shown) - _MOST_NAMED
-        where = f"{named}, and {more} more, as `allocation` of the answer has them"
+        nodes = ", ".join(shown[:_MOST_NAMED])
+        if len(shown) > _MOST_NAMED:
+            others = len(shown) - _MOST_NAMED
+            nodes += f", and {others} more, as `allocation` of the answer has them"
         yield (
             "Ranks count through the nodes of the allocation in this order, with so many on each:"
-            f" {where if more > 0 else named}."
+            f" {nodes}."
         )
         if self.nodes:
             yield (

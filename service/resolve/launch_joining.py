@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from models.errors import Invalid
 from models.layouts.rules import RULES_BY_NAME
 from models.spec import catalogue
-from models.spec.architecture import Architecture
 from models.spec.catalogue import as_tuples
 from models.spec.stack import Stack
 from models.spec.switches import changed, releases
@@ -99,7 +98,7 @@ class Joining:
             part = fault.field.partition(".")[0]
             launch_part = getattr(self.reading, part, None)
             if launch_part is not None and not getattr(self.parts, part, None):
-                raise self.errors.of_launch(fault.field, fault.value, fault.rule) from None
+                raise self.errors.launch_error(fault.field, fault.value, fault.rule) from None
             raise
 
     def _model(self) -> ModelForm:
@@ -140,12 +139,9 @@ class Joining:
     def _comparable_values(self, form: ModelForm) -> dict[str, object]:
         """Returns those values of a model that a launch may have too, by their names in
         requests."""
-        model = self._architecture(form)
+        model = self.resolver.architecture(form).value
         counts = {"vocab_size": model.vocab_size, "mtp_layers": model.mtp_layers}
         return {**model_values(model), **counts}
-
-    def _architecture(self, form: ModelForm) -> Architecture:
-        return self.resolver.architecture(form).value
 
     def _workload(self, layout: Mapping[str, Any]) -> WorkloadFields:
         """Returns the workload of request and launch. If the launch has only a number of

@@ -40,10 +40,10 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
     if cluster.fabric.domain != 1 or chips is None:
         return None
     for fabric in catalogue.fabrics().values():
-        levels = [(level.name, level.size) for level in fabric.levels]
-        is_machine = [size for _, size in levels[:1]] == [chips]
-        has_any_network = [name for name, _ in levels[1:]] == ["network"]
-        if is_machine and has_any_network and _is_same(fabric, cluster.chip):
+        is_machine = bool(fabric.levels) and fabric.levels[0].size == chips
+        # A fabric with a level of that name alone fits whatever network joins the machines.
+        has_any_network = [level.name for level in fabric.levels[1:]] == ["network"]
+        if is_machine and has_any_network and _has_equal_chip(fabric, cluster.chip):
             return fabric.id
     return None
 
@@ -59,13 +59,9 @@ def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
     return chips if is_all and command.nnodes > 1 and devices > 1 and not remainder else None
 
 
-def _is_same(fabric: Fabric, chip: Chip) -> bool:
+def _has_equal_chip(fabric: Fabric, chip: Chip) -> bool:
     """Returns whether the fabric's chip equals this one in generation, peaks and memory. Such chips
     differ only in their host processor."""
     other = catalogue.chip(catalogue.fabric_chip(fabric.id))
-    same_memory = (other.memory_gb, other.memory_bandwidth_gb_s)
-    return (
-        other.generation == chip.generation
-        and other.peak_tflops == chip.peak_tflops
-        and same_memory == (chip.memory_gb, chip.memory_bandwidth_gb_s)
-    )
+    compared = ("generation", "peak_tflops", "memory_gb", "memory_bandwidth_gb_s")
+    return all(getattr(other, name) == getattr(chip, name) for name in compared)

@@ -184,10 +184,11 @@ def _leaves_vocabulary(model: object) -> bool:
 def _is_answered(reservation: Reservation, parts: QuestionParts) -> bool:
     """Returns whether the request gives the field that a reservation leaves open. A reservation is
     a setting of the launch that was not understood; it names the field that would settle it."""
-    part, _, name = reservation.answered_by.partition(".")
+    part, _, name = reservation.answered_by.partition(".")  # such as "workload.seq_len"
     request_part = getattr(parts, part, None) if part else None
-    has_name = not name or (isinstance(request_part, Mapping) and name in request_part)
-    return bool(request_part) and has_name
+    if not name:
+        return bool(request_part)
+    return isinstance(request_part, Mapping) and name in request_part
 
 
 def _recognized_format(launch: LaunchForm, field: str) -> Recognized:

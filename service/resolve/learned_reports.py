@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from models.prediction.learned_changes import learned_changes
-from models.spec.influences import Influence
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -25,11 +24,11 @@ def learned(problem: Problem, layout: Layout, profile: Profile) -> Learned | Non
     if changes is None:
         return None
     noticed = [
-        _learned_from(group, change)
+        LearnedFrom.from_attributes(group, step_time_change=change)
         for group, change in changes.groups
         if abs(change) >= _LEAST_SHOWN
     ]
-    noticed.sort(key=lambda one: -abs(one.step_time_change))
+    noticed.sort(key=lambda reports: -abs(reports.step_time_change))
     whose = "the shared version" if is_own(profile.id) else "version"
     against = f"{whose} {changes.against_version}"
     return Learned(
@@ -40,30 +39,17 @@ def learned(problem: Problem, layout: Layout, profile: Profile) -> Learned | Non
     )
 
 
-def _learned_from(group: Influence, step_time_change: float) -> LearnedFrom:
-    """Returns a group of reports as answers show it, with the share by which it changes the step
-    time."""
-    return LearnedFrom(
-        chip=group.chip,
-        stack=group.stack,
-        model=group.model,
-        parameters=group.parameters,
-        runs=group.runs,
-        benchmarks=group.benchmarks,
-        latest=[*group.latest],
-        step_time_change=step_time_change,
-    )
-
-
 def _sentence(change: float, against: str, reports: Sequence[LearnedFrom]) -> str:
     """Returns a sentence such as "A step takes 3.1% longer than under version 4: +2.0% from 12
     reports on h100, ...". `against` names the version compared with."""
     if not reports:
         return f"Reports that came after {against} do not move this prediction."
-    parts = [f"{one.step_time_change:+.1%} from {_words(one)}" for one in reports[:_MOST_NAMED]]
+    parts = [
+        f"{group.step_time_change:+.1%} from {_words(group)}" for group in reports[:_MOST_NAMED]
+    ]
     others = reports[_MOST_NAMED:]
     if others:
-        runs = sum(one.runs + one.benchmarks for one in others)
+        runs = sum(group.runs + group.benchmarks for group in others)
         parts.append(f"the rest from {runs} other reports")
     return f"A step takes {_difference(change)} under {against}: {', '.join(parts)}."
 

@@ -4,7 +4,6 @@ predicted."""
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from models.calibration.residual_diagnosis import COMMUNICATION
 from models.errors import Invalid
@@ -13,10 +12,14 @@ from models.prediction.term_words import rounded
 from models.spec.flops import AttentionCount, model_flops, step_time_from_throughput
 from models.spec.problem import Problem
 from service.json_pointers import relocate_errors
-from service.schemas.measured_run import Measured, MeasuredMemory, MeasuredMfu, MeasuredParts
+from service.schemas.measured_run import (
+    Measured,
+    MeasuredMemory,
+    MeasuredMfu,
+    MeasuredParts,
+    SpeedForm,
+)
 from service.schemas.report import MeasuredSpeed, MemoryComparison, PartsComparison
-
-Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
 
 SHORTEST_STEP_S = 1e-6  # shorter than any kernel takes to start
 LONGEST_STEP_S = 1e7  # four months for one step is a mistake of units
@@ -30,9 +33,8 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
     form, step, conversion = _step_time(problem, measured)
     given = getattr(measured, form)
     if not SHORTEST_STEP_S <= step <= LONGEST_STEP_S:
-        raise Invalid(
-            f"measured.{form}", given, f"means a step of {rounded(step)} s, which no run has"
-        )
+        rule = f"means a step of {rounded(step)} s, which no run has"
+        raise Invalid(f"measured.{form}", given, rule)
     if step > _MOST_TIMES_PREDICTED * predicted_s:
         rule = (
             f"means a step of {rounded(step)} s and {step / predicted_s:.0f} times the predicted"
@@ -76,8 +78,8 @@ def compare_memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryCo
     if measured.stage in (None, prediction.memory_stage):
         allocated_residual = log_ratio(measured.allocated_gib, prediction.allocated_gib)
         reserved_residual = log_ratio(measured.reserved_gib, prediction.reserved_gib)
-    return MemoryComparison(
-        **measured.model_dump(),
+    return MemoryComparison.from_attributes(
+        measured,
         allocated_residual=allocated_residual,
         reserved_residual=reserved_residual,
     )
@@ -96,7 +98,7 @@ def compare_parts(
         rule = f"is of experts, and {problem.architecture.name} has none"
         raise Invalid("parts.expert_imbalance", measured.expert_imbalance, rule)
     predicted_s = sum(prediction.time[name] for name in COMMUNICATION)
-    return PartsComparison(**measured.model_dump(), predicted_exposed_communication_s=predicted_s)
+    return PartsComparison.from_attributes(measured, predicted_exposed_communication_s=predicted_s)
 
 
 def is_within_interval(step_time_s: float | None, prediction: Prediction) -> bool | None:
@@ -111,7 +113,7 @@ def log_ratio(measured: float | None, predicted: float) -> float | None:
     return math.log(measured / predicted) if measured else None
 
 
-def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
+def _step_time(problem: Problem, measured: Measured) -> tuple[SpeedForm, float, str]:
     """Returns the form of speed that was given, the step time in seconds that it means, and a text
     on how that follows, such as "4194304 tokens of a step / 52000 tokens/s"."""
     tokens = problem.workload.tokens
@@ -126,31 +128,31 @@ def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
         conversion = f"{tokens} tokens of a step / ({rate:g} tokens/s of a chip * {chips} chips)"
         return "tokens_per_s_per_chip", tokens / (rate * chips), conversion
     if measured.tflops_per_chip is not None:
-        done = measured.tflops_per_chip
-        written = f"{done.value:g} TFLOP/s"
-        step, conversion = _from_tflops(problem, done.value, done.attention, written)
+        tflops = measured.tflops_per_chip
+        words = f"{tflops.value:g} TFLOP/s"
+        step, conversion = _from_tflops(problem, tflops.value, tflops.attention, words)
         return "tflops_per_chip", step, conversion
     if measured.mfu is not None:
         mfu = measured.mfu
         peak = _peak_tflops(problem, mfu)
-        written = f"{mfu.value:g} * {peak:g} TFLOP/s"
-        step, conversion = _from_tflops(problem, mfu.value * peak, mfu.attention, written)
+        words = f"{mfu.value:g} * {peak:g} TFLOP/s"
+        step, conversion = _from_tflops(problem, mfu.value * peak, mfu.attention, words)
         return "mfu", step, conversion
     raise Invalid("measured", None, "is empty")
 
 
 def _from_tflops(
-    problem: Problem, tflops: float, attention: AttentionCount, written: str
+    problem: Problem, tflops: float, attention: AttentionCount, words: str
 ) -> tuple[float, str]:
-    """Returns the step time in seconds at this rate of a chip, and a text on how it follows.
-    `written` is the rate in the words of that text."""
+    """Returns the step time in seconds at this rate of a chip, in TFLOP/s of the model, and a text
+    on how it follows. `words` are the rate as that text has it."""
     chips = problem.cluster.num_chips
     step = step_time_from_throughput(
         tflops * 1e12, chips, problem.architecture, problem.workload, attention
     )
     flops = model_flops(problem.architecture, problem.workload, attention)
     counted = f"attention counted {attention}, recompute not"
-    return step, f"{flops:.6g} FLOPs of a step ({counted}) / ({written} * {chips} chips)"
+    return step, f"{flops:.6g} FLOPs of a step ({counted}) / ({words} * {chips} chips)"
 
 
 def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:

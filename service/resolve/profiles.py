@@ -198,7 +198,8 @@ class Profiles:
         with self._store.writing() as rows:
             tenant = self._store.tenant
             if tenant is not None and id_ == own_profile_id(tenant):
-                _begin_own(rows, tenant)
+                rows.lock(f"profile:{id_}")
+                _ensure_own(rows, tenant, own_policy(rows))
             profile = rows.profiles.get(id_)
             before, after = profile.policy, policy.model_dump()
             _require_seen(profile, etags)
@@ -263,8 +264,7 @@ def add_own_version(
     """Stores the next version of a tenant's own profile, which is not active yet. A profile that
     does not exist is created with this policy. The caller has locked the profile."""
     id_ = own_profile_id(tenant)
-    if rows.profiles.find(id_) is None:
-        _add_own(rows, tenant, policy)
+    _ensure_own(rows, tenant, policy)
     last = rows.profiles.find_latest(id_)
     version = 1 if last is None else last.version + 1
     named = replace(profile, id=id_)
@@ -288,17 +288,12 @@ def own_policy(rows: Rows) -> Policy:
     return Policy(mode="automatic", margin=shared.margin, min_tenants=1)
 
 
-def _begin_own(rows: Rows, tenant: str) -> None:
-    """Stores a tenant's own profile, without a version, unless it exists."""
+def _ensure_own(rows: Rows, tenant: str, policy: Policy) -> None:
+    """Stores a tenant's own profile with this policy and without a version, unless it exists. The
+    caller has locked the profile."""
     id_ = own_profile_id(tenant)
-    rows.lock(f"profile:{id_}")
     if rows.profiles.find(id_) is None:
-        _add_own(rows, tenant, own_policy(rows))
-
-
-def _add_own(rows: Rows, tenant: str, policy: Policy) -> None:
-    id_ = own_profile_id(tenant)
-    rows.profiles.add(ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump()))
+        rows.profiles.add(ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump()))
 
 
 def _version_row(
@@ -337,25 +332,7 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
         VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)
     ]
     policy = read_stored(Policy, profile.policy)
-    return ProfileAnswer(
-        id=profile.id,
-        tenant=profile.tenant,
-        active_version=profile.active_version,
-        policy=policy,
-        versions=versions,
-    )
-
-
-def _version_summary(row: ProfileVersionRow) -> VersionSummary:
-    """Returns a version in short: number, date, origin, and what made it."""
-    return VersionSummary.model_validate(
-        {
-            "version": row.version,
-            "created_at": row.created_at,
-            "origin": row.origin,
-            "made_by": row.content["made_by"],
-        }
-    )
+    return ProfileAnswer.from_attributes(profile, policy=policy, versions=versions)
 
 
 def _listed_version(
@@ -384,9 +361,11 @@ def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
     answer = read_stored(
         ProfileVersionAnswer,
         {
-            **_version_summary(row).model_dump(),
+            **row.content,
             "id": row.profile_id,
-            "residual_spread": row.content["residual_spread"],
+            "version": row.version,
+            "created_at": row.created_at,
+            "origin": row.origin,
             "terms": terms,
             "calibration": calibration or None,
         },

@@ -47,7 +47,6 @@ from service.schemas.prediction import (
     EntryUsed,
     FabricUsed,
     Link,
-    Parameters,
     StackUsed,
 )
 from service.schemas.question import Question
@@ -202,21 +201,30 @@ class Resolver:
     def _architecture_as_used(
         self, form: ModelForm
     ) -> tuple[ResolvedPart[Architecture], ArchitectureUsed]:
-        """Returns the model, and how answers show it."""
+        """Returns the model, and how answers show it: with its parameters and its explicit
+        fields."""
         part = self.architecture(form)
-        return part, _architecture_used(part)
+        used = ArchitectureUsed.from_attributes(
+            part.used,
+            parameters=part.value.parameters,
+            num_layers=part.value.num_layers,
+            model=explicit_fields(part.value),
+            text_tower=part.text_tower,
+        )
+        return part, used
 
     def _cluster_as_used(
         self, form: ClusterForm, prices: GivenPrices
     ) -> tuple[ResolvedCluster, FabricUsed]:
         """Returns the cluster in its size, and how answers show its fabric with its links."""
         sized = self.cluster(form, prices)
-        return sized, FabricUsed(**sized.fabric.model_dump(), links=_links(sized.cluster))
+        return sized, FabricUsed.from_attributes(sized.fabric, links=_links(sized.cluster))
 
     def _stack_as_used(self, form: StackForm) -> tuple[ResolvedPart[Stack], StackUsed]:
         """Returns the stack, and how answers show it with the request's changes."""
         part = self.stack(form)
-        return part, StackUsed(**part.used.model_dump(), changes=_stack_changes(form))
+        changes = {} if isinstance(form, str) else form.changes()
+        return part, StackUsed.from_attributes(part.used, changes=changes)
 
     def cluster(
         self, form: ClusterPreset | ClusterFields, prices: GivenPrices = NO_PRICES
@@ -227,7 +235,7 @@ class Resolver:
         given_price = size.usd_per_chip_hour
         if given_price is None and chip.used.source == "given":
             given_price = chip.value.usd_per_chip_hour
-        if given_price is None and (price := prices.of(chip.used.name)) is not None:
+        if given_price is None and (price := prices.price_of(chip.used.name)) is not None:
             size = size.model_copy(update={"usd_per_chip_hour": price})
         size_form = size.model_dump(mode="json", include=_SIZE_FIELDS, exclude_none=True)
         return ResolvedCluster(
@@ -465,10 +473,10 @@ def _unknown_hardware(kind: Kind, name: str, field: str, known: list[str]) -> Un
 
 def _chip_of_names() -> dict[str, str]:
     """Returns the chip's id by each shipped name of a chip or a fabric."""
-    of_fabrics = {
+    chips_of_fabrics = {
         name: catalogue.fabric_chip(fabric.id) for name, fabric in catalogue.fabrics().items()
     }
-    return of_fabrics | {name: chip.id for name, chip in catalogue.chips().items()}
+    return chips_of_fabrics | {name: chip.id for name, chip in catalogue.chips().items()}
 
 
 def _with_hint(error: UnknownName, hint: str) -> UnknownName:
@@ -522,11 +530,8 @@ def _build_architecture(form: DescribedModel) -> Architecture:
         if len(built.name) > MAX_NAME_LENGTH:
             built = replace(built, name=built.name[:MAX_NAME_LENGTH])
         if built.parameters.total > MAX_PARAMETERS:
-            raise Invalid(
-                "",
-                None,
-                f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}",
-            )
+            rule = f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}"
+            raise Invalid("", None, rule)
     return built
 
 
@@ -540,25 +545,6 @@ def _require_positions(architecture: Architecture, seq_len: int) -> None:
 
 def _entry_used(row: RegisteredEntryRow) -> EntryUsed:
     return EntryUsed(name=row.name, source="registered", version=row.version)
-
-
-def _stack_changes(form: str | StackFields) -> dict[str, Any]:
-    return {} if isinstance(form, str) else form.changes()
-
-
-def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
-    """Returns a model as answers show it, with its parameters and its explicit fields."""
-    count = part.value.parameters
-    parameters = Parameters(
-        total=count.total, active=count.active, mtp=count.mtp, encoder=count.encoder
-    )
-    return ArchitectureUsed(
-        **part.used.model_dump(),
-        parameters=parameters,
-        num_layers=part.value.num_layers,
-        model=explicit_fields(part.value),
-        text_tower=part.text_tower,
-    )
 
 
 def _is_text_alone(form: DescribedModel) -> bool:
@@ -576,12 +562,6 @@ def _links(cluster: Cluster) -> list[Link]:
     """Returns the levels of links of a cluster, as answers show them. A ring that does not wrap is
     a line."""
     return [
-        Link(
-            name=dim.name,
-            kind="line" if dim.kind == "ring" and not dim.wraps else dim.kind,
-            scale=dim.scale,
-            domain=dim.domain,
-            gb_s=dim.gb_s,
-        )
+        Link.from_attributes(dim, kind="line" if dim.kind == "ring" and not dim.wraps else dim.kind)
         for dim in cluster.dims
     ]

@@ -26,16 +26,17 @@ def switches_answer(
     the largest effect first. `stack` is the request's, if there is one."""
     asked = stack or problem.stack.id
     form = {"name": asked} if isinstance(asked, str) else asked
-    return [_answer(effect, form) for effect in switch_effects(problem, profile, layout)]
+    return [_switch_answer(effect, form) for effect in switch_effects(problem, profile, layout)]
 
 
-def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
-    """Returns a switch as answers show it: its value and default in the framework's words, and the
-    effect and the request of the other value. `stack` is the stack as a request writes it."""
+def _switch_answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
+    """Returns a switch as answers show it: its value and default in the framework's words, and for
+    another value its effect and the stack of a request that has it. `stack` is the stack as a
+    request writes it."""
     switch = effect.switch
     is_default = effect.value == effect.default.value
     setting_since = effect.default if is_default else effect.taken
-    form = {**stack, switch.field: effect.otherwise}
+    changed_stack = {**stack, switch.field: effect.otherwise}
     format_ = format_named(str(stack["name"]))
     release = stack.get("version")
     return SwitchAnswer(
@@ -49,7 +50,7 @@ def _answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
             value=_words(switch, effect.otherwise),
             step_time_s=effect.step_time_s,
             needed_gib=effect.needed_gib,
-            how=f"stack: {json.dumps(form)}",
+            how=f"stack: {json.dumps(changed_stack)}",
         ),
     )
 

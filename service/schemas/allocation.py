@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import Field
 
-from models.advice.allocation import Allocation, Node
+from models.advice.allocation import Node
 from service.schemas.wire import Degree, Document, Wire
 
 Label = Annotated[str, Field(min_length=1, max_length=120)]
@@ -60,14 +60,3 @@ class AllocationAnswer(Document):
     hosts: list[HostAnswer]
     spares: dict[str, int]
     """Chips left over, by node."""
-
-    @classmethod
-    def of(cls, allocation: Allocation) -> Self:
-        """Returns the place of every rank as an answer."""
-        hosts = [
-            HostAnswer(**{name: getattr(host, name) for name in HostAnswer.model_fields})
-            for host in allocation.hosts
-        ]
-        return cls(
-            chips_per_group=allocation.chips_per_group, hosts=hosts, spares=allocation.spares
-        )

@@ -64,24 +64,21 @@ class ShapeFields(Wire):
 
     def build(self) -> Architecture:
         """Returns the architecture. Raises Invalid where fields contradict each other."""
-        fields = {name: getattr(self, name) for name in ShapeFields.model_fields}
-        mla = MlaShape(**self.mla.model_dump()) if self.mla else None
-        moe = MoeShape(**self.moe.model_dump()) if self.moe else None
+        shape = dict(self)
+        del shape["encoder"]  # a shape is that of the language model alone
+        shape["mla"] = self.mla and MlaShape(**dict(self.mla))
+        shape["moe"] = self.moe and MoeShape(**dict(self.moe))
         with prefix_errors("encoder"):
             encoder = self.encoder.build() if self.encoder else None
         if self.moe:
             with prefix_errors("moe"):
                 self.moe.require_reach()
-        fields.pop("encoder")
-        built = Architecture.from_shape(**{**fields, "mla": mla, "moe": moe})
-        built = replace(built, encoder=encoder)
-        if moe and not built.is_moe:
-            name = "first_k_dense" if moe.first_k_dense >= self.num_layers else "moe_layer_freq"
-            raise Invalid(
-                f"moe.{name}",
-                getattr(moe, name),
-                f"leaves none of the {self.num_layers} layers sparse",
-            )
+        built = replace(Architecture.from_shape(**shape), encoder=encoder)
+        if self.moe and not built.is_moe:
+            has_few_layers = self.moe.first_k_dense >= self.num_layers
+            name = "first_k_dense" if has_few_layers else "moe_layer_freq"
+            rule = f"leaves none of the {self.num_layers} layers sparse"
+            raise Invalid(f"moe.{name}", getattr(self.moe, name), rule)
         return built
 
 
@@ -133,7 +130,7 @@ class NamedModelFields(Wire):
     encoder: EncoderFields | None = None
 
 
-def is_named(value: object) -> bool:
+def _is_named(value: object) -> bool:
     """Returns whether the value consists of the name of a model, and perhaps an encoder."""
     return isinstance(value, NamedModelFields) or (
         isinstance(value, Mapping)
@@ -146,18 +143,18 @@ def is_config(value: object) -> bool:
     return isinstance(value, Mapping) and bool(_CONFIG_KEYS & value.keys())
 
 
-def _union_tag(value: object) -> str:
+def model_tag(value: object, other_object: str = "shape") -> str:
     """Returns the tag of the form in which a model is written. Pydantic then validates it in that
-    form alone, so that its errors are not those of every form."""
+    form alone, so that its errors are not those of every form. `other_object` is the form of an
+    object that is in none of the other forms."""
     if isinstance(value, HuggingFaceConfig) or is_config(value):
         return f"{TAG_PREFIX}config"
     if isinstance(value, LayerListFields) or is_layer_list(value):
         return f"{TAG_PREFIX}layers"
-    if is_named(value):
+    if _is_named(value):
         return f"{TAG_PREFIX}named"
-    if isinstance(value, (Mapping, ShapeFields)):
-        return f"{TAG_PREFIX}shape"
-    return f"{TAG_PREFIX}name"
+    is_object = isinstance(value, (Mapping, ShapeFields))
+    return f"{TAG_PREFIX}{other_object if is_object else 'name'}"
 
 
 Model = Annotated[
@@ -166,20 +163,20 @@ Model = Annotated[
     | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
     | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_union_tag),
+    Discriminator(model_tag),
 ]
 
 OwnModel = Annotated[
     Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
     | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_union_tag),
+    Discriminator(model_tag),
 ]
 """A model that is described, and not named."""
 
 DescribedModel = Annotated[
     Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_union_tag),
+    Discriminator(model_tag),
 ]
 """A model in the words of this service alone."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import AwareDatetime
 
-from service.schemas.wire import Document
+from service.schemas.wire import Document, Page
 
 
 class AuditEntry(Document):
@@ -28,7 +28,5 @@ class AuditEntry(Document):
     """The state before, or what was made. No secret is in it."""
 
 
-class AuditPage(Document):
+class AuditPage(Page):
     items: list[AuditEntry]
-    next: str | None
-    """The cursor of the next page."""

@@ -13,7 +13,7 @@ from service.schemas.cluster import ClusterForm
 from service.schemas.list_query import ListQuery
 from service.schemas.prediction import ProfileUsed
 from service.schemas.stack import StackForm
-from service.schemas.wire import Document, Instant, Label, Wire
+from service.schemas.wire import Document, Instant, Label, Page, Wire
 
 Dim = Annotated[int, Field(ge=1, le=2**24)]
 
@@ -49,7 +49,7 @@ class BenchmarkSubmission(Wire):
     source: Label | None = None
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _require_one_kind(self) -> Self:
         """Raises Invalid unless there is one kind of measurement, with the fields that belong to
         it."""
         if (self.nccl_tests is None) == (self.gemms is None):
@@ -127,7 +127,5 @@ class BenchmarkQuery(ListQuery):
     include_withdrawn: Annotated[bool, Field(strict=False)] = False
 
 
-class BenchmarkPage(Document):
+class BenchmarkPage(Page):
     items: list[BenchmarkSummary]
-    next: str | None
-    """The cursor of the next page."""

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, StringConstraints
 
 from service.schemas.architecture import OwnModel
 from service.schemas.cluster import ChipFields, ClusterFields
-from service.schemas.wire import Document, Wire
+from service.schemas.wire import Document, Page, Wire
 
 Kind = Literal["chips", "clusters", "architectures", "stacks"]
 OwnKind = Literal["chips", "clusters", "architectures"]
@@ -54,7 +54,5 @@ class CatalogEntry(Document):
     one."""
 
 
-class CatalogPage(Document):
+class CatalogPage(Page):
     items: list[CatalogEntry]
-    next: str | None
-    """The cursor of the next page."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AwareDatetime, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 
 from models.advice.layout_check import LayoutCheck
-from models.advice.layout_warnings import LayoutWarning
 from models.advice.rule_cures import BrokenRule
 from models.advice.single_changes import SingleChange
 from models.cost.memory_uncertainty import percent
@@ -19,26 +18,23 @@ from models.prediction.term_words import rounded
 from models.spec.hardware import Cluster
 from models.spec.stack import Stack
 from service.formats.settings.reservation import Reservation
-from service.json_pointers import TAG_PREFIX
 from service.schemas.allocation import AllocationFields
 from service.schemas.comparison import SearchTime
 from service.schemas.launch_form import LaunchForm, LaunchRead
-from service.schemas.launch_request import QuestionParts, request_tag
+from service.schemas.launch_request import PlainOrLaunched, QuestionParts
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.micro_batch import ConstraintForm, LayoutForm
 from service.schemas.patience import Patience
 from service.schemas.prediction import (
+    AnswerSummary,
     ByConvention,
     Grounds,
     MemoryTerms,
-    ProfileUsed,
-    StoredAnswer,
     TimeTerms,
-    speed_intervals,
 )
 from service.schemas.question import PinnedQuestion, Question
 from service.schemas.reservation import ReservationAnswer
-from service.schemas.wire import Document
+from service.schemas.wire import Document, Page
 
 CHECK_TIME_S = 0.5  # a submission waits for it; most searches need less
 
@@ -83,11 +79,7 @@ class LaunchedCheckRequest(CheckTerms, QuestionParts):
         return self
 
 
-CheckForm = Annotated[
-    Annotated[CheckRequest, Tag(f"{TAG_PREFIX}plain")]
-    | Annotated[LaunchedCheckRequest, Tag(f"{TAG_PREFIX}launched")],
-    Discriminator(request_tag),
-]
+CheckForm = PlainOrLaunched[CheckRequest, LaunchedCheckRequest]
 
 
 class BrokenRuleAnswer(Document):
@@ -176,9 +168,10 @@ class ChangeAnswer(Document):
         """Returns the change with its `words` and its settings in the framework's names. Where it
         may not fit with the probability asked for, the words say so."""
         probability = change.outcome.fit_probability
-        doubt = "" if probability >= min_fit_probability else _doubt(probability)
+        if probability < min_fit_probability:
+            words += f"; it then fits with a probability of {percent(probability)} only"
         return cls(
-            words=f"{words}{doubt}",
+            words=words,
             knob=change.knob,
             before=_value_of_knob(change, change.before),
             after=_value_of_knob(change, change.after),
@@ -186,18 +179,13 @@ class ChangeAnswer(Document):
             step_time_s=change.outcome.step_time_s,
             gain_s=change.saved_s,
             gain=change.gain,
-            fit_probability=change.outcome.fit_probability,
+            fit_probability=probability,
         )
 
 
-def _doubt(fit_probability: float) -> str:
-    """Returns the end of a sentence that gives the probability to fit."""
-    return f"; it then fits with a probability of {percent(fit_probability)} only"
-
-
 def _value_of_knob(change: SingleChange, value: Any) -> Any:
-    """Returns the value of a knob. A knob that several fields make up becomes an object of these
-    fields."""
+    """Returns the value of a knob. If several fields of a layout make up the knob, it is an object
+    of these fields, such as {"balanced": true, "layers_per_chunk": [12, 10]}."""
     names = change.fields
     is_object = change.is_whole or len(names) > 1
     return dict(zip(names, value, strict=True)) if is_object else value
@@ -230,11 +218,9 @@ class FitAnswer(Document):
         single changes that make it fit."""
         usable_gib = prediction.usable_gib - check.reserve_gib
         largest = max(prediction.memory_gib, key=lambda name: prediction.memory_gib[name])
-        return cls(
+        return cls.from_attributes(
+            prediction,
             probability=prediction.fit_probability,
-            needed_gib=prediction.needed_gib,
-            needed_low_gib=prediction.needed_low_gib,
-            needed_high_gib=prediction.needed_high_gib,
             usable_gib=usable_gib,
             over_gib=max(prediction.needed_gib - usable_gib, 0.0),
             stage=prediction.memory_stage,
@@ -261,17 +247,6 @@ class CheckedPrediction(Document):
     num_micro_batches: int
     time: TimeTerms
     memory_gib: MemoryTerms
-
-    @classmethod
-    def of(cls, prediction: Prediction) -> Self:
-        """Returns the fields of a prediction that a check shows, with the intervals of the
-        speeds."""
-        same = {
-            name: getattr(prediction, name)
-            for name in cls.model_fields
-            if hasattr(prediction, name)
-        }
-        return cls.model_validate({**same, **speed_intervals(prediction)})
 
 
 class BestAnswer(Document):
@@ -302,14 +277,10 @@ class BestAnswer(Document):
         """Returns the best layout beside the checked one. The gain is None where nothing is
         predicted of the checked one."""
         checked = check.prediction
-        return cls(
+        return cls.from_attributes(
+            best,
             layout=LayoutFields.shown(best.layout, on_torus=cluster.is_torus),
             summary=best.layout.summary(),
-            step_time_s=best.step_time_s,
-            step_time_low_s=best.step_time_low_s,
-            step_time_high_s=best.step_time_high_s,
-            mfu=ByConvention.model_validate(best.mfu),
-            fit_probability=best.fit_probability,
             gain_s=None if checked is None else checked.step_time_s - best.step_time_s,
             gain=check.gain,
             gain_probability=check.gain_probability,
@@ -322,10 +293,6 @@ class WarningAnswer(Document):
     """To program against."""
     message: str
     numbers: Mapping[str, float]
-
-    @classmethod
-    def of(cls, warning: LayoutWarning) -> Self:
-        return cls(code=warning.code, message=warning.message, numbers=warning.numbers)
 
 
 class CheckAnswer(Grounds):
@@ -368,19 +335,13 @@ class CheckAnswer(Grounds):
     is given as if they were not there. The first, of `launch_read.unread_count`."""
 
 
-class CheckSummary(StoredAnswer):
-    location: str
-    profile: ProfileUsed
-    request: dict[str, Any]
-    """The question itself: model, cluster, workload and stack."""
+class CheckSummary(AnswerSummary):
     verdict: Verdict
     summary: str
 
 
-class CheckPage(Document):
+class CheckPage(Page):
     items: list[CheckSummary]
-    next: str | None
-    """The cursor of the next page."""
 
 
 def verdict_of(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -22,7 +22,7 @@ from models.errors import Invalid
 from models.spec.catalogue import chip_from
 from models.spec.hardware import MAX_CHIPS, Chip, Cluster, Fabric, Level, Torus
 from service.json_pointers import TAG_PREFIX
-from service.schemas.wire import UNNAMED, BandwidthGbS, Degree, Label, Name, Wire
+from service.schemas.wire import UNNAMED, BandwidthGbS, Degree, Label, Name, NameOrFields, Wire
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
 Tflops = Annotated[float, Field(ge=1e-3, le=1e7)]
@@ -65,7 +65,7 @@ class ScaleUpFields(Wire):
     note: Label | None = None
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _require_one_form(self) -> Self:
         """Raises ValueError unless exactly one of domain and torus is given."""
         if (self.domain is None) == (self.torus is None):
             raise ValueError("needs either domain or torus")
@@ -122,15 +122,7 @@ class ChipFields(Wire):
         return chip_from({**self.model_dump(), "id": id_})
 
 
-def _chip_union_tag(value: object) -> str:
-    has_fields = isinstance(value, (Mapping, ChipFields))
-    return f"{TAG_PREFIX}fields" if has_fields else f"{TAG_PREFIX}name"
-
-
-ChipForm = Annotated[
-    Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[ChipFields, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(_chip_union_tag),
-]
+ChipForm = NameOrFields[ChipFields]
 
 
 class ClusterSize(Wire):
@@ -158,9 +150,8 @@ class ClusterSize(Wire):
         if num_chips is None and self.torus_shape is not None:
             num_chips = math.prod(self.torus_shape)
         if num_chips is None:
-            raise Invalid(
-                "cluster.num_chips", None, "is required: the entry fixes no number of chips"
-            )
+            rule = "is required: the entry fixes no number of chips"
+            raise Invalid("cluster.num_chips", None, rule)
         if self.scale_out_gb_s is not None:
             if fabric.scale_up and fabric.scale_up[-1].size is None:
                 rule = (
@@ -187,17 +178,14 @@ class ClusterSize(Wire):
         """Raises Invalid where a torus shape or a domain size does not suit the kind of fabric."""
         if self.torus_shape is not None:
             if fabric.torus is None:
-                raise Invalid(
-                    "cluster.torus_shape", self.torus_shape, f"fabric {fabric.id} is no torus"
-                )
+                rule = f"fabric {fabric.id} is no torus"
+                raise Invalid("cluster.torus_shape", self.torus_shape, rule)
             if len(self.torus_shape) != fabric.torus.ndim:
-                raise Invalid(
-                    "cluster.torus_shape", self.torus_shape, f"must have {fabric.torus.ndim} dims"
-                )
+                rule = f"must have {fabric.torus.ndim} dims"
+                raise Invalid("cluster.torus_shape", self.torus_shape, rule)
         if self.chips_per_domain is not None and fabric.torus is not None:
-            raise Invalid(
-                "cluster.chips_per_domain", self.chips_per_domain, "a torus has no switched domain"
-            )
+            rule = "a torus has no switched domain"
+            raise Invalid("cluster.chips_per_domain", self.chips_per_domain, rule)
 
 
 class ClusterPreset(ClusterSize):
@@ -282,7 +270,7 @@ def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
     return replace(fabric, levels=(*fabric.scale_up, *slowed))
 
 
-def cluster_union_tag(value: object) -> str:
+def _cluster_union_tag(value: object) -> str:
     """Returns the tag of the form in which a cluster is written: a preset, or a chip and its
     links."""
     if isinstance(value, Mapping):
@@ -292,7 +280,7 @@ def cluster_union_tag(value: object) -> str:
     return f"{TAG_PREFIX}fields" if has_fields else f"{TAG_PREFIX}preset"
 
 
-def reject_name(value: object) -> object:
+def _reject_name(value: object) -> object:
     """Returns the value unchanged. Raises ValueError for a bare name, which needs a number of chips
     beside it."""
     if isinstance(value, str):
@@ -302,9 +290,11 @@ def reject_name(value: object) -> object:
     return value
 
 
-ClusterForm = Annotated[
-    Annotated[ClusterPreset, Tag(f"{TAG_PREFIX}preset")]
-    | Annotated[ClusterFields, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(cluster_union_tag),
-    BeforeValidator(reject_name),
+Preset = TypeVar("Preset")
+Fields = TypeVar("Fields")
+PresetOrFields = Annotated[
+    Annotated[Preset, Tag(f"{TAG_PREFIX}preset")] | Annotated[Fields, Tag(f"{TAG_PREFIX}fields")],
+    Discriminator(_cluster_union_tag),
+    BeforeValidator(_reject_name),
 ]
+ClusterForm = PresetOrFields[ClusterPreset, ClusterFields]

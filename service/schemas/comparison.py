@@ -28,7 +28,7 @@ class Side(Wire):
     constraints: ConstraintFields | None = None
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _refuse_both(self) -> Self:
         """Raises ValueError where both a layout and constraints are given."""
         if self.layout is not None and self.constraints is not None:
             raise ValueError("give either layout or constraints")

@@ -147,19 +147,15 @@ class EvidenceQuery(ListQuery):
         described_fields = self.model_fields_set - _SELECTING - {"rank"}
         described = [name for name in described_fields if name not in linked]
         if len(linked) > 1:
-            raise Invalid(
-                "prediction_id", self.prediction_id, "give it or recommendation_id, not both"
-            )
+            rule = "give it or recommendation_id, not both"
+            raise Invalid("prediction_id", self.prediction_id, rule)
         if linked and described:
             raise Invalid(min(described), None, f"is already fixed by {linked[0]}")
         if not linked and self.rank is not None:
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
         if self.global_batch is not None and self.seq_len is None:
-            raise Invalid(
-                "seq_len",
-                None,
-                "is required with global_batch: together they are the tokens of a step",
-            )
+            rule = "is required with global_batch: together they are the tokens of a step"
+            raise Invalid("seq_len", None, rule)
         return self
 
 
@@ -254,16 +250,12 @@ class EvidenceShown(Document):
     @classmethod
     def of(cls, answer: EvidenceAnswer) -> Self:
         """Returns a published run in brief."""
-        return cls.model_validate(
-            {
-                **answer.model_dump(include={"id", "date", "distance", "residual"}),
-                "title": answer.source["title"],
-                "where": answer.source["where"],
-                "differs": answer.differs,
-                "layout": answer.layout,
-                "measured_step_time_s": answer.measured.step_time_s,
-                "predicted_step_time_s": answer.predicted.step_time_s,
-                "predicted_step_time_low_s": answer.predicted.step_time_low_s,
-                "predicted_step_time_high_s": answer.predicted.step_time_high_s,
-            }
+        return cls.from_attributes(
+            answer,
+            title=answer.source["title"],
+            where=answer.source["where"],
+            measured_step_time_s=answer.measured.step_time_s,
+            predicted_step_time_s=answer.predicted.step_time_s,
+            predicted_step_time_low_s=answer.predicted.step_time_low_s,
+            predicted_step_time_high_s=answer.predicted.step_time_high_s,
         )

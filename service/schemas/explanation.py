@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from models.errors import Invalid
 from service.formats.logs import Framework, Unit
 from service.formats.logs.symptoms import SymptomKind
-from service.json_pointers import TAG_PREFIX
 from service.schemas.check import BrokenRuleAnswer, WarningAnswer
+from service.schemas.comparison import SearchTime
 from service.schemas.launch_form import LaunchForm, LaunchRead
-from service.schemas.launch_request import QuestionParts, request_tag
+from service.schemas.launch_request import PlainOrLaunched, QuestionParts
 from service.schemas.layout import LayoutFields
 from service.schemas.measured_run import Failure, Measured, MeasuredMemory, MeasuredParts, Outcome
 from service.schemas.patience import Patience
@@ -22,8 +22,6 @@ from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import RunSubject
 from service.schemas.training_log import LogLevel
 from service.schemas.wire import Document, Instant
-
-SearchTime = Annotated[float, Field(gt=0, le=60)]
 
 
 class ToldRun(Patience):
@@ -68,7 +66,7 @@ class ExplanationRequest(RunSubject, ToldRun):
     """The version to predict with; without it the active one."""
 
     @model_validator(mode="after")
-    def _one_subject(self) -> Self:
+    def _require_log_or_subject(self) -> Self:
         """Raises Invalid where neither a log, an answer nor a description says what ran."""
         if self.log is None:  # a log may say what ran
             self.require_one_subject()
@@ -83,11 +81,7 @@ class LaunchedExplanationRequest(QuestionParts, ToldRun):
     """When it ran; without it, now, or what a training log says."""
 
 
-ExplanationForm = Annotated[
-    Annotated[ExplanationRequest, Tag(f"{TAG_PREFIX}plain")]
-    | Annotated[LaunchedExplanationRequest, Tag(f"{TAG_PREFIX}launched")],
-    Discriminator(request_tag),
-]
+ExplanationForm = PlainOrLaunched[ExplanationRequest, LaunchedExplanationRequest]
 
 
 class TimeShare(Document):

@@ -4,12 +4,10 @@ answers."""
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from models.advice.frontier import Crossing
 from models.advice.pipelining import Need, gap_interval
 from models.advice.sweep import Point
 from service.schemas.layout import ConstraintFields, LayoutFields
@@ -104,19 +102,14 @@ class PointAnswer(Document):
         has_both = point.gap is not None and None not in (point.without_s, point.with_s)
         gap = point.gap if has_both else None
         low, high = (None, None) if gap is None else gap_interval(gap, point.gap_spread)
-        return cls(
-            at=point.at,
-            without_s=point.without_s,
-            with_s=point.with_s,
+        return cls.from_attributes(
+            point,
             without=point.without and LayoutFields.shown(point.without, on_torus=on_torus),
             with_pp=point.with_pp and LayoutFields.shown(point.with_pp, on_torus=on_torus),
             gap=gap,
             gap_low=low,
             gap_high=high,
             pipeline_needed=point.need(tolerance),
-            exact=point.exact,
-            refused=point.refused,
-            chips_per_domain=point.chips_per_domain,
         )
 
 
@@ -132,10 +125,6 @@ class CrossingAnswer(Document):
     estimate: float
     """In between, in proportion to the gaps of the two; halfway where one of them lacks a side. Not
     a search."""
-
-    @classmethod
-    def of(cls, crossing: Crossing) -> Self:
-        return cls(**asdict(crossing))
 
 
 class FrontierAnswer(Grounds):

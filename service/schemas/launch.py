@@ -37,18 +37,8 @@ class LaunchAnswer(Document):
 
     @classmethod
     def of(cls, configuration: LaunchConfiguration) -> Self:
-        """Returns the configuration as an answer. Its command is a list of words."""
-        return cls(
-            format=configuration.format,
-            framework=configuration.framework,
-            version=configuration.version,
-            settings=dict(configuration.settings),
-            arguments=command_words(configuration),
-            environment=dict(configuration.environment),
-            placeholders=dict(configuration.placeholders),
-            slurm=dict(configuration.slurm),
-            notes=list(configuration.notes),
-        )
+        """Returns the configuration as an answer, with its command as a list of words."""
+        return cls.from_attributes(configuration, arguments=command_words(configuration))
 
 
 class LaunchUnsaid(Document):

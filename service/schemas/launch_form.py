@@ -98,14 +98,14 @@ class LaunchForm(Wire):
 
     @field_validator("arguments")
     @classmethod
-    def _is_short(cls, arguments: Any) -> Any:
+    def _refuse_long_arguments(cls, arguments: Any) -> Any:
         """Raises ValueError for arguments of too many characters."""
         if arguments is not None and len(_text(arguments)) > MAX_CHARACTERS:
             raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all")
         return arguments
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _require_content(self) -> Self:
         """Raises ValueError for a launch that says nothing, has settings without a format, has a
         wrong variable name, or is too long."""
         if not self.arguments and self.settings is None:

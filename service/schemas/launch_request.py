@@ -4,7 +4,7 @@ what it leaves open."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
@@ -13,13 +13,12 @@ from service.schemas.architecture import (
     HuggingFaceConfig,
     NamedModelFields,
     ShapeFields,
-    is_config,
-    is_named,
+    model_tag,
 )
 from service.schemas.cluster import ClusterForm
 from service.schemas.comparison import ComparisonRequest, SearchTime, Side, SideForm
 from service.schemas.launch_form import LaunchForm
-from service.schemas.layer_list import LayerListFields, is_layer_list
+from service.schemas.layer_list import LayerListFields
 from service.schemas.patience import Patience
 from service.schemas.prediction import PredictionRequest
 from service.schemas.question import ProfileWanted, Question
@@ -33,13 +32,7 @@ Part = dict[str, Any]
 def _model_tag(value: object) -> str:
     """Returns the tag of the form in which a model is written. An object that is no whole model is
     a part of one, which completes what the launch says."""
-    if isinstance(value, HuggingFaceConfig) or is_config(value):
-        return f"{TAG_PREFIX}config"
-    if isinstance(value, LayerListFields) or is_layer_list(value):
-        return f"{TAG_PREFIX}layers"
-    if is_named(value):
-        return f"{TAG_PREFIX}named"
-    return f"{TAG_PREFIX}part" if isinstance(value, Mapping) else f"{TAG_PREFIX}name"
+    return model_tag(value, other_object="part")
 
 
 ModelPart = Annotated[
@@ -132,13 +125,12 @@ def _member(value: object, name: str) -> Any:
     return getattr(value, name, None) if isinstance(value, BaseModel) else None
 
 
-PredictionForm = Annotated[
-    Annotated[PredictionRequest, Tag(f"{TAG_PREFIX}plain")]
-    | Annotated[LaunchedPredictionRequest, Tag(f"{TAG_PREFIX}launched")],
+Plain = TypeVar("Plain")
+Launched = TypeVar("Launched")
+PlainOrLaunched = Annotated[
+    Annotated[Plain, Tag(f"{TAG_PREFIX}plain")] | Annotated[Launched, Tag(f"{TAG_PREFIX}launched")],
     Discriminator(request_tag),
 ]
-ComparisonForm = Annotated[
-    Annotated[ComparisonRequest, Tag(f"{TAG_PREFIX}plain")]
-    | Annotated[LaunchedComparisonRequest, Tag(f"{TAG_PREFIX}launched")],
-    Discriminator(request_tag),
-]
+"""A request whose question and layout are fields, or a launch configuration."""
+PredictionForm = PlainOrLaunched[PredictionRequest, LaunchedPredictionRequest]
+ComparisonForm = PlainOrLaunched[ComparisonRequest, LaunchedComparisonRequest]

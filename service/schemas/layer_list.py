@@ -14,9 +14,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from models.errors import Invalid
 from models.spec.architecture import MAX_LAYERS, Architecture
-from models.spec.encoder import Encoder
 from models.spec.layer import Layer
 from service.json_pointers import TAG_PREFIX, prefix_errors
+from service.schemas.common_fields import common_fields
 from service.schemas.encoder import EncoderFields
 from service.schemas.layer import LayerFields, LayerGroup, Layers
 from service.schemas.wire import UNNAMED, Name, Size, Wire
@@ -86,7 +86,7 @@ class LayerListFields(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _say_layers_once(cls, value: Any) -> Any:
+    def _refuse_fields_of_shapes(cls, value: Any) -> Any:
         """Returns the value unchanged. Raises ValidationError where it has fields, such as
         num_layers, that the list of layers replaces. Each error says where the list has them."""
         if isinstance(value, Mapping):
@@ -119,27 +119,15 @@ class LayerListFields(Wire):
                 kind = kinds[form] if isinstance(form, str) else self._layer(form, where)
                 _require_indexer_before(layers, kind, where)
                 layers += [kind] * _count(form)
-        return Architecture(
-            name=self.name,
-            hidden_size=self.hidden_size,
-            vocab_size=self.vocab_size,
-            layers=tuple(layers),
-            tie_word_embeddings=self.tie_word_embeddings,
-            mtp_layers=self.mtp_layers,
-            learned_positions=self.learned_positions,
-            lm_head_bias=self.lm_head_bias,
-            final_norm_weight=self.final_norm_weight,
-            final_norm_bias=self.final_norm_bias,
-            encoder=self._encoder(),
-        )
-
-    def _encoder(self) -> Encoder | None:
         with prefix_errors("encoder"):
-            return self.encoder.build() if self.encoder else None
+            encoder = self.encoder.build() if self.encoder else None
+        fields = common_fields(self, LayerListFields, Architecture)
+        return Architecture(**{**fields, "layers": tuple(layers), "encoder": encoder})
 
     def _parts(self) -> list[_Part]:
         """Returns (repeat, entries) for each part of the list. An entry is its place in the
-        request, such as "layers[2]", and a layer or the name of one."""
+        request, such as "layers[2]", and a layer or the name of one. A layer that does not repeat
+        is a part by itself."""
         parts = list[_Part]()
         for index, entry in enumerate(self.layers):
             where = f"layers[{index}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -51,10 +52,6 @@ TorusBlock = Annotated[Literal[1, 2, 4], BeforeValidator(reject_boolean)]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 Placement = Annotated[list[Axis], Field(min_length=5, max_length=5)]
 TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_length=3)]
-
-
-def _is_empty(value: list[int]) -> bool:
-    return not value
 
 
 def _always(value: object) -> bool:
@@ -116,7 +113,7 @@ class LayoutFields(Wire):
     balanced: bool = False
     """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1:
     as the stack has it."""
-    layers_per_chunk: LayersPerChunk = Field(default=[], exclude_if=_is_empty)
+    layers_per_chunk: LayersPerChunk = Field(default=[], exclude_if=operator.not_)
     """Layers of each of the `pp` times `virtual_stages` chunks, in the order of the model, such as
     [12, 12, 12, 10]; they add up to the layers of the model. Left out: as `balanced` says."""
     recompute: Recompute = "none"

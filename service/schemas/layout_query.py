@@ -23,7 +23,7 @@ class RecommendedLayoutQuery(LayoutQuery):
     """Instead of `rank`: the name that the layout has in the recommendation."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _refuse_both(self) -> Self:
         """Raises Invalid where both a choice and a rank are given."""
         if self.choice is not None and self.rank is not None:
             raise Invalid("choice", self.choice, "goes without rank")

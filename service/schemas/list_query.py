@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from service.schemas.wire import Document, Name, Several, TimeSpan, Wire
+from service.schemas.wire import Name, Page, Several, TimeSpan, Wire
 
 ViewName = Literal["full", "brief"]
 TableFormat = Literal["json", "csv"]
@@ -43,10 +43,8 @@ class AnswerQuery(TimeSpan, ListQuery):
     stack: Several[Name] = []
 
 
-class BriefPage(Document):
+class BriefPage(Page):
     """A page of a list in brief (`view=brief`)."""
 
     items: list[dict[str, Any]]
     """Each has the columns of the list's table."""
-    next: str | None
-    """The cursor of the next page."""

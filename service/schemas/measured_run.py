@@ -16,6 +16,9 @@ from service.schemas.wire import Wire
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
 """The outcome says how a run ended. "aborted" means that somebody stopped it early, which says
 nothing of its speed."""
+SpeedForm = Literal[
+    "step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"
+]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -28,7 +31,7 @@ class _Part(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _object(cls, value: Any) -> Any:
+    def _require_object(cls, value: Any) -> Any:
         """Raises ValueError, with an example, for a bare value in place of the object."""
         if isinstance(value, (str, bool, int, float, list)):
             raise ValueError(f"must be an object, such as {cls.EXAMPLE}")
@@ -50,7 +53,7 @@ class MeasuredMfu(_Part):
     """Without it the format of the matrix multiplications."""
 
     @model_validator(mode="after")
-    def _one_peak(self) -> Self:
+    def _refuse_both_peaks(self) -> Self:
         """Raises ValueError where the peak is given in two ways."""
         if self.peak_tflops is not None and self.peak_dtype is not None:
             raise ValueError("give peak_tflops or peak_dtype, not both")
@@ -159,7 +162,7 @@ class MeasuredRun(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _speed_in_measured(cls, value: Any) -> Any:
+    def _refuse_speed_outside_measured(cls, value: Any) -> Any:
         """Raises Invalid for a speed outside of `measured`, with an example of where it goes."""
         if isinstance(value, Mapping):
             for name in Measured.model_fields:

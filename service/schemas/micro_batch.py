@@ -55,7 +55,7 @@ def _seq_len(workload: WorkloadFields | Mapping[str, Any] | None) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _at_its_field(part: Part, info: ValidationInfo) -> Part:
+def _part_in_sequences(part: Part, info: ValidationInfo) -> Part:
     return in_sequences(part, info, str(info.field_name))
 
 
@@ -67,5 +67,5 @@ def layouts_in_sequences(layouts: list[LayoutFields], info: ValidationInfo) -> l
     ]
 
 
-LayoutForm = Annotated[LayoutFields, AfterValidator(_at_its_field)]
-ConstraintForm = Annotated[ConstraintFields, AfterValidator(_at_its_field)]
+LayoutForm = Annotated[LayoutFields, AfterValidator(_part_in_sequences)]
+ConstraintForm = Annotated[ConstraintFields, AfterValidator(_part_in_sequences)]

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Field
 
 from models.advice.choice import Choice
 from models.advice.objective import Objective
 from models.prediction.coverage import EvidenceLevel
 from models.spec.constraints import EVEN_CHANCE
-from service.json_pointers import TAG_PREFIX
 from service.schemas.allocation import AllocationFields
-from service.schemas.cluster import ClusterFields, ClusterPreset, cluster_union_tag, reject_name
+from service.schemas.cluster import ClusterFields, ClusterPreset, PresetOrFields
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, speed_intervals
 from service.schemas.stack import StackForm
@@ -63,12 +62,7 @@ class OtherCluster(ClusterFields):
     """The software there; without it, the question's."""
 
 
-OtherForm = Annotated[
-    Annotated[OtherPreset, Tag(f"{TAG_PREFIX}preset")]
-    | Annotated[OtherCluster, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(cluster_union_tag),
-    BeforeValidator(reject_name),
-]
+OtherForm = PresetOrFields[OtherPreset, OtherCluster]
 
 
 class AlternativeFields(Wire):
@@ -166,14 +160,12 @@ class ChoiceAnswer(Document):
     @classmethod
     def of(cls, choice: Choice, place: dict[str, Any], *, on_torus: bool) -> Self:
         """Returns the answer for one place to run. `place` has its `cluster` and `stack`."""
-        figures = {
-            name: getattr(choice, name) for name in cls.model_fields if hasattr(choice, name)
-        }
+        figures = dict[str, Any]()
         if choice.layout is not None:
             figures["layout"] = LayoutFields.shown(choice.layout, on_torus=on_torus)
             figures["layout_summary"] = choice.layout.summary()
             figures |= speed_intervals(choice)
-        return cls.model_validate({**figures, "mfu": choice.mfu or None, **place})
+        return cls.from_attributes(choice, mfu=choice.mfu or None, **figures, **place)
 
 
 class ChoiceList(Document):

@@ -3,7 +3,7 @@ too."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, WithJsonSchema, model_validator
 
@@ -21,7 +21,7 @@ from service.schemas.patience import Patience
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.switches import SwitchAnswer
-from service.schemas.wire import Document
+from service.schemas.wire import Document, Page
 
 MAX_LAYOUTS = 1000  # an answer has some KB for each
 
@@ -40,7 +40,7 @@ class PredictionRequest(PinnedQuestion, Patience):
     ) = None
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _require_one_form(self) -> Self:
         """Raises Invalid unless exactly one of layout and layouts is given."""
         if (self.layout is None) == (self.layouts is None):
             raise Invalid("layout", None, "give either layout or layouts")
@@ -76,35 +76,17 @@ class ByConvention(Document):
     """Over the whole sequence or window."""
 
 
-class Timed(Protocol):
-    """Anything with a predicted step time, and with the speeds that follow from it."""
-
-    @property
-    def step_time_s(self) -> Any: ...
-
-    @property
-    def step_time_low_s(self) -> Any: ...
-
-    @property
-    def step_time_high_s(self) -> Any: ...
-
-    @property
-    def mfu(self) -> Any: ...
-
-    @property
-    def tokens_per_s(self) -> Any: ...
-
-
-def speed_intervals(timed: Timed) -> dict[str, Any]:
-    """Returns the 80% intervals of MFU and tokens per second. Both are inversely proportional to
-    the step time, so that their lower ends belong to its upper end."""
-    slowest = timed.step_time_s / timed.step_time_high_s
-    quickest = timed.step_time_s / timed.step_time_low_s
+def speed_intervals(predicted: Any) -> dict[str, Any]:
+    """Returns the 80% intervals of MFU and tokens per second of a prediction, or of a choice of a
+    cluster. Both are inversely proportional to the step time, so that their lower ends belong to
+    its upper end."""
+    slowest = predicted.step_time_s / predicted.step_time_high_s
+    quickest = predicted.step_time_s / predicted.step_time_low_s
     return {
-        "mfu_low": {name: mfu * slowest for name, mfu in timed.mfu.items()},
-        "mfu_high": {name: mfu * quickest for name, mfu in timed.mfu.items()},
-        "tokens_per_s_low": timed.tokens_per_s * slowest,
-        "tokens_per_s_high": timed.tokens_per_s * quickest,
+        "mfu_low": {name: mfu * slowest for name, mfu in predicted.mfu.items()},
+        "mfu_high": {name: mfu * quickest for name, mfu in predicted.mfu.items()},
+        "tokens_per_s_low": predicted.tokens_per_s * slowest,
+        "tokens_per_s_high": predicted.tokens_per_s * quickest,
     }
 
 
@@ -191,10 +173,8 @@ class PredictedLayout(Document):
     @classmethod
     def of(cls, prediction: Prediction, cluster: Cluster) -> Self:
         """Returns the prediction as an answer, with the intervals of its speeds."""
-        members = {name: getattr(prediction, name) for name in prediction.__dataclass_fields__}
-        members["layout"] = LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus)
-        members |= speed_intervals(prediction)
-        return cls.model_validate(members, from_attributes=True)
+        layout = LayoutFields.shown(prediction.layout, on_torus=cluster.is_torus)
+        return cls.from_attributes(prediction, layout=layout, **speed_intervals(prediction))
 
 
 class ProfileUsed(Document):
@@ -313,10 +293,8 @@ class AnswerSummary(StoredAnswer):
     """The question itself: model, cluster, workload and stack."""
 
 
-class AnswerPage(Document):
+class AnswerPage(Page):
     items: list[AnswerSummary]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class RecommendationResult(Document):
@@ -340,10 +318,8 @@ class RecommendationSummary(AnswerSummary):
     result: RecommendationResult | None
 
 
-class RecommendationPage(Document):
+class RecommendationPage(Page):
     items: list[RecommendationSummary]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class OutOfMemoryRun(Document):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from service.schemas.wire import Document, TimeSpan, Wire
+from service.schemas.wire import Document, Page, TimeSpan, Wire
 
 Origin = Literal["shipped", "calibrated"]
 
@@ -207,7 +207,7 @@ class CalibrationAnswer(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _counted(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _with_report_counts(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Adds `reports`, the numbers of reports that were used, left out, waiting and found."""
         used, left_out = values["observations"], len(values["unusable"])
         waiting = values.get("waiting", 0)
@@ -235,12 +235,10 @@ class ListedVersion(VersionSummary):
     """The calibration that made it, if reports did."""
 
 
-class VersionPage(Document):
+class VersionPage(Page):
     """Newest first."""
 
     items: list[ListedVersion]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class CalibrationRequest(TimeSpan):

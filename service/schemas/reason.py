@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
-
-from models.advice.reason import Figure, Kind, Reason
+from models.advice.reason import Figure, Kind
 from service.schemas.wire import Document
 
 
@@ -14,7 +12,3 @@ class ReasonFacts(Document):
 
     kind: Kind
     figures: dict[str, Figure]
-
-    @classmethod
-    def of(cls, reason: Reason) -> Self:
-        return cls(kind=reason.kind, figures=dict(reason.figures))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from models.advice.candidate import Candidate
-from models.advice.divisibility import Lift
-from models.advice.fewer_chips import FewerChips
-from models.advice.pipelining import Need, Pipelining, Roofline
+from models.advice.pipelining import Need, Pipelining
 from models.advice.thresholds import Threshold
 from models.errors import Invalid
-from models.search.result import Certificate
 from models.spec.hardware import Cluster
 from models.spec.layout import Layout
 from service.schemas.allocation import AllocationAnswer, AllocationFields
@@ -72,17 +68,11 @@ class RecommendationRequest(PinnedQuestion, Patience):
         most = self.alternatives.up_to_chips
         limits = (self.objective.deadline_hours, self.objective.budget_usd)
         if alternatives.multiple_of is not None and most is None:
-            raise Invalid(
-                "alternatives.multiple_of",
-                alternatives.multiple_of,
-                "needs alternatives.up_to_chips",
-            )
+            rule = "needs alternatives.up_to_chips"
+            raise Invalid("alternatives.multiple_of", alternatives.multiple_of, rule)
         if most is not None and limits == (None, None):
-            raise Invalid(
-                "alternatives.up_to_chips",
-                most,
-                "needs objective.deadline_hours or objective.budget_usd",
-            )
+            rule = "needs objective.deadline_hours or objective.budget_usd"
+            raise Invalid("alternatives.up_to_chips", most, rule)
         return self
 
 
@@ -100,10 +90,9 @@ class CandidateAnswer(Document):
         """Returns a layout with its prediction, and its price where the chip has one."""
         prediction = candidate.prediction
         usd_per_hour = cluster.usd_per_hour
-        return cls(
+        return cls.from_attributes(
+            candidate,
             prediction=PredictedLayout.of(prediction, cluster),
-            complexity=candidate.complexity,
-            complexity_terms=candidate.complexity_terms,
             usd_per_million_tokens=None
             if usd_per_hour is None
             else usd_per_hour / 3600 / prediction.tokens_per_s * 1e6,
@@ -145,10 +134,6 @@ class CertificateAnswer(Document):
     at 0 it is proven, and what is open is the rest of the answer, such as the best on the other
     side of pp = 1."""
 
-    @classmethod
-    def of(cls, certificate: Certificate) -> Self:
-        return cls.model_validate(asdict(certificate))
-
 
 class FewerChipsAnswer(Document):
     """Why the answer uses fewer chips than there are: no legal layout uses all, or a step takes
@@ -168,10 +153,6 @@ class FewerChipsAnswer(Document):
     all_chips_s: float | None
     """The step time on all chips; null where no layout uses all."""
 
-    @classmethod
-    def of(cls, fewer: FewerChips) -> Self:
-        return cls.model_validate(asdict(fewer))
-
 
 class RooflineAnswer(Document):
     """Without a pipeline, data-parallel traffic can hide where tokens * flops_per_token / flops_s
@@ -189,10 +170,6 @@ class RooflineAnswer(Document):
     tokens_needed: float
     """The tokens of a step, over all micro-batches, that would make both sides equal while `bytes`
     stay as they are."""
-
-    @classmethod
-    def of(cls, roofline: Roofline) -> Self:
-        return cls.model_validate({name: getattr(roofline, name) for name in cls.model_fields})
 
 
 class ThresholdAnswer(Document):
@@ -215,18 +192,10 @@ class ThresholdAnswer(Document):
     """False where time ran out: then a null says nothing, and another value may lie farther off
     than need be."""
 
-    @classmethod
-    def of(cls, threshold: Threshold) -> Self:
-        return cls.model_validate(asdict(threshold))
-
 
 class LiftAnswer(Document):
     field: Literal["cluster.num_chips", "workload.global_batch"]
     value: int
-
-    @classmethod
-    def of(cls, lift: Lift) -> Self:
-        return cls.model_validate(asdict(lift))
 
 
 class PipeliningAnswer(Document):
@@ -264,25 +233,20 @@ class PipeliningAnswer(Document):
     ran out first."""
 
     @classmethod
-    def of(cls, pipelining: Pipelining, positions: Mapping[Layout, int]) -> Self:
+    def of(
+        cls,
+        pipelining: Pipelining,
+        positions: Mapping[Layout, int],
+        thresholds: list[Threshold] | None,
+    ) -> Self:
         """Returns whether pipelining is needed. `positions` has the position of each layout in the
-        answer."""
-        best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
-        return cls(
-            **{
-                name: layout and positions[layout.prediction.layout]
-                for name, layout in best.items()
-            },
-            gap=pipelining.gap,
-            gap_low=pipelining.gap_low,
-            gap_high=pipelining.gap_high,
-            needed=pipelining.needed,
-            needed_probability=pipelining.needed_probability,
-            lifted_by=[LiftAnswer.of(lift) for lift in pipelining.lifted_by],
-            split=pipelining.split,
-            verdict=pipelining.verdict,
-            forbidden=list(pipelining.forbidden),
-            roofline=pipelining.roofline and RooflineAnswer.of(pipelining.roofline),
+        answer. `thresholds` is None where the request does not include them."""
+        without, with_pp = pipelining.without, pipelining.with_pp
+        return cls.from_attributes(
+            pipelining,
+            without=without and positions[without.prediction.layout],
+            with_pp=with_pp and positions[with_pp.prediction.layout],
+            thresholds=thresholds,
         )
 
 

@@ -12,7 +12,7 @@ from service.json_pointers import TAG_PREFIX
 from service.schemas.launch_form import LaunchForm
 from service.schemas.launch_request import QuestionParts, request_tag
 from service.schemas.limits import MAX_BATCH_REPORTS
-from service.schemas.measured_run import Failure, MeasuredRun, Outcome
+from service.schemas.measured_run import Failure, MeasuredRun, Outcome, SpeedForm
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.run_subject import Choice, RunSubject
@@ -90,7 +90,7 @@ Reported = Annotated[
 class MeasuredSpeed(Document):
     """The measurement in all its forms, whichever was given."""
 
-    given: Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
+    given: SpeedForm
     conversion: str
     """The formula by which `step_time_s` follows from what was given."""
     step_time_s: float

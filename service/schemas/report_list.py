@@ -10,13 +10,11 @@ from service.schemas.label import LabelFilter
 from service.schemas.list_query import ListQuery
 from service.schemas.measured_run import Outcome
 from service.schemas.report import ReportAnswer
-from service.schemas.wire import Document, Instant, Label, Name, Several, TimeSpan
+from service.schemas.wire import Instant, Label, Name, Page, Several, TimeSpan
 
 
-class ReportPage(Document):
+class ReportPage(Page):
     items: list[ReportAnswer]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class ReportFilterQuery(TimeSpan):

@@ -3,10 +3,9 @@ changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from models.errors import Invalid
 from models.spec.catalogue import as_tuples
@@ -14,9 +13,8 @@ from models.spec.profile import shipped_profile
 from models.spec.stack import Kernel, Stack
 from models.spec.switches import as_of, changed, release_year
 from models.spec.workload import Precision
-from service.json_pointers import TAG_PREFIX
 from service.schemas.layout import Modules, Placement, Recompute, Schedule, ZeroStage
-from service.schemas.wire import Degree, Name, Wire
+from service.schemas.wire import Degree, Name, NameOrFields, Wire
 
 Bytes = Annotated[float, Field(ge=0, le=8)]
 MOST_YEARS = 20.0
@@ -207,17 +205,7 @@ class StackFields(Wire):
         return year
 
 
-def _union_tag(value: object) -> str:
-    """Returns the tag of the form in which a stack is written: an object, or a name."""
-    return (
-        f"{TAG_PREFIX}fields" if isinstance(value, (Mapping, StackFields)) else f"{TAG_PREFIX}name"
-    )
-
-
-StackForm = Annotated[
-    Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[StackFields, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(_union_tag),
-]
+StackForm = NameOrFields[StackFields]
 
 
 def with_age(form: str | StackFields, years: float) -> str | StackFields:

@@ -33,16 +33,14 @@ class ResidualStatistics(Document):
 
 
 Grouping = Literal["chip", "stack", "family", "profile_version", "week", "source", "tenant"]
-_Names = Annotated[str, StringConstraints(max_length=100, pattern=r"^[a-z_]+(,[a-z_]+)*$")]
+_Keys = Annotated[str, StringConstraints(max_length=100, pattern=r"^[a-z_]+(,[a-z_]+)*$")]
 Bucket = Literal["hour", "day", "week", "month"]
 
 
 class SummaryQuery(ReportFilterQuery):
     """The query selects reports and says how to group them."""
 
-    by: (
-        Annotated[str, StringConstraints(max_length=100, pattern=r"^[a-z_]+(,[a-z_]+)*$")] | None
-    ) = None
+    by: _Keys | None = None
     """The keys to group by together, with commas between: `by=chip,stack` has a group for each chip
     with each stack. chip, stack, family, profile_version, week, source or tenant."""
     bucket: Bucket | None = None

@@ -17,7 +17,7 @@ from service.schemas.objective import ObjectiveFields, OtherForm
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.question import ProfileWanted
 from service.schemas.stack import StackForm
-from service.schemas.wire import Document, Wire
+from service.schemas.wire import Document, Page, Wire
 from service.schemas.workload import WorkloadFields
 
 MAX_ITEMS = 10_000  # each is a search of seconds: so many take hours
@@ -74,12 +74,11 @@ class SweepRequest(Wire):
         lengths = [len(combined) for combined in self.lists]
         if math.prod(lengths) > MAX_ITEMS:
             product = " x ".join(str(length) for length in lengths)
-            raise Invalid(
-                "",
-                None,
+            rule = (
                 f"{product} = {math.prod(lengths)} combinations of models, clusters, workloads,"
-                f" stacks and constraints are more than the {MAX_ITEMS} of one sweep: send several",
+                f" stacks and constraints are more than the {MAX_ITEMS} of one sweep: send several"
             )
+            raise Invalid("", None, rule)
         return self
 
 
@@ -186,16 +185,12 @@ class SweepDetails(SweepAnswer):
     """The request, with every name pinned to its version."""
 
 
-class SweepPage(Document):
+class SweepPage(Page):
     items: list[SweepAnswer]
-    next: str | None
-    """The cursor of the next page."""
 
 
-class SweepItemPage(Document):
+class SweepItemPage(Page):
     items: list[SweepItem]
-    next: str | None
-    """The cursor of the next page."""
 
 
 class SweepItemQuery(ListQuery):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from service.formats.logs import Framework, Unit
-from service.json_pointers import TAG_PREFIX
 from service.schemas.label import Labels
-from service.schemas.launch_request import request_tag
+from service.schemas.launch_request import PlainOrLaunched
 from service.schemas.measured_run import Outcome
 from service.schemas.report import LaunchedRun, ReportAnswer
 from service.schemas.run_subject import RunSubject
@@ -40,11 +39,7 @@ class LaunchedLog(LaunchedRun, ToldLog):
     """A training log as it is, with the launch that wrote it. What both say must agree."""
 
 
-LogForm = Annotated[
-    Annotated[LogSubmission, Tag(f"{TAG_PREFIX}plain")]
-    | Annotated[LaunchedLog, Tag(f"{TAG_PREFIX}launched")],
-    Discriminator(request_tag),
-]
+LogForm = PlainOrLaunched[LogSubmission, LaunchedLog]
 
 
 class UnreadLine(Document):

@@ -4,8 +4,9 @@ text."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -43,6 +44,23 @@ class Document(BaseModel):
     """An answer or a part of one."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def from_attributes(cls, source: object, /, **others: Any) -> Self:
+        """Returns a document with the fields in `others`, and for all other fields the attributes
+        of `source` that have their names."""
+        shared = {
+            name: getattr(source, name)
+            for name in cls.model_fields.keys() - others.keys()
+            if hasattr(source, name)
+        }
+        return cls.model_validate({**shared, **others}, from_attributes=True)
+
+
+class Page(Document):
+    items: list[Any]
+    next: str | None
+    """The cursor of the next page."""
 
 
 UNNAMED = "custom"
@@ -86,9 +104,8 @@ class TimeSpan(Wire):
     def _in_order(self) -> Self:
         """Raises Invalid where the span ends before it begins."""
         if self.since is not None and self.until is not None and self.since >= self.until:
-            raise Invalid(
-                "until", self.until.isoformat(), f"must be after since = {self.since.isoformat()}"
-            )
+            rule = f"must be after since = {self.since.isoformat()}"
+            raise Invalid("until", self.until.isoformat(), rule)
         return self
 
 
@@ -103,6 +120,18 @@ BandwidthGbS = Annotated[float, Field(ge=1e-3, le=1e6)]
 def _list_union_tag(value: object) -> str:
     return f"{TAG_PREFIX}list" if isinstance(value, list) else f"{TAG_PREFIX}one"
 
+
+def _name_union_tag(value: object) -> str:
+    has_fields = isinstance(value, (Mapping, BaseModel))
+    return f"{TAG_PREFIX}fields" if has_fields else f"{TAG_PREFIX}name"
+
+
+Fields = TypeVar("Fields")
+NameOrFields = Annotated[
+    Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[Fields, Tag(f"{TAG_PREFIX}fields")],
+    Discriminator(_name_union_tag),
+]
+"""The name of an entry of the catalogue, or an object that describes one."""
 
 Value = TypeVar("Value")
 OneOrMany = Annotated[

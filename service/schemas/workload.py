@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from models.spec.adapters import MAX_RANK, BaseBits, Lora, Module, Target
 from models.spec.architecture import MAX_LAYERS
+from models.spec.catalogue import as_tuples
 from models.spec.workload import (
     MAX_BATCH,
     MAX_CAPACITY,
@@ -80,14 +81,6 @@ class LoraFields(Wire):
     base_bits: BaseBits = 16
     """The bits of a frozen weight in memory: fewer than 16 are QLoRA."""
 
-    def build(self) -> Lora:
-        return Lora(
-            rank=self.rank,
-            targets=tuple(self.targets),
-            modules=tuple(self.modules),
-            base_bits=self.base_bits,
-        )
-
 
 class TrainedFields(Wire):
     """Some of the model's own parameters are trained, and the others are frozen."""
@@ -105,10 +98,6 @@ class TrainedFields(Wire):
     head: bool = False
     """True where the output projection is trained, and with it an embedding that it is tied to."""
 
-    def build(self) -> Trained:
-        layers = None if self.layers is None else tuple(self.layers)
-        return Trained(layers=layers, embedding=self.embedding, head=self.head)
-
 
 class ReferenceFields(Wire):
     """Forward passes without gradients, whose outputs the loss compares with those of training."""
@@ -119,9 +108,6 @@ class ReferenceFields(Wire):
     own_weights: bool = True
     """True where a frozen copy of the model stays in memory and runs the forwards. False where
     adapters are switched off for them, or where the model runs them itself."""
-
-    def build(self) -> Reference:
-        return Reference(**self.model_dump())
 
 
 class WorkloadFields(Wire):
@@ -216,10 +202,18 @@ class WorkloadFields(Wire):
         return "global_batch" if self.global_batch_tokens is None else "global_batch_tokens"
 
     def build(self) -> Workload:
-        """Returns the workload, with its parts in the form of the models."""
-        packing = self.packing and Packing(**self.packing.model_dump())
-        lora = self.lora and self.lora.build()
-        trained = self.trained and self.trained.build()
-        reference = self.reference and self.reference.build()
-        parts = {"packing": packing, "lora": lora, "trained": trained, "reference": reference}
-        return Workload(**{**self.model_dump(), **parts})
+        fields = self.model_dump()
+        for name, part in _PARTS.items():
+            if fields[name] is not None:
+                members = {member: as_tuples(value) for member, value in fields[name].items()}
+                fields[name] = part(**members)
+        return Workload(**fields)
+
+
+_PARTS: dict[str, Callable[..., object]] = {
+    "packing": Packing,
+    "lora": Lora,
+    "trained": Trained,
+    "reference": Reference,
+}
+"""The fields of a workload that are objects, with their classes in the models."""
