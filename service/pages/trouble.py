@@ -17,7 +17,7 @@ from service.errors import ServiceError
 from service.field_violations import violations_of
 from service.pages.glossary import plain
 from service.pages.rendering import page
-from service.web.problems import response_of
+from service.web.problems import error_response
 
 _MOST = 12  # sentences: a form that breaks more rules is better begun again
 SHOWN_ERRORS = (DomainError, ServiceError, ValidationError, RequestValidationError)
@@ -41,7 +41,7 @@ async def trouble_of(request: Request, error: Exception, form: Any = None) -> Tr
         violations = violations_of(error, (), form, limit=_MOST)
         sentences = tuple(plain(violation.sentence()) for violation in violations)
         return Trouble("Something in the form cannot be used", sentences, 422, {}, {})
-    response = await response_of(request, error)
+    response = await error_response(request, error)
     problem = json.loads(bytes(response.body))
     entries = problem.get("errors", [])
     sentences = tuple(plain(f"{entry['field']}: {entry['rule']}") for entry in entries[:_MOST])

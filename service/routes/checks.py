@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import check_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -17,7 +16,8 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
-from service.routes.list_tables import list_response
+from service.routes.examples import EXAMPLES
+from service.routes.list_tables import list_response, page_or_table
 from service.schemas.brief import CheckBrief, ViewQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.schemas.list_query import AnswerQuery, BriefPage
@@ -42,7 +42,7 @@ router = APIRouter(
     openapi_extra=responses.PREFER,
 )
 async def check(
-    body: Annotated[CheckForm, Body(openapi_examples=examples.CHECKS)],
+    body: Annotated[CheckForm, Body(openapi_examples=EXAMPLES["checks"])],
     query: Annotated[ViewQuery, Query()],
     request: Request,
     services: ServicesDep,
@@ -71,13 +71,13 @@ async def check(
     "",
     operation_id="listChecks",
     response_model=CheckPage | BriefPage,
-    responses=list_tables.page_or(list_tables.CHECKS),
+    responses=page_or_table("checks"),
 )
 def list_checks(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List the stored checks, newest first. Each has the address of its answer as `location`."""
-    return list_response(request, query, services.stored_checks.page, list_tables.CHECKS)
+    return list_response(request, query, services.stored_checks.page, "checks")
 
 
 @router.get(

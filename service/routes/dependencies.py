@@ -55,6 +55,7 @@ from service.sweeps.events import SweepFeed
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.web.accept import preferred_media_type
+from service.web.etags import parse_if_match
 from service.web.json_body import JsonRequest
 
 T = TypeVar("T")
@@ -241,6 +242,14 @@ MAX_VERSION = 2**31 - 1  # the largest integer of a column in PostgreSQL
 VersionNumber = Annotated[int, Path(ge=1, le=MAX_VERSION)]
 
 
+async def _seen_tags(
+    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> list[str] | None:
+    """Returns the entity tags of the If-Match header; None where there is no such header. Raises
+    BadHeader where it cannot be read."""
+    return None if if_match is None else parse_if_match(if_match)
+
+
 async def _raw_body(request: Request) -> str:
     return (await request.body()).decode()
 
@@ -298,5 +307,7 @@ async def _computation(
 
 CreationDep = Annotated[CreationResponder, Depends(_creation)]
 ComputationDep = Annotated[ComputationResponder, Depends(_computation)]
+SeenTags = Annotated[list[str] | None, Depends(_seen_tags)]
+"""The ETags of the resource that the caller says it saw before changing it."""
 RawBody = Annotated[str, Depends(_raw_body)]
 """The body as it was received, before it is parsed."""

@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import prediction_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -17,9 +16,10 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
+from service.routes.examples import EXAMPLES
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
-from service.routes.list_tables import list_response
+from service.routes.list_tables import list_response, page_or_table
 from service.schemas.brief import PredictionBrief, ViewQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.launch_request import PredictionForm
@@ -52,7 +52,7 @@ router = APIRouter(
     openapi_extra=responses.PREFER,
 )
 async def create_prediction(
-    body: Annotated[PredictionForm, Body(openapi_examples=examples.PREDICTIONS)],
+    body: Annotated[PredictionForm, Body(openapi_examples=EXAMPLES["predictions"])],
     query: Annotated[ViewQuery, Query()],
     request: Request,
     services: ServicesDep,
@@ -81,14 +81,14 @@ async def create_prediction(
     "",
     operation_id="listPredictions",
     response_model=AnswerPage | BriefPage,
-    responses=list_tables.page_or(list_tables.PREDICTIONS),
+    responses=page_or_table("predictions"),
 )
 def list_predictions(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List predictions, newest first. Each has its question, and the address of its answer as
     `location`."""
-    return list_response(request, query, services.predictions.page, list_tables.PREDICTIONS)
+    return list_response(request, query, services.predictions.page, "predictions")
 
 
 @router.get(

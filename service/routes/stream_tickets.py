@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Request
 from starlette.concurrency import run_in_threadpool
 
-from service.routes import examples
 from service.routes.dependencies import ServicesDep
+from service.routes.examples import EXAMPLES
 from service.schemas.stream import TicketAnswer, TicketRequest
 from service.stream_tickets import new_ticket
 from service.web import responses
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/stream-tickets", tags=["streams"], route_class=Js
     "", operation_id="createStreamTicket", response_model=TicketAnswer, responses=responses.POST
 )
 async def create_stream_ticket(
-    body: Annotated[TicketRequest, Body(openapi_examples=examples.TICKETS)],
+    body: Annotated[TicketRequest, Body(openapi_examples=EXAMPLES["tickets"])],
     request: Request,
     services: ServicesDep,
 ) -> TicketAnswer:

@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from service.routes import examples, list_tables
 from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
-from service.routes.list_tables import list_response
+from service.routes.examples import EXAMPLES
+from service.routes.list_tables import list_response, page_or_table
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.schemas.list_query import BriefPage, ListQuery
 from service.schemas.stream import StreamQuery
@@ -24,7 +24,6 @@ from service.schemas.sweep import (
     SweepRequest,
 )
 from service.sweeps.events import Event, Place, all_told
-from service.sweeps.item_table import ITEMS
 from service.sweeps.sweeps import ACCEPTED
 from service.web import responses
 from service.web.json_body import JsonRoute
@@ -50,7 +49,7 @@ router = APIRouter(
     responses=responses.ACCEPT,
 )
 async def create_sweep(
-    body: Annotated[SweepRequest, Body(openapi_examples=examples.SWEEPS)],
+    body: Annotated[SweepRequest, Body(openapi_examples=EXAMPLES["sweeps"])],
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
@@ -64,13 +63,13 @@ async def create_sweep(
     "",
     operation_id="listSweeps",
     response_model=SweepPage | BriefPage,
-    responses=list_tables.page_or(list_tables.SWEEPS),
+    responses=page_or_table("sweeps"),
 )
 def list_sweeps(
     query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List sweeps, newest first."""
-    return list_response(request, query, services.sweeps.page, list_tables.SWEEPS)
+    return list_response(request, query, services.sweeps.page, "sweeps")
 
 
 @router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
@@ -83,7 +82,7 @@ def get_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     "/{id}/items",
     operation_id="listSweepItems",
     response_model=SweepItemPage | BriefPage,
-    responses=list_tables.page_or(ITEMS),
+    responses=page_or_table("sweep"),
 )
 def list_sweep_items(
     id_: ResourceId,
@@ -93,7 +92,9 @@ def list_sweep_items(
 ) -> Response:
     """List the items of a sweep in order, those that are finished with their results, in pages or
     all as CSV."""
-    return list_response(request, query, lambda query: services.sweeps.item_page(id_, query), ITEMS)
+    return list_response(
+        request, query, lambda query: services.sweeps.item_page(id_, query), "sweep"
+    )
 
 
 @router.get(

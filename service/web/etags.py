@@ -50,6 +50,11 @@ def conditional_response(
     return seen or JSONResponse(form.of(document), headers={**form.headers, "ETag": etag})
 
 
+def tagged_response(document: dict[str, Any], etag: str) -> Response:
+    """Returns the document of a resource that was changed, with its new ETag."""
+    return JSONResponse(document, headers={"ETag": etag})
+
+
 def content_response(request: Request, content: bytes, media_type: str) -> Response:
     """Returns bytes in the negotiated media type with their digest as ETag, or 304 where
     If-None-Match has that ETag."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from fastapi.openapi.models import Example
 
-from service.web.problems import MEDIA_TYPE, TYPES
+from service.web.problem_types import TYPES
+from service.web.problems import MEDIA_TYPE
 
 Responses = dict[int | str, dict[str, Any]]
 
