@@ -91,15 +91,15 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
         key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
     if key is None:
         raise Unauthenticated(_NOT_KNOWN)
-    store.memory.put_at_hand(("key", id_), since, key, row=stored)
+    store.memory.keep_until_change(("key", id_), since, key, row=stored)
     return key
 
 
-def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
+def cached_caller(store: Store, authorization: Sequence[str]) -> Caller | None:
     """Returns the caller where its key is in memory and nothing has changed since it was read; None
     where the database has to be asked. Raises Unauthenticated."""
     id_, secret = _parse_key(authorization)
-    key: PresentedKey | None = store.memory.at_hand(("key", id_))
+    key: PresentedKey | None = store.memory.unchanged(("key", id_))
     now = datetime.now(UTC)
     if key is None or _use_is_to_be_noted(key, now):
         return None

@@ -80,7 +80,7 @@ class KeptAnswers(Generic[Request, Resolved]):
         Returns None where nobody was ever given one."""
         memory = self._store.memory
         place = self._kind, key, self._store.tenant
-        own: Answer | None = memory.at_hand(place)
+        own: Answer | None = memory.unchanged(place)
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None
@@ -88,7 +88,7 @@ class KeptAnswers(Generic[Request, Resolved]):
             if own is None:
                 others = rows.answers.of_anyone(self._kind, key)
                 return None if others is None else lambda rows: _save_reference(rows, others, key)
-            memory.put_at_hand_unchanging(place, own, own.text.size)
+            memory.keep_unchanging(place, own, own.text.size)
         return CreatedResource(own.location, None, text=own.text, status=ANSWERED_BEFORE)
 
     def prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:

@@ -28,7 +28,7 @@ from service.schemas.list_query import AnswerQuery, BriefPage
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 from service.web import responses
-from service.web.at_hand import AtHandRoute, keep_read
+from service.web.cached_responses import CachingRoute, cache_read_answer
 from service.web.preferences import requested_form
 from service.web.text_responses import immutable_text_response
 
@@ -38,7 +38,7 @@ _MAX_UNADMITTED_LAYOUTS = 100
 router = APIRouter(
     prefix="/v1/predictions",
     tags=["predictions"],
-    route_class=AtHandRoute,
+    route_class=CachingRoute,
     dependencies=[require_scope("recommend")],
 )
 
@@ -104,7 +104,7 @@ async def get_prediction(
     """Show a prediction as it was answered, or in brief."""
     form = requested_form(request, query.view, prediction_brief)
     text = await run_in_threadpool(services.predictions.get, id_)
-    keep_read(request, text)
+    cache_read_answer(request, text)
     return immutable_text_response(request, text, form)
 
 

@@ -34,7 +34,7 @@ from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
 from service.web import responses
-from service.web.at_hand import AtHandRoute, keep_read
+from service.web.cached_responses import CachingRoute, cache_read_answer
 from service.web.etags import immutable_response
 from service.web.preferences import requested_form
 from service.web.tables import asks_for_table
@@ -43,7 +43,7 @@ from service.web.text_responses import immutable_text_response
 router = APIRouter(
     prefix="/v1/recommendations",
     tags=["recommendations"],
-    route_class=AtHandRoute,
+    route_class=CachingRoute,
     dependencies=[require_scope("recommend")],
 )
 
@@ -106,7 +106,7 @@ async def get_recommendation(
     """Show a recommendation as it was answered, or in brief."""
     form = requested_form(request, query.view, recommendation_brief)
     text = await run_in_threadpool(services.recommendations.get, id_)
-    keep_read(request, text)
+    cache_read_answer(request, text)
     return immutable_text_response(request, text, form)
 
 

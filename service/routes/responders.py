@@ -15,7 +15,7 @@ from service.runtime.creation import Creation, Unanswered
 from service.runtime.deadline import Wait
 from service.runtime.idempotency import ANSWERED_BEFORE, CreatedResource, Prepared
 from service.store.answer_text import AnswerText
-from service.web.at_hand import keep_answered
+from service.web.cached_responses import cache_given_answer
 from service.web.preferences import WHOLE, Form
 from service.web.text_responses import immutable_text_response, text_response
 
@@ -88,7 +88,7 @@ class CreationResponder:
         if created.text is None:
             return JSONResponse(created.document, created.status, headers)
         if created.status == ANSWERED_BEFORE:
-            keep_answered(self._request, created.location, created.text)
+            cache_given_answer(self._request, created.location, created.text)
         return text_response(self._request, created.text, form, created.status, headers)
 
 

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, Select, String, bindparam, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from service.errors import Conflict, NotFound
 from service.store.answer_text import AnswerText
 from service.store.prepared import execute, first_row
+from service.store.queries import Queries, newest_first, within_span
 from service.store.quota import count_stored, size_of
 from service.store.tables import (
-    TENANT,
     AnswerTextRow,
     CheckRow,
     PredictionRow,
@@ -86,10 +85,7 @@ class AnswerFilter:
     """The latest, exclusive."""
 
 
-class Answers:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class Answers(Queries):
     def add(self, answer: Answer, key: str, brief: dict[str, Any]) -> None:
         """Stores an answer and, unless it is stored already, its text under `key`. `brief` has the
         fields that lists show."""
@@ -115,12 +111,12 @@ class Answers:
 
     def _add_text(self, values: dict[str, Any]) -> None:
         """Stores a text unless its key exists."""
-        dialect = self._session.get_bind().dialect.name
+        dialect = self._dialect
         execute(self._session, _INSERT_TEXT[dialect], values)
 
     def _add_row(self, answer: Answer, key: str, size: int) -> None:
         """Stores the row of an answer, and counts `size` bytes for the session's tenant."""
-        tenant = self._session.info.get(TENANT)
+        tenant = self._tenant
         count_stored(self._session, tenant, size)
         values = {
             "id": answer.id,
@@ -165,7 +161,7 @@ class Answers:
         GIVEN_AGAIN_FOR; None where there is none."""
         asked = {
             "key": key,
-            "tenant": self._session.info.get(TENANT),
+            "tenant": self._tenant,
             "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
         }
         row = first_row(self._session, _MINE[kind], asked)
@@ -194,11 +190,8 @@ class Answers:
         """Returns the newest answers from `since` (inclusive) until `until` (exclusive), newest
         first."""
         row = ROWS[kind]
-        query = _answers(kind).order_by(row.id.desc()).limit(limit)
-        if since is not None:
-            query = query.where(row.created_at >= since)
-        if until is not None:
-            query = query.where(row.created_at < until)
+        query = within_span(_answers(kind), row.created_at, since, until)
+        query = newest_first(query, row.id, limit)
         return [_answer(kind, stored) for stored in self._session.execute(query)]
 
     def briefs(
@@ -211,13 +204,8 @@ class Answers:
         brief = func.coalesce(text.brief, row.brief, type_=row.brief.type).label("brief")
         columns = row.id, row.created_at, row.profile_id, row.profile_version, brief
         query = select(*columns).outerjoin(text, text.key == row.text_key)
-        query = query.order_by(row.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(row.id < before)
-        if filter_.since is not None:
-            query = query.where(row.created_at >= filter_.since)
-        if filter_.until is not None:
-            query = query.where(row.created_at < filter_.until)
+        query = within_span(query, row.created_at, filter_.since, filter_.until)
+        query = newest_first(query, row.id, limit, before)
         for name, values in filter_.names.items():
             if values:
                 query = query.where(_name_in(brief, name).in_(values))

@@ -21,7 +21,7 @@ from sqlalchemy import (
     TypeDecorator,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -101,11 +101,6 @@ def _listed(table: str) -> Index:
     return Index(f"ix_{table}_tenant", "tenant", "id")
 
 
-def _by_text(table: str) -> Index:
-    """Returns an index that finds the first answer of a tenant by its text."""
-    return Index(f"ix_{table}_text", "text_key", "tenant", "id")
-
-
 class ProfileRow(OwnedOrShared, Table):
     """A profile. `revision` grows with every change and is shown in the ETag. `policy` says who
     activates the versions that calibrations make. A tenant's own profile (service.own_profile)
@@ -156,52 +151,40 @@ class AnswerTextRow(Table):
     gzip: Mapped[bytes]
 
 
-class PredictionRow(Owned, Counted, Table):
-    """A prediction as it was answered: `text_key` names its text, save for answers that an earlier
-    release stored, which have their `document` and `brief` here."""
+class GivenAnswer(Owned, Counted):
+    """The columns of an answer as it was given. `text_key` names its text, save for predictions and
+    recommendations of an earlier release, which have their `document` and `brief` here. In all
+    other rows these two are empty."""
 
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    profile_id: Mapped[str]
+    profile_version: Mapped[int]
+    text_key: Mapped[str | None] = mapped_column(String(64))
+    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    @declared_attr.directive
+    @classmethod
+    def __table_args__(cls) -> tuple[Any, ...]:
+        """Returns the foreign key and the indexes of the table."""
+        name = cls.__tablename__  # type: ignore[attr-defined]  # of the table that has the columns
+        by_text = Index(f"ix_{name}_text", "text_key", "tenant", "id")  # a tenant's first of a text
+        return _made_under(), _listed(name), by_text
+
+
+class PredictionRow(GivenAnswer, Table):
     __tablename__ = "predictions"
-    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime] = mapped_column(index=True)
-    profile_id: Mapped[str]
-    profile_version: Mapped[int]
-    text_key: Mapped[str | None] = mapped_column(String(64))
-    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
-class RecommendationRow(Owned, Counted, Table):
-    """A recommendation as it was answered: `text_key` names its text, save for answers that an
-    earlier release stored, which have their `document` and `brief` here."""
-
+class RecommendationRow(GivenAnswer, Table):
     __tablename__ = "recommendations"
-    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime] = mapped_column(index=True)
-    profile_id: Mapped[str]
-    profile_version: Mapped[int]
-    text_key: Mapped[str | None] = mapped_column(String(64))
-    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
-class CheckRow(Owned, Counted, Table):
-    """A check that was to be stored, as it was answered: `text_key` names its text. `document` and
-    `brief` are empty; they are here for queries of answers of all kinds."""
+class CheckRow(GivenAnswer, Table):
+    """A check of a job that was to be stored."""
 
     __tablename__ = "checks"
-    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime] = mapped_column(index=True)
-    profile_id: Mapped[str]
-    profile_version: Mapped[int]
-    text_key: Mapped[str | None] = mapped_column(String(64))
-    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class ReportRow(Owned, Counted, Table):

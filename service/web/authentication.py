@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from service.api_keys import ANYONE, Caller, caller_at_hand, caller_of
+from service.api_keys import ANYONE, Caller, cached_caller, caller_of
 from service.errors import ServiceError, Unauthenticated
 from service.sessions import caller_of_session
 from service.store import Store
@@ -77,7 +77,7 @@ class Authentication:
         # session alone changes nothing under /v1.
         if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
             return await self._caller_of_session(scope)
-        caller = caller_at_hand(self.store, authorization)
+        caller = cached_caller(self.store, authorization)
         if caller is None:
             caller = await run_in_threadpool(caller_of, self.store, authorization)
         return caller

@@ -36,9 +36,11 @@ def frontier(
         parts = question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         request: Any = {**parts, "stack": stack, "grid": dict(map(_axis, vary))}
         answer: Any = client.draw_frontier(request)
-    if output.as_json:
-        output.document(answer)
-        return
+    output.answer(answer, _show)
+
+
+def _show(output: Output, answer: dict[str, Any]) -> None:
+    """Prints a frontier for people: a row for each point of the grid, then the reasons."""
     axes = [*answer["points"][0]["at"]]
     rows = [_row(point, axes) for point in answer["points"]]
     output.table([*axes, "without", "with", "worth", "needed"], rows)
