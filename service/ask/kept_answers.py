@@ -84,9 +84,9 @@ class KeptAnswers(Generic[Request, Resolved]):
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None
-            own = rows.answers.mine(self._kind, key)
+            own = rows.answers.given_lately(self._kind, key)
             if own is None:
-                others = rows.answers.of_anyone(self._kind, key)
+                others = rows.answers.first_given(self._kind, key)
                 return None if others is None else lambda rows: _save_reference(rows, others, key)
             memory.keep_unchanging(place, own, own.text.size)
         return CreatedResource(own.location, None, text=own.text, status=ANSWERED_BEFORE)

@@ -34,7 +34,7 @@ async def log_form(request: Request, services: ServicesDep) -> Response:
 
 
 @router.post(PATH)
-async def upload_log(request: Request, services: ServicesDep, creation: CreationDep) -> Response:
+async def upload_log(request: Request, services: ServicesDep, responder: CreationDep) -> Response:
     """Stores a report of the log, and shows it beside the facts that were read."""
     sent = await posted_form(request)
     try:
@@ -43,7 +43,7 @@ async def upload_log(request: Request, services: ServicesDep, creation: Creation
         log = await services.report_logs.read(form, request.is_disconnected)
         received = json.dumps(body, ensure_ascii=False)
         created = await run_in_threadpool(
-            creation.create, lambda: services.report_logs.prepare(log, received)
+            responder.creation.create, lambda: services.report_logs.prepare(log, received)
         )
     except SHOWN_ERRORS as error:
         context = await _context(services, sent)

@@ -23,7 +23,7 @@ from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.schemas.list_query import AnswerQuery, BriefPage
 from service.web import responses
 from service.web.json_body import JsonRoute
-from service.web.preferences import requested_form
+from service.web.preferences import requested_view
 from service.web.text_responses import immutable_text_response
 
 router = APIRouter(
@@ -52,10 +52,10 @@ async def check(
     """Check whether a job is worth submitting, by its layout or its launch configuration as typed:
     which rules it breaks, whether it fits, how fast it is, what would be faster, and what to change
     first. With `store` the answer is kept, so that a report of the run can name it."""
-    form = requested_form(request, query.view, check_brief)
+    view = requested_view(request, query.view, check_brief)
     if not body.store:
         return await computation.respond(
-            lambda turn: services.checks.check(body, turn.bounded_checkpoint()), form
+            lambda turn: services.checks.check(body, turn.bounded_checkpoint()), view
         )
     return await creation.respond_once(
         question_key("checks", body),
@@ -63,7 +63,7 @@ async def check(
         lambda question, turn: services.stored_checks.check(
             body, question, turn.bounded_checkpoint()
         ),
-        form,
+        view,
     )
 
 
@@ -91,6 +91,6 @@ async def get_check(
     id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a stored check as it was answered, or in brief."""
-    form = requested_form(request, query.view, check_brief)
+    view = requested_view(request, query.view, check_brief)
     text = await run_in_threadpool(services.stored_checks.get, id_)
-    return immutable_text_response(request, text, form)
+    return immutable_text_response(request, text, view)

@@ -29,7 +29,7 @@ from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionR
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 from service.web import responses
 from service.web.cached_responses import CachingRoute, cache_read_answer
-from service.web.preferences import requested_form
+from service.web.preferences import requested_view
 from service.web.text_responses import immutable_text_response
 
 _MAX_UNADMITTED_LAYOUTS = 100
@@ -60,20 +60,20 @@ async def create_prediction(
 ) -> Response:
     """Predict step time, MFU, tokens/s and memory, term by term, of the layouts you name or of a
     launch configuration as typed."""
-    form = requested_form(request, query.view, prediction_brief)
+    view = requested_view(request, query.view, prediction_brief)
     if not isinstance(body, PredictionRequest):  # its launch is read in the turn
         return await creation.respond_when_admitted(
-            lambda _: services.predictions.answer(body), form=form
+            lambda _: services.predictions.answer(body), view=view
         )
     if len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
         return await creation.respond_once(
             question_key("predictions", body),
             lambda: services.predictions.look_up(body),
             lambda question, _: services.predictions.predict(question),
-            form,
+            view,
         )
     return await run_in_threadpool(
-        creation.respond, lambda: services.predictions.answer(body), form
+        creation.respond, lambda: services.predictions.answer(body), view
     )
 
 
@@ -102,10 +102,10 @@ async def get_prediction(
     id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a prediction as it was answered, or in brief."""
-    form = requested_form(request, query.view, prediction_brief)
+    view = requested_view(request, query.view, prediction_brief)
     text = await run_in_threadpool(services.predictions.get, id_)
     cache_read_answer(request, text)
-    return immutable_text_response(request, text, form)
+    return immutable_text_response(request, text, view)
 
 
 @router.get(

@@ -36,7 +36,7 @@ from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, T
 from service.web import responses
 from service.web.cached_responses import CachingRoute, cache_read_answer
 from service.web.etags import immutable_response
-from service.web.preferences import requested_form
+from service.web.preferences import requested_view
 from service.web.tables import asks_for_table
 from service.web.text_responses import immutable_text_response
 
@@ -75,7 +75,7 @@ async def create_recommendation(
         lambda question, turn: services.recommendations.recommend(
             body, question, turn.bounded_checkpoint()
         ),
-        requested_form(request, query.view, recommendation_brief),
+        requested_view(request, query.view, recommendation_brief),
     )
 
 
@@ -104,10 +104,10 @@ async def get_recommendation(
     id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a recommendation as it was answered, or in brief."""
-    form = requested_form(request, query.view, recommendation_brief)
+    view = requested_view(request, query.view, recommendation_brief)
     text = await run_in_threadpool(services.recommendations.get, id_)
     cache_read_answer(request, text)
-    return immutable_text_response(request, text, form)
+    return immutable_text_response(request, text, view)
 
 
 @router.get(

@@ -23,7 +23,7 @@ from service.schemas.sweep import (
     SweepPage,
     SweepRequest,
 )
-from service.sweeps.events import Event, Place, all_told
+from service.sweeps.events import Event, Place, has_received_all
 from service.sweeps.sweeps import ACCEPTED
 from service.web import responses
 from service.web.json_body import JsonRoute
@@ -112,7 +112,7 @@ async def watch_sweep(
     """Send an event `item` with each result as it comes, `progress`, and `end`. A client that was
     cut off sends the id of its last event as Last-Event-ID, as browsers do."""
     place = Place.read(last_event_id or query.last_event_id)
-    if await run_in_threadpool(all_told, services.store, id_, place):
+    if await run_in_threadpool(has_received_all, services.store, id_, place):
         return Response(status_code=204)  # which tells browsers not to connect again
     return StreamResponse(
         services.event_streams.open(

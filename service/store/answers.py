@@ -136,7 +136,7 @@ class Answers(Queries):
             raise NotFound(kind.removesuffix("s"), id_)
         return _answer(kind, row)
 
-    def at(self, location: str) -> Answer:
+    def at_location(self, location: str) -> Answer:
         """Returns the answer with this location, such as "/v1/predictions/01AB". Raises
         NotFound."""
         *_, name, id_ = location.split("/")
@@ -156,7 +156,7 @@ class Answers(Queries):
         """Returns whether a text is stored under `key`: some caller has had this answer."""
         return first_row(self._session, _TEXT_OF, {"key": key}) is not None
 
-    def mine(self, kind: AnswerKind, key: str) -> Answer | None:
+    def given_lately(self, kind: AnswerKind, key: str) -> Answer | None:
         """Returns the first answer with this text that the session's tenant was given within
         GIVEN_AGAIN_FOR; None where there is none."""
         asked = {
@@ -164,10 +164,10 @@ class Answers(Queries):
             "tenant": self._tenant,
             "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
         }
-        row = first_row(self._session, _MINE[kind], asked)
+        row = first_row(self._session, _GIVEN_LATELY[kind], asked)
         return None if row is None else _answer(kind, row)
 
-    def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
+    def first_given(self, kind: AnswerKind, key: str) -> Answer | None:
         """Returns the answer for which this text was first stored, whichever tenant it was given
         to; None where there is no such text."""
         row = self._session.get(AnswerTextRow, key)
@@ -260,7 +260,7 @@ _INSERT_TEXT = {
 }
 _INSERT = {kind: insert(_TABLES[kind]) for kind in ROWS}
 _TEXT_OF = select(AnswerTextRow.key).where(AnswerTextRow.key == bindparam("key"))
-_MINE = {
+_GIVEN_LATELY = {
     kind: _answers(kind)
     .where(
         row.text_key == bindparam("key"),

@@ -13,6 +13,7 @@ from service.errors import NotFound
 from service.store.tables import TENANT
 
 R = TypeVar("R")
+Q = TypeVar("Q", bound="Select[*tuple[Any, ...]]")
 
 
 class Queries:
@@ -48,8 +49,8 @@ class Queries:
 
 
 def newest_first(
-    query: Select[Any], id_: InstrumentedAttribute[str], limit: int, before: str | None = None
-) -> Select[Any]:
+    query: Q, id_: InstrumentedAttribute[str], limit: int, before: str | None = None
+) -> Q:
     """Returns the query cut down to its newest rows, newest first, starting after the id `before`.
     `id_` is the column of ids, which sort by time of creation."""
     if before is not None:
@@ -58,11 +59,11 @@ def newest_first(
 
 
 def within_span(
-    query: Select[Any],
+    query: Q,
     time: InstrumentedAttribute[datetime],
     since: datetime | None,
     until: datetime | None,
-) -> Select[Any]:
+) -> Q:
     """Returns the query narrowed to rows whose `time` is from `since` (inclusive) until `until`
     (exclusive). An end that is None is open."""
     if since is not None:

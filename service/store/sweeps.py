@@ -95,7 +95,7 @@ class SweepQueries(Queries):
         query = select(SweepRow.id, SweepRow.events, SweepRow.waiting).where(SweepRow.id.in_(ids))
         return {id_: (events, waiting) for id_, events, waiting in self._session.execute(query)}
 
-    def told_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
+    def finished_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
         """Returns the items that were finished after event number `event`, in the order of
         events."""
         query = select(SweepItemRow).where(SweepItemRow.sweep_id == id_, SweepItemRow.event > event)

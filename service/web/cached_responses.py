@@ -13,11 +13,11 @@ from service.metrics import count_lookup
 from service.store.answer_text import AnswerText
 from service.store.memory import Memory
 from service.web.json_body import JsonRequest, JsonRoute
-from service.web.preferences import Form
+from service.web.preferences import View
 from service.web.text_responses import immutable_text_response, text_response
 
 _UNCACHED_HEADERS = ("prefer", "idempotency-key")  # with them the answer is not the usual one
-_WHOLE = Form(headers={"Vary": "Prefer"})
+_WHOLE = View(headers={"Vary": "Prefer"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,10 @@ def _options_and_words(words: Sequence[str]) -> tuple[dict[str, str], Sequence[s
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
-        if word == "--" or not word.startswith("-"):
-            return options, [*([] if word == "--" else [word]), *rest]
+        if word == "--":
+            return options, [*rest]
+        if not word.startswith("-"):
+            return options, [word, *rest]
         name, value = _option(word, rest)
         options[name] = value
     return options, []
