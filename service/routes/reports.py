@@ -163,7 +163,8 @@ async def watch_reports(
     )
 
 
-def sent_form(id_: str, document: dict[str, Any]) -> bytes:
+def encode_event(id_: str, document: dict[str, Any]) -> bytes:
+    """Returns a report as the bytes of a server-sent event."""
     return format_sse_event(event="report", id=id_, data_str=json.dumps(document))
 
 

@@ -121,7 +121,7 @@ async def watch_sweep(
     )
 
 
-def sent_form(event: Event) -> bytes:
+def encode_event(event: Event) -> bytes:
     """Returns an event of a sweep as the bytes of a server-sent event."""
     return format_sse_event(
         event=event.kind, id=str(event.place), data_str=json.dumps(event.document)

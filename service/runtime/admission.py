@@ -65,12 +65,14 @@ class Turn:
         deadline = time.monotonic() + within_s
         poll_s = min(_CLIENT_POLL_S, within_s)
         granted = asyncio.wrap_future(self.granted)
-        while not (await asyncio.wait({granted}, timeout=poll_s))[0]:
+        while True:
+            done, _ = await asyncio.wait({granted}, timeout=poll_s)
+            if done:
+                return await granted
             if await self._is_disconnected():
                 raise ClientGone
             if time.monotonic() >= deadline:
                 raise TurnNeverCame(within_s)
-        await granted
 
     @asynccontextmanager
     async def watching_client(self) -> AsyncIterator[None]:
@@ -193,8 +195,9 @@ class AdmissionControl:
         slots, a tenant that does not hold most of them keeps its slot."""
         if turn not in self._running:  # its request has ended meanwhile
             return
-        held = Counter(running.tenant for running in self._running)
-        if len(self._running) > self._concurrency and held[turn.tenant] < max(held.values()):
+        slots_held = Counter(running.tenant for running in self._running)
+        holds_most = slots_held[turn.tenant] == max(slots_held.values())
+        if len(self._running) > self._concurrency and not holds_most:
             turn.grant()
             return
         self._running.remove(turn)
@@ -216,7 +219,8 @@ class AdmissionControl:
         for."""
         if granted.done() or turn not in self._waiting:
             return
-        if all(other.tenant != turn.tenant for other in self._running) and self._may_compute(turn):
+        holds_none = all(other.tenant != turn.tenant for other in self._running)
+        if holds_none and self._may_compute(turn):
             self._grant_slot(turn)
         else:
             self._look_again_later(turn, granted)
@@ -266,12 +270,13 @@ class AdmissionControl:
     def _may_compute(self, turn: Turn) -> bool:
         """Returns whether a waiting turn may have a slot. A turn that was set aside always may; a
         new one only where few enough computations are begun, in all and by its tenant."""
+        if turn.has_begun:
+            return True
         # A computation that is set aside keeps its memory, so that their number is limited.
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
-        return turn.has_begun or (
-            len(begun) < self._concurrency + self._max_set_aside
-            and begun.count(turn.tenant) < self._concurrency
-        )
+        if len(begun) >= self._concurrency + self._max_set_aside:
+            return False
+        return begun.count(turn.tenant) < self._concurrency
 
     def _precedence(self, turn: Turn) -> tuple[int, int, bool]:
         """Returns the key by which free slots are given, lowest first: tenants that hold few, then

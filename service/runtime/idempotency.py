@@ -58,8 +58,8 @@ class IdempotencyKey:
 
     @classmethod
     def of(cls, key: str, *parts: str) -> IdempotencyKey:
-        """Returns the key of a request. The `parts`, such as path and body, tell it from other
-        requests."""
+        """Returns the key of a request, with the fingerprint of its `parts`, such as path and
+        body."""
         return cls(key, digest(*parts))
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, String, bindparam, func, inse
 from sqlalchemy.dialects import postgresql, sqlite
 
 from service.errors import Conflict, NotFound
-from service.store.answer_text import AnswerText
+from service.store.answer_text import AnswerText, Stamp
 from service.store.prepared import execute, first_row
 from service.store.queries import Queries, newest_first, within_span
 from service.store.quota import count_stored, size_of
@@ -68,8 +68,8 @@ class Answer:
 
     def renamed(self, id_: str, created_at: datetime) -> Answer:
         """Returns this answer with another id and time, for a question that is asked again."""
-        first = self.id, self.created_at
-        text = self.text.as_of(first, (id_, created_at))
+        first = Stamp(self.id, self.created_at)
+        text = self.text.restamped(first, Stamp(id_, created_at))
         return replace(self, id=id_, created_at=created_at, text=text)
 
 
@@ -89,41 +89,35 @@ class Answers(Queries):
     def add(self, answer: Answer, key: str, brief: dict[str, Any]) -> None:
         """Stores an answer and, unless it is stored already, its text under `key`. `brief` has the
         fields that lists show."""
-        self._add_text(
-            {
-                "key": key,
-                "first_id": answer.id,
-                "first_created_at": answer.created_at,
-                "brief": brief,
-                "gzip": answer.text.compressed,
-            }
-        )
+        text = {
+            "key": key,
+            "first_id": answer.id,
+            "first_created_at": answer.created_at,
+            "brief": brief,
+            "gzip": answer.text.compressed,
+        }
+        execute(self._session, _INSERT_TEXT[self._dialect], text)
         self._add_row(answer, key, size_of(answer.text.compressed, brief))
 
     def add_reference(self, answer: Answer, key: str) -> None:
         """Stores an answer whose text is stored already under `key`. Raises Conflict if the text
         has been deleted meanwhile (service.store.retention)."""
         text = select(AnswerTextRow.key).where(AnswerTextRow.key == key)
-        held = text.with_for_update(read=True, key_share=True)
-        if self._session.scalars(held).first() is None:
+        # FOR KEY SHARE: nobody deletes the text meanwhile, and others may refer to it too.
+        locked_text = text.with_for_update(read=True, key_share=True)
+        if self._session.scalars(locked_text).first() is None:
             raise Conflict("The answer was dropped meanwhile; ask again.")
         self._add_row(answer, key, size_of())
 
-    def _add_text(self, values: dict[str, Any]) -> None:
-        """Stores a text unless its key exists."""
-        dialect = self._dialect
-        execute(self._session, _INSERT_TEXT[dialect], values)
-
     def _add_row(self, answer: Answer, key: str, size: int) -> None:
         """Stores the row of an answer, and counts `size` bytes for the session's tenant."""
-        tenant = self._tenant
-        count_stored(self._session, tenant, size)
+        count_stored(self._session, self._tenant, size)
         values = {
             "id": answer.id,
             "created_at": answer.created_at,
             "profile_id": answer.profile_id,
             "profile_version": answer.profile_version,
-            "tenant": tenant,
+            "tenant": self._tenant,
             "text_key": key,
             "stored_bytes": size,
         }
@@ -239,8 +233,8 @@ def _answer(kind: AnswerKind, row: Row[Any]) -> Answer:
         text = AnswerText(plain=document.encode())
     else:
         stored = AnswerText(compressed=row.gzip)
-        first = row.first_id, row.first_created_at
-        text = stored.as_of(first, (row.id, row.created_at))
+        first = Stamp(row.first_id, row.first_created_at)
+        text = stored.restamped(first, Stamp(row.id, row.created_at))
     return Answer(
         kind=kind,
         id=row.id,

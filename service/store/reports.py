@@ -254,13 +254,11 @@ class ReportQueries(Queries):
         return [ReportRow.withdrawn_at.is_(None), mine]
 
     def existing_ids(self, ids: Sequence[str]) -> set[str]:
-        """Returns those of these ids that reports have, among the reports that the session sees."""
+        """Returns the ids among these that belong to reports which the session sees."""
         existing: set[str] = set()
         for start in range(0, len(ids), _IDS_PER_QUERY):
-            some = ids[start : start + _IDS_PER_QUERY]
-            existing.update(
-                self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(some)))
-            )
+            is_asked_for = ReportRow.id.in_(ids[start : start + _IDS_PER_QUERY])
+            existing.update(self._session.scalars(select(ReportRow.id).where(is_asked_for)))
         return existing
 
     def newest(

@@ -88,7 +88,7 @@ class OwnedOrShared:
     tenant: Mapped[str | None] = mapped_column()
 
 
-def _made_under() -> ForeignKeyConstraint:
+def _profile_version_key() -> ForeignKeyConstraint:
     """Returns the foreign key to the version of the profile that an answer was made with."""
     return ForeignKeyConstraint(
         ["profile_id", "profile_version"],
@@ -96,7 +96,7 @@ def _made_under() -> ForeignKeyConstraint:
     )
 
 
-def _listed(table: str) -> Index:
+def _tenant_index(table: str) -> Index:
     """Returns an index for lists of what a tenant has, newest first."""
     return Index(f"ix_{table}_tenant", "tenant", "id")
 
@@ -170,7 +170,7 @@ class GivenAnswer(Owned, Counted):
         """Returns the foreign key and the indexes of the table."""
         name = cls.__tablename__  # type: ignore[attr-defined]  # of the table that has the columns
         by_text = Index(f"ix_{name}_text", "text_key", "tenant", "id")  # a tenant's first of a text
-        return _made_under(), _listed(name), by_text
+        return _profile_version_key(), _tenant_index(name), by_text
 
 
 class PredictionRow(GivenAnswer, Table):
@@ -196,8 +196,8 @@ class ReportRow(Owned, Counted, Table):
 
     __tablename__ = "reports"
     __table_args__ = (
-        _made_under(),
-        _listed(__tablename__),
+        _profile_version_key(),
+        _tenant_index(__tablename__),
         Index("ix_reports_profile", "profile_id", "profile_version"),
         Index("ix_reports_words_hash", "words_hash", "tenant", "id"),
         Index(
@@ -256,7 +256,7 @@ class BenchmarkRow(Owned, Counted, Table):
     with a `withdrawn_at` is kept but counts nowhere."""
 
     __tablename__ = "benchmarks"
-    __table_args__ = (_listed(__tablename__),)
+    __table_args__ = (_tenant_index(__tablename__),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
@@ -275,7 +275,7 @@ class SweepRow(Owned, Counted, Table):
     an item of it was finished."""
 
     __tablename__ = "sweeps"
-    __table_args__ = (_made_under(), _listed(__tablename__))
+    __table_args__ = (_profile_version_key(), _tenant_index(__tablename__))
 
     id: Mapped[str] = mapped_column(primary_key=True)
     sees_all: Mapped[bool]

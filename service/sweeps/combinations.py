@@ -72,7 +72,7 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
     document = {
         "models": [model.pinned_form for model in models],
         "clusters": [
-            cluster.pinned_form | ({"stack": stack.pinned_form} if stack else {})
+            {**cluster.pinned_form, **({"stack": stack.pinned_form} if stack else {})}
             for cluster, stack in zip(clusters, own_stacks, strict=True)
         ],
         "workloads": [workload.model_dump(mode="json") for workload in request.workloads],
