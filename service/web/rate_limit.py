@@ -56,7 +56,8 @@ class RateLimit:
         the seconds until it holds one."""
         bucket = self._buckets.setdefault(key_id, _Bucket(per_minute, now))
         per_s = per_minute / 60
-        bucket.left = min(bucket.left + (now - bucket.as_of) * per_s, per_minute)
+        refilled = (now - bucket.as_of) * per_s
+        bucket.left = min(bucket.left + refilled, per_minute)
         bucket.as_of = now
         if bucket.left < 1:
             return (1 - bucket.left) / per_s

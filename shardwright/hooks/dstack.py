@@ -54,7 +54,7 @@ def _accelerators(gpu: Any) -> str | None:
     names = gpu["name"]
     name = names if isinstance(names, str) else names[0]
     count = gpu.get("count") or 1
-    fewest = count.get("min") or 1 if isinstance(count, Mapping) else count
+    fewest = (count.get("min") or 1) if isinstance(count, Mapping) else count
     return f"{name}:{fewest}"
 
 
