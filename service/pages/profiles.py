@@ -103,8 +103,8 @@ def _context(
     profile, etag = services.profiles.get(id_ or in_use)
     versions = services.profiles.version_page(profile["id"], ListQuery(limit=_MOST))["items"]
     rows = [VersionRow.of(item, profile["active_version"]) for item in versions]
-    learnt = version or next((row.version for row in rows if row.calibration), None)
-    detail = None if learnt is None else services.profiles.version(profile["id"], learnt)
+    shown = version or next((row.version for row in rows if row.calibration), None)
+    detail = None if shown is None else services.profiles.version(profile["id"], shown)
     calibration = detail and detail["calibration"]
     scope = scope_to_change(profile["id"])
     return {

@@ -122,21 +122,23 @@ def _places(
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
-    axis_order = layout["torus_axes"] or TORUS_AXES[0]
-    order = np.array(TORUS_AXES.index(tuple(axis_order)))
-    block = np.array(layout["torus_block"] or 1)
-    code = int(filling_code(order, block))
-    size = domains[max(dims)]
-    coordinates = [dict.fromkeys(dims, 0) for _ in range(size)]
+    filling = _filling(layout)
+    ranks = np.arange(domains[max(dims)])
+    coordinates = np.zeros((len(ranks), len(dims)), dtype=int)
     inside = 1
-    steps = (orders.dims[code], orders.domains[code], orders.strides[code])
-    for dim, domain, stride in zip(*(column.tolist() for column in steps), strict=True):
+    steps = zip(orders.dims[filling], orders.domains[filling], orders.strides[filling], strict=True)
+    for dim, domain, stride in steps:
         if dim in dims:
-            for rank, place in enumerate(coordinates):
-                # `inside` ranks make one step within the domain, which moves `stride` chips on.
-                place[dim] += rank % domain // inside * stride
+            # `inside` ranks make one step within the domain, which moves `stride` chips on.
+            coordinates[:, dims.index(dim)] += ranks % domain // inside * stride
         inside = domain
-    return [tuple(place[dim] for dim in dims) for place in coordinates]
+    return [tuple(place) for place in coordinates.tolist()]
+
+
+def _filling(layout: Mapping[str, Any]) -> int:
+    """Returns the number of the order in which a layout fills a torus, as a row of DeviceOrders."""
+    order = TORUS_AXES.index(tuple(layout["torus_axes"] or TORUS_AXES[0]))
+    return int(filling_code(np.array(order), np.array(layout["torus_block"] or 1)))
 
 
 def _planes(

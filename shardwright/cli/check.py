@@ -67,12 +67,20 @@ def _show(output: Output, answer: dict[str, Any]) -> None:
     """Prints a check for people, the verdict first."""
     kind, title = _VERDICTS.get(answer["verdict"], ("open", answer["verdict"].upper()))
     output.headline(kind, title, answer["summary"])
-    prediction, fits = answer.get("prediction"), answer.get("fits")
-    if prediction:
+    if prediction := answer.get("prediction"):
         mfu = prediction["mfu"]["causal"]
         output.bar("MFU", mfu, f"{mfu:.0%} of peak, a step takes {step_interval(prediction)}")
-    if fits:
+    if fits := answer.get("fits"):
         output.memory_bar(fits, fits["probability"])
+    _show_problems(output, answer)
+    if change := answer.get("first_change"):
+        _show_change(output, change)
+    if answer.get("id"):
+        output.more(f"check {answer['id']}: export SHARDWRIGHT_ID={run_id('check', answer['id'])}")
+
+
+def _show_problems(output: Output, answer: dict[str, Any]) -> None:
+    """Prints the rules that a job breaks, the settings that were not understood, and warnings."""
     for rule in answer.get("broken_rules", []):
         output.point("bad", f"{rule['setting'] or rule['field']}: {rule['rule']}")
         output.more(f"instead: {rule['cure']}")
@@ -84,14 +92,15 @@ def _show(output: Output, answer: dict[str, Any]) -> None:
             output.more("a file that lies beside the script under this name is sent with it")
     for warning in answer.get("warnings", []):
         output.point("warning", warning["message"])
-    if change := answer.get("first_change"):
-        worth = f"a step then takes {rounded(change['step_time_s'])} s"
-        output.point("good", f"change first: {change['words']}; {worth}")
-        for setting in change["settings"]:
-            values = [_value_words(setting[end]) for end in ("from", "to")]
-            output.more(f"{setting['name']}: {' -> '.join(values)}")
-    if answer.get("id"):
-        output.more(f"check {answer['id']}: export SHARDWRIGHT_ID={run_id('check', answer['id'])}")
+
+
+def _show_change(output: Output, change: dict[str, Any]) -> None:
+    """Prints the change to make first, with each setting before and after it."""
+    worth = f"a step then takes {rounded(change['step_time_s'])} s"
+    output.point("good", f"change first: {change['words']}; {worth}")
+    for setting in change["settings"]:
+        before, after = _value_words(setting["from"]), _value_words(setting["to"])
+        output.more(f"{setting['name']}: {before} -> {after}")
 
 
 def _value_words(value: Any) -> str:
