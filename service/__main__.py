@@ -116,14 +116,14 @@ def _parse_settings() -> Settings:
     overrides = {name: value for name, value in arguments.items() if value is not None}
     try:
         settings = from_environment(**overrides)
-        _require_guard(settings)
-        _require_descriptors(settings)
+        _require_protected_host(settings)
+        _require_enough_descriptors(settings)
     except Misconfigured as error:
         parser.error(str(error))
     return settings
 
 
-def _require_guard(settings: Settings) -> None:
+def _require_protected_host(settings: Settings) -> None:
     """Raises Misconfigured where other machines can reach the service without a key, unless a proxy
     checks the callers."""
     is_guarded = settings.require_api_keys or settings.proxy_checks_callers
@@ -135,7 +135,7 @@ def _require_guard(settings: Settings) -> None:
         )
 
 
-def _require_descriptors(settings: Settings) -> None:
+def _require_enough_descriptors(settings: Settings) -> None:
     """Raises Misconfigured where the connections allowed are more than half of the file descriptors
     that the process may open."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

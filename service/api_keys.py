@@ -74,7 +74,7 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
     id_, secret = _parse_key(authorization)
     key = stored_key(store, id_)
     now = datetime.now(UTC)
-    caller = _checked(key, secret, now)
+    caller = _verified_caller(key, secret, now)
     if _use_is_to_be_noted(key, now):
         # Whoever asks is answered even where the database takes no writes just now.
         with suppress(Unavailable), store.writing() as rows:
@@ -91,19 +91,19 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
         key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
     if key is None:
         raise Unauthenticated(_NOT_KNOWN)
-    store.memory.put_at_hand(("key", id_), since, key, row=stored)
+    store.memory.keep_until_change(("key", id_), since, key, row=stored)
     return key
 
 
-def caller_at_hand(store: Store, authorization: Sequence[str]) -> Caller | None:
+def cached_caller(store: Store, authorization: Sequence[str]) -> Caller | None:
     """Returns the caller where its key is in memory and nothing has changed since it was read; None
     where the database has to be asked. Raises Unauthenticated."""
     id_, secret = _parse_key(authorization)
-    key: PresentedKey | None = store.memory.at_hand(("key", id_))
+    key: PresentedKey | None = store.memory.unchanged(("key", id_))
     now = datetime.now(UTC)
     if key is None or _use_is_to_be_noted(key, now):
         return None
-    return _checked(key, secret, now)
+    return _verified_caller(key, secret, now)
 
 
 def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
@@ -120,7 +120,7 @@ def _parse_key(authorization: Sequence[str]) -> tuple[str, str]:
     return parts[1], parts[2]
 
 
-def _checked(key: PresentedKey, secret: str, now: datetime) -> Caller:
+def _verified_caller(key: PresentedKey, secret: str, now: datetime) -> Caller:
     """Returns the caller of a key. Raises Unauthenticated where the secret is wrong or the key is
     not in force."""
     # compare_digest takes the same time wherever the hashes differ, so that none can be guessed.
@@ -170,7 +170,7 @@ def rotate(store: Store, id_: str, overlap: timedelta) -> str:
         row, key = _new_key(old.tenant, old.scopes, lifetime)
         old.expires_at = min(old.expires_at or now + overlap, now + overlap)
         rows.api_keys.add(row)
-        rows.audit.add("key.rotated", id_, new_key=row.id, old_expires_at=_shown(old.expires_at))
+        rows.audit.add("key.rotated", id_, new_key=row.id, old_expires_at=_iso(old.expires_at))
         rows.audit.add("key.created", row.id, **_audited(row))
     return key
 
@@ -202,11 +202,11 @@ def _new_key(
 
 def _audited(row: ApiKeyRow) -> dict[str, object]:
     """Returns the fields of a key that the audit trail keeps. The secret is not among them."""
-    expires_at = None if row.expires_at is None else _shown(row.expires_at)
+    expires_at = None if row.expires_at is None else _iso(row.expires_at)
     return {"of_tenant": row.tenant, "scopes": row.scopes, "expires_at": expires_at}
 
 
-def _shown(at: datetime) -> str:
+def _iso(at: datetime) -> str:
     """Returns a time as answers write it, such as "2026-01-31T12:00:00Z"."""
     return at.isoformat().replace("+00:00", "Z")
 

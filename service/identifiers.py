@@ -20,7 +20,7 @@ def new_id() -> str:
 def earliest_id(at: datetime) -> str:
     """Returns a text that sorts before every id made at that time or later: the first 48 bits of a
     UUID of version 7 are its time in milliseconds."""
-    milliseconds = f"{int(at.timestamp() * 1000):012x}"
+    milliseconds = f"{int(at.timestamp() * 1000):012x}"  # 48 bits in hexadecimal
     return f"{milliseconds[:8]}-{milliseconds[8:]}"
 
 

@@ -24,7 +24,7 @@ def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
     tag: str | None = None
     for step in location[:-1]:
         if isinstance(step, str) and step.startswith(TAG_PREFIX):
-            tag = step
+            tag = step  # such as "@shape": the model of a union in which the next step lies
         elif isinstance(step, str):
             models = [model for form in forms for model in _models(form, tag)]
             forms = [

@@ -18,6 +18,7 @@ from rapidfuzz.process import extract
 from models.errors import UnknownName
 
 _MOST_OFFERED = 3  # among more, people have to search
+_SHORT_WORD = 3  # letters below which a word is not taken for a misspelt one
 _LONG_WORD = 5  # letters from which on a word may have two misspelt
 _LETTERS_AND_NUMBERS = re.compile(r"\d+|[^\W\d_]+", re.ASCII)
 _WORD = re.compile(r"[a-z0-9]+")
@@ -67,16 +68,18 @@ def unknown_name(
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Returns the three known names that take the fewest edits, nearest first, one of each
     spelling. However far the nearest is, it is returned."""
-    return _nearest_spellings(_plain(name), _spelt(known, _plain), _MOST_COMPARED)[:_MOST_OFFERED]
+    spellings = _by_spelling(known, _normalized_name)
+    return _nearest_spellings(_normalized_name(name), spellings, _MOST_COMPARED)[:_MOST_OFFERED]
 
 
 def nearest_setting(name: str, known: Iterable[str]) -> str | None:
     """Returns the known setting that is spelt most like `name` and has a similar subject:
     "--lora-rank" is no misspelling of "--q-lora-rank". None where there is none. Dashes count as
     underscores."""
-    spelling_given = _setting(name)
-    for candidate in _nearest_spellings(spelling_given, _spelt(known, _setting), _MOST_TRIED):
-        spelling = _setting(candidate)
+    spelling_given = _normalized_setting(name)
+    spellings = _by_spelling(known, _normalized_setting)
+    for candidate in _nearest_spellings(spelling_given, spellings, _MOST_TRIED):
+        spelling = _normalized_setting(candidate)
         if _likeness(spelling_given, spelling) < _LIKE_A_SETTING:
             return None
         if _is_about_the_same(spelling_given, spelling):
@@ -91,12 +94,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f": did you mean {near}?" if near else ""
 
 
-def _spelt(known: Iterable[str], spelling: Callable[[str], str]) -> dict[str, str]:
-    """Returns the known names by their normalised spelling. Of several with one spelling the first
+def _by_spelling(known: Iterable[str], normalize: Callable[[str], str]) -> dict[str, str]:
+    """Returns the known names by their normalized spelling. Of several with one spelling the first
     is kept."""
     spellings: dict[str, str] = {}
     for candidate in known:
-        spellings.setdefault(spelling(candidate), candidate)
+        spellings.setdefault(normalize(candidate), candidate)
     return spellings
 
 
@@ -111,7 +114,7 @@ def _nearest_spellings(name: str, spellings: Mapping[str, str], most: int) -> li
     ]
 
 
-def _setting(name: str) -> str:
+def _normalized_setting(name: str) -> str:
     """Returns the normalised spelling of a setting: "--Seq-Length" becomes "seq_length"."""
     return name[:_MOST_CHARACTERS].lstrip("-").lower().replace("-", "_")
 
@@ -144,7 +147,7 @@ def _likeness(asked: str, spelling: str) -> float:
     return likeness
 
 
-def _plain(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """Returns a model's or chip's name in lower case without its organisation, its variant and its
     punctuation. "Meta/Llama-3.1-8B-Instruct" becomes "llama318b"."""
     own = name[:_MOST_CHARACTERS].lower().rstrip("/").rpartition("/")[2]
@@ -201,12 +204,12 @@ def _word_distance(word: str, known_word: str) -> int | None:
         if part == known_part:
             continue
         shortest = min(len(part), len(known_part))
-        most = 2 if shortest >= _LONG_WORD else 1
-        alone = len(known_parts) == 1
-        if part.isdigit() or known_part.isdigit() or shortest < (3 if alone else _LONG_WORD):
+        # Beside numbers, short letters tell products apart: GB200 is no misspelt B200.
+        fewest = _SHORT_WORD if len(known_parts) == 1 else _LONG_WORD
+        if part.isdigit() or known_part.isdigit() or shortest < fewest:
             return None
         distance = OSA.distance(part, known_part)
-        if distance > most:
+        if distance > (2 if shortest >= _LONG_WORD else 1):
             return None
         total += distance
     return total

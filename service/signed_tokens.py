@@ -33,7 +33,7 @@ def caller_of_token(store: Store, token: str, purpose: str, ended: str) -> Calle
     ends, _, signature = rest.partition(".")
     if not (ends.isascii() and ends.isdigit() and len(ends) <= 12):
         raise Unauthenticated(ended)
-    key = store.memory.at_hand(("key", id_)) or stored_key(store, id_)
+    key = store.memory.unchanged(("key", id_)) or stored_key(store, id_)
     now = datetime.now(UTC)
     # compare_digest takes the same time wherever the two differ, so that none can be guessed.
     is_ours = hmac.compare_digest(

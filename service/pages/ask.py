@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from models.errors import DomainError
@@ -23,14 +23,13 @@ from service.pages.ask_answer import (
 from service.pages.question_form import PINS, QuestionForm, choices, whole_number
 from service.pages.recommended import recommended
 from service.pages.rendering import page
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
-from service.pages.words import MEMORY_TERMS, TIME_TERMS
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_of, trouble_page
+from service.pages.words import MEMORY_TERMS, TIME_TERMS, Term, nonzero
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
     Services,
     ServicesDep,
-    require_scope,
 )
 from service.routes.index import FIRST_PAGE
 from service.schemas.comparison import ComparisonRequest
@@ -43,9 +42,7 @@ _MOST_GROUPS = 5  # of reports, which are listed by what they change: the rest c
 _TRIED = "with_"
 """Before the name of a degree that is tried in place of the recommended one."""
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
-)
+router = page_router("recommend")
 
 
 @router.get(PATH)
@@ -69,8 +66,7 @@ async def ask(
         )
         answer = await recommended(services, creation, body)
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, RecommendationRequest)
-        return trouble_page(request, trouble, "ask.html", context)
+        return await trouble_page(request, error, "ask.html", context, RecommendationRequest)
     context |= await run_in_threadpool(_shown_answer, services, answer)
     context |= await _comparison_with_pins(request, form, answer, sent, services, computation)
     context["link"] = f"{PATH}?{urlencode(form.query)}"
@@ -152,14 +148,13 @@ async def _comparison_with_pins(
     return {
         **nothing,
         "comparison": compared,
-        "differences": [
-            (term, compared["time"][term.field])
-            for term in TIME_TERMS
-            if compared["time"][term.field]
-        ],
-        "memory_differences": [
-            (term, compared["memory_gib"][term.field])
-            for term in MEMORY_TERMS
-            if compared["memory_gib"][term.field]
-        ],
+        "differences": _values_of_terms(TIME_TERMS, compared["time"]),
+        "memory_differences": _values_of_terms(MEMORY_TERMS, compared["memory_gib"]),
     }
+
+
+def _values_of_terms(
+    terms: tuple[Term, ...], values: Mapping[str, float]
+) -> list[tuple[Term, float]]:
+    """Returns the terms that are not zero, each with its value in seconds or GiB."""
+    return [(term, values[term.field]) for term in nonzero(terms, values)]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.check_answer import first_change, marked_lines, settings_read
 from service.pages.form_token import posted_form
-from service.pages.question_form import choices, whole_number, without_empty
+from service.pages.question_form import choices, typed_cluster, without_empty
 from service.pages.rendering import page
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_page
 from service.pages.words import VERDICTS
-from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.dependencies import ComputationDep, ServicesDep
 from service.schemas.check import LaunchedCheckRequest
 
 PATH = "/check"
@@ -33,9 +33,7 @@ srun python pretrain_gpt.py --bf16 --num-layers 32 --hidden-size 4096 \\
 """
 _EXAMPLE_FORM = {"script": EXAMPLE, "cluster": "h100"}
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
-)
+router = page_router("recommend")
 
 
 @router.get(PATH)
@@ -63,8 +61,7 @@ async def check(request: Request, services: ServicesDep, computation: Computatio
             lambda turn: services.checks.check(body, turn.bounded_checkpoint())
         )
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, LaunchedCheckRequest)
-        return trouble_page(request, trouble, "check.html", context)
+        return await trouble_page(request, error, "check.html", context, LaunchedCheckRequest)
     name, meaning, tone = VERDICTS[checked["verdict"]]
     context |= {
         "check": checked,
@@ -85,13 +82,9 @@ def _context(sent: Mapping[str, str]) -> dict[str, str]:
 def _body(sent: Mapping[str, str], text: str) -> dict[str, Any]:
     """Returns the body of a request for a check. `sent` holds the fields of the form, and `text` is
     the launch script or command as typed. Empty fields are left out."""
-    cluster = without_empty(
-        preset=sent.get("cluster", "").strip(),
-        num_chips=whole_number(sent.get("chips", "").strip()),
-    )
     return without_empty(
         launch={"arguments": text},
-        cluster=cluster or None,
+        cluster=typed_cluster(sent),
         model=sent.get("model", "").strip(),
         stack=sent.get("stack", "").strip(),
     )

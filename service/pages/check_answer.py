@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from service.formats.launch.knob_settings import KNOB_SETTINGS
@@ -113,17 +114,21 @@ def first_change(check: Mapping[str, Any], text: str) -> dict[str, Any] | None:
     change = check["first_change"]
     if change is None:
         return None
-    beside = [name for setting in KNOB_SETTINGS[check["launch_read"]["format"]].values()
-              for name in _spellings(setting)]  # fmt: skip
-    after, without_place = changed(text, change["settings"], beside)
+    settings_of_format = KNOB_SETTINGS[check["launch_read"]["format"]].values()
+    known_spellings = [*chain.from_iterable(map(_spellings, settings_of_format))]
+    after, without_place = changed(text, change["settings"], known_spellings)
     return {"change": change, "diff": diff(text, after), "left": without_place, "text": after}
 
 
 def marked_lines(check: Mapping[str, Any], text: str) -> list[tuple[str, bool]]:
     """Returns the lines of the text, each with True where it has a setting that the check did not
     understand."""
-    unread = [reservation["setting"] for reservation in check["reservations"]]
-    # A setting may be quoted as "name value" or "name=value", and the text be spaced otherwise.
-    numbers = {line_of(text, (setting, setting.split("=")[0].split()[0])) for setting in unread
-               if setting.strip()}  # fmt: skip
-    return [(line, number in numbers) for number, line in enumerate(text.splitlines(), start=1)]
+    unread_lines = set[int | None]()
+    for reservation in check["reservations"]:
+        setting = reservation["setting"]
+        if setting.strip():
+            # It is quoted as "name value" or "name=value", and the text may be spaced otherwise.
+            name = setting.split("=")[0].split()[0]
+            unread_lines.add(line_of(text, (setting, name)))
+    lines = enumerate(text.splitlines(), start=1)
+    return [(line, number in unread_lines) for number, line in lines]

@@ -44,7 +44,8 @@ def limit_words(objective: Mapping[str, Any]) -> str:
 def title(rows: Sequence[ChoiceRow], objective: Mapping[str, Any]) -> str:
     """Returns the heading of a comparison: the best place, and whether it keeps the deadline and
     the budget. `rows` come best first, and `objective` is that of the request."""
-    best, limits = rows[0], limit_words(objective)
+    best = rows[0]
+    limits = limit_words(objective)
     if limits and not best.choice["meets"]:
         surely = f"{100 * objective['deadline_probability']:.4g}%"
         return f"No place keeps {limits} with a probability of {surely}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.choice_rows import ChoiceRow, limit_words, title
@@ -13,17 +13,15 @@ from service.pages.choose_form import EXAMPLES, MINIMIZED, ChooseForm
 from service.pages.question_form import choices
 from service.pages.recommended import recommended
 from service.pages.rendering import page
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
-from service.routes.dependencies import CreationDep, ServicesDep, require_scope
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_page
+from service.routes.dependencies import CreationDep, ServicesDep
 from service.schemas.recommendation import RecommendationRequest
 
 PATH = "/choose"
 _REASONS = ("cluster", "fewest_chips")
 """The kinds of reasons that are about places."""
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
-)
+router = page_router("recommend")
 
 
 @router.get(PATH)
@@ -45,8 +43,7 @@ async def choose(request: Request, services: ServicesDep, creation: CreationDep)
         body = RecommendationRequest.model_validate(form.body())
         answer = await recommended(services, creation, body)
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, RecommendationRequest)
-        return trouble_page(request, trouble, "choose.html", context)
+        return await trouble_page(request, error, "choose.html", context, RecommendationRequest)
     return page(request, "choose.html", {**context, **_compared(answer, body, form)})
 
 

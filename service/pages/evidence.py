@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.evidence_rows import EvidenceRow
 from service.pages.question_form import choices
 from service.pages.rendering import page
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_page
 from service.pages.url_query import sent_query
-from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
+from service.routes.dependencies import ComputationDep, Services, ServicesDep
 from service.schemas.evidence import EvidenceQuery
 
 PATH = "/evidence"
@@ -27,9 +27,7 @@ EXAMPLES = (
     ("Out of memory", {"outcome": "out_of_memory"}),
 )
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
-)
+router = page_router("recommend")
 
 
 @router.get(PATH)
@@ -45,8 +43,7 @@ async def evidence(
             lambda _: services.evidence.nearest(query, services.store)
         )
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, EvidenceQuery)
-        return trouble_page(request, trouble, "evidence.html", context)
+        return await trouble_page(request, error, "evidence.html", context, EvidenceQuery)
     context |= {
         "rows": [EvidenceRow.of(run) for run in answer["items"]],
         "found": answer,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
@@ -19,8 +19,8 @@ from service.pages.frontier_pins import pins
 from service.pages.published_runs import fastest_by_chip
 from service.pages.question_form import choices
 from service.pages.rendering import page
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
-from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_of, trouble_page
+from service.routes.dependencies import ComputationDep, Services, ServicesDep
 from service.routes.responders import ComputationResponder
 from service.schemas.frontier import FrontierRequest
 
@@ -31,9 +31,7 @@ _WHOLE = "whole"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """So that no proxy holds points back."""
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("recommend")]
-)
+router = page_router("recommend")
 
 
 @router.get(PATH)
@@ -61,8 +59,7 @@ async def frontier(
                 lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
             )
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, FrontierRequest)
-        return trouble_page(request, trouble, "frontier.html", context)
+        return await trouble_page(request, error, "frontier.html", context, FrontierRequest)
     grid = body.grid.axes()
     if context["answer"] is not None:
         context["title"] = title(context["answer"], grid, body.tolerance)

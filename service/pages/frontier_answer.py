@@ -19,12 +19,13 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
     than the tolerance. `grid` has the values of each axis. The sentence describes the largest
     rectangle of such points that reaches a corner of the grid."""
     points = {tuple(point["at"][name] for name in grid): point for point in answer["points"]}
-    simple = {place for place, point in points.items() if costs_more(point, tolerance) is False}
+    cheap = {place for place, point in points.items() if costs_more(point, tolerance) is False}
     begin = "Without a pipeline a step is predicted to take"
     without = f"{begin} at most {percent(tolerance)} longer"
-    if len(simple) == len(points):
+    if len(cheap) == len(points):
         return f"{without} everywhere in this picture"
-    corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= simple]
+    # Corners of rectangles in which leaving out the pipeline is cheap at every point.
+    corners = [corner for corner in product(*grid.values()) if _quadrant(corner, grid) <= cheap]
     if corners:
         best = max(corners, key=lambda corner: len(_quadrant(corner, grid)))
         limits = dict(zip(grid, best, strict=True))
@@ -32,8 +33,8 @@ def title(answer: Mapping[str, Any], grid: Mapping[str, Sequence[float]], tolera
         needs = {points[place]["pipeline_needed"] for place in _quadrant(best, grid)}
         doubt = "; the 80% intervals leave open whether it does" if needs == {"undecided"} else ""
         return f"{without} {', '.join(parts)}{doubt}"
-    if simple:
-        return f"{without} at {len(simple)} of {len(points)} points"
+    if cheap:
+        return f"{without} at {len(cheap)} of {len(points)} points"
     return f"{begin} over {percent(tolerance)} longer everywhere in this picture"
 
 

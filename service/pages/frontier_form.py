@@ -108,8 +108,6 @@ class FrontierForm:
         if name != _RELATIVE_AXIS:
             return [int(value) if name == "domain" else value for value in defaults]
         num_chips = self.question.question().get("cluster", {}).get("num_chips")
-        return (
-            [max(round(num_chips * value), 1) for value in defaults]
-            if isinstance(num_chips, int)
-            else []
-        )
+        if not isinstance(num_chips, int):
+            return []
+        return [max(round(num_chips * value), 1) for value in defaults]

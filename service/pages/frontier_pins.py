@@ -35,7 +35,8 @@ def pins(runs: Sequence[EvidenceRow]) -> list[dict[str, Any]]:
 def _chips_by_place() -> dict[ScaleUp, list[str]]:
     """Returns the ids of the catalogue's chips by their scale-up domain, the newest first."""
     places: dict[ScaleUp, list[Chip]] = {}
-    for chip in {chip.id: chip for chip in catalogue.chips().values()}.values():
+    chips_by_id = {chip.id: chip for chip in catalogue.chips().values()}  # once for all aliases
+    for chip in chips_by_id.values():
         place = scale_up_of(chip)
         if place is not None:
             places.setdefault(place, []).append(chip)

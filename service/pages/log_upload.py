@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.form_token import posted_form
-from service.pages.question_form import choices, whole_number, without_empty
+from service.pages.question_form import choices, typed_cluster, without_empty
 from service.pages.rendering import page
 from service.pages.run_rows import run_name
 from service.pages.runs import OUTCOMES
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
-from service.routes.dependencies import CreationDep, Services, ServicesDep, require_scope
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_page
+from service.routes.dependencies import CreationDep, Services, ServicesDep
 from service.schemas.training_log import LaunchedLog, LogForm, LogSubmission
 
 PATH = "/runs/logs"
@@ -24,9 +24,7 @@ _FIELDS = ("log", "recommendation_id", "script", "cluster", "chips", "model", "s
            "source")  # fmt: skip
 _FORM: TypeAdapter[LogSubmission | LaunchedLog] = TypeAdapter(LogForm)
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("report")]
-)
+router = page_router("report")
 
 
 @router.get(PATH)
@@ -36,7 +34,7 @@ async def log_form(request: Request, services: ServicesDep) -> Response:
 
 
 @router.post(PATH)
-async def upload_log(request: Request, services: ServicesDep, creation: CreationDep) -> Response:
+async def upload_log(request: Request, services: ServicesDep, responder: CreationDep) -> Response:
     """Stores a report of the log, and shows it beside the facts that were read."""
     sent = await posted_form(request)
     try:
@@ -45,11 +43,11 @@ async def upload_log(request: Request, services: ServicesDep, creation: Creation
         log = await services.report_logs.read(form, request.is_disconnected)
         received = json.dumps(body, ensure_ascii=False)
         created = await run_in_threadpool(
-            creation.create, lambda: services.report_logs.prepare(log, received)
+            responder.creation.create, lambda: services.report_logs.prepare(log, received)
         )
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, LogForm)
-        return trouble_page(request, trouble, "log.html", await _context(services, sent))
+        context = await _context(services, sent)
+        return await trouble_page(request, error, "log.html", context, LogForm)
     answer = created.content
     context = {"answer": answer, "report": answer["report"], "name": run_name(answer["report"])}
     return page(request, "log_answer.html", context)
@@ -69,15 +67,11 @@ def log_body(sent: Mapping[str, str]) -> dict[str, Any]:
     """Returns the form as the body of a request to the API. An uploaded file is preferred to a
     pasted text."""
     text = sent.get("log_file") or sent.get("log", "")
-    cluster = without_empty(
-        preset=sent.get("cluster", "").strip(),
-        num_chips=whole_number(sent.get("chips", "").strip()),
-    )
     script = sent.get("script", "")
     return {
         "log": text.replace("\r\n", "\n"),
         **without_empty(
-            cluster=cluster or None,
+            cluster=typed_cluster(sent),
             launch={"arguments": script.replace("\r\n", "\n")} if script.strip() else None,
             **{
                 name: sent.get(name, "").strip()

@@ -123,13 +123,13 @@ def _chips(axes: tuple[Axis, ...], first: int, end: int) -> Iterator[ChipDrawn]:
     rank."""
     by_name = {axis.name: axis for axis in axes}
 
-    def place(name: str, rank: int) -> int:
+    def coordinate(name: str, rank: int) -> int:
         """Returns the coordinate of a rank on an axis; 0 on an axis of degree 1."""
         axis = by_name.get(name)
         return 0 if axis is None else rank // axis.stride % axis.degree
 
     for rank in range(first, end):
-        yield ChipDrawn(rank, place("pp", rank), place("tp", rank))
+        yield ChipDrawn(rank, coordinate("pp", rank), coordinate("tp", rank))
 
 
 def _rows(nodes: list[NodeDrawn], domain: int) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +16,7 @@ from service.own_profile import scope_to_change
 from service.pages.form_token import posted_form
 from service.pages.question_form import whole_number
 from service.pages.rendering import page
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_page
 from service.pages.version_rows import VersionRow, kind_rows
 from service.routes.dependencies import (
     ID_PATTERN,
@@ -35,7 +35,7 @@ _MOST_CHANGED = 12  # chips and frameworks: the others change by less
 _MOST_MOVED = 40  # coefficients: the others moved by a few percent of a spread
 _SEE_OTHER = 303
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = page_router()
 
 
 class VersionChange(Wire):
@@ -71,9 +71,8 @@ async def change_version(request: Request, services: ServicesDep) -> Response:
         require_caller_scope(request, scope_to_change(id_))
         await run_in_threadpool(_change, services, change)
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, VersionChange)
         context = await run_in_threadpool(_context, request, services, id_, None)
-        return trouble_page(request, trouble, "profiles.html", context)
+        return await trouble_page(request, error, "profiles.html", context, VersionChange)
     return RedirectResponse(f"{PATH}?{urlencode({'profile': id_})}", _SEE_OTHER)
 
 
@@ -104,8 +103,8 @@ def _context(
     profile, etag = services.profiles.get(id_ or in_use)
     versions = services.profiles.version_page(profile["id"], ListQuery(limit=_MOST))["items"]
     rows = [VersionRow.of(item, profile["active_version"]) for item in versions]
-    learnt = version or next((row.version for row in rows if row.calibration), None)
-    detail = None if learnt is None else services.profiles.version(profile["id"], learnt)
+    shown = version or next((row.version for row in rows if row.calibration), None)
+    detail = None if shown is None else services.profiles.version(profile["id"], shown)
     calibration = detail and detail["calibration"]
     scope = scope_to_change(profile["id"])
     return {

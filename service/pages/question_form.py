@@ -91,6 +91,16 @@ class QuestionForm:
         return without_empty(**{name: whole_number(self.values[name]) for name in PINS})
 
 
+def typed_cluster(sent: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the cluster of a form as a request has it; None where neither its name nor a number
+    of chips is typed."""
+    cluster = without_empty(
+        preset=sent.get("cluster", "").strip(),
+        num_chips=whole_number(sent.get("chips", "").strip()),
+    )
+    return cluster or None
+
+
 def without_empty(**members: Any) -> dict[str, Any]:
     """Returns the arguments that are neither an empty text nor None, by name."""
     return {name: value for name, value in members.items() if value not in ("", None)}

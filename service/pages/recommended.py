@@ -12,11 +12,11 @@ from service.schemas.recommendation import RecommendationRequest
 
 
 async def recommended(
-    services: Services, creation: CreationResponder, body: RecommendationRequest
+    services: Services, responder: CreationResponder, body: RecommendationRequest
 ) -> dict[str, Any]:
     """Returns the document of a recommendation. An equal question that was answered before gets the
     stored answer; otherwise the search runs and its answer is stored."""
-    created = await creation.answer_once(
+    created = await responder.creation.answer_once(
         question_key("recommendations", body),
         lambda: services.recommendations.look_up(body),
         lambda question, turn: services.recommendations.recommend(

@@ -7,21 +7,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from models.errors import Invalid
 from service.pages.rendering import page
 from service.pages.run_rows import run_name
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_of
 from service.routes.dependencies import (
     ComputationDep,
     ResourceId,
     Services,
     ServicesDep,
     require_caller_scope,
-    require_scope,
 )
 from service.schemas.explanation import (
     ExplanationForm,
@@ -33,9 +32,7 @@ from service.schemas.layout import LayoutFields
 _SEARCH_S = 1.0  # for a better layout: who opens a run is to see the page at once
 _FORM: TypeAdapter[ExplanationRequest | LaunchedExplanationRequest] = TypeAdapter(ExplanationForm)
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("report")]
-)
+router = page_router("report")
 
 
 @router.get("/runs/{id}")

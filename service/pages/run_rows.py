@@ -81,20 +81,23 @@ class LevelRow:
 def level_rows(summary: Mapping[str, Any]) -> list[LevelRow]:
     """Returns measured over predicted step time by each grouping, such as chip or stack. Groups
     with most runs come first, and groups without a measured step time are left out."""
-    return [
-        LevelRow(
-            grouping=words,
-            name=name,
-            runs=statistics["measured"],
-            # Residuals are logarithms of measured over predicted step time.
-            median=math.exp(statistics["residual_median"]),
-            low=math.exp(statistics["residual_low"]),
-            high=math.exp(statistics["residual_high"]),
-            within=statistics["within_interval"],
-        )
-        for grouping, words in _GROUPINGS.items()
-        for name, statistics in sorted(
-            summary["by"][grouping].items(), key=lambda item: (-item[1]["measured"], item[0])
-        )
-        if statistics["measured"]
-    ]
+    rows = []
+    for grouping, words in _GROUPINGS.items():
+        groups = [group for group in summary["by"][grouping].items() if group[1]["measured"]]
+        groups.sort(key=lambda group: (-group[1]["measured"], group[0]))
+        rows += [_level_row(words, name, figures) for name, figures in groups]
+    return rows
+
+
+def _level_row(grouping: str, name: str, figures: Mapping[str, Any]) -> LevelRow:
+    """Returns the row of a group of runs, `figures` in the API's summary. Residuals there are
+    logarithms of measured over predicted step time."""
+    return LevelRow(
+        grouping=grouping,
+        name=name,
+        runs=figures["measured"],
+        median=math.exp(figures["residual_median"]),
+        low=math.exp(figures["residual_low"]),
+        high=math.exp(figures["residual_high"]),
+        within=figures["within_interval"],
+    )

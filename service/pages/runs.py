@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.question_form import choices
 from service.pages.rendering import page
 from service.pages.run_rows import RunRow, level_rows
-from service.pages.trouble import SHOWN_ERRORS, PageRoute, trouble_of, trouble_page
+from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_of, trouble_page
 from service.pages.url_query import sent_query
-from service.routes.dependencies import ComputationDep, Services, ServicesDep, require_scope
+from service.routes.dependencies import ComputationDep, Services, ServicesDep
 from service.schemas.list_query import ListForm
 from service.schemas.report_list import ReportFilterQuery, ReportQuery
 from service.schemas.summary import DriftQuery, SummaryQuery
@@ -30,9 +30,7 @@ _LIST_FIELDS = ("chip", "stack", "architecture", "outcome")
 _FORM_FIELDS = (*_LIST_FIELDS, "since", "until")
 OUTCOMES = ("ok", "out_of_memory", "crashed", "aborted")
 
-router = APIRouter(
-    include_in_schema=False, route_class=PageRoute, dependencies=[require_scope("report")]
-)
+router = page_router("report")
 
 
 @router.get(PATH)
@@ -46,8 +44,7 @@ async def runs(request: Request, services: ServicesDep, computation: Computation
         query = ReportQuery.model_validate({"limit": str(_PAGE), **_api_query(sent)})
         context |= await run_in_threadpool(_selected_runs, services, query)
     except SHOWN_ERRORS as error:
-        trouble = await trouble_of(request, error, ReportQuery)
-        return trouble_page(request, trouble, "runs.html", context)
+        return await trouble_page(request, error, "runs.html", context, ReportQuery)
     context |= await _drift(request, services, computation, query, context["summary"])
     if (cursor := context["next"]) is not None:
         context["next_link"] = f"{PATH}?{urlencode({**sent, 'cursor': cursor}, doseq=True)}"

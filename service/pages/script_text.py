@@ -60,25 +60,32 @@ def changed(
 def _with_value(text: str, setting: Mapping[str, Any]) -> str | None:
     """Returns the text with a new value of a setting that it already has; None where it does not
     have it."""
-    name, value = setting["name"], setting["to"]
-    sections = name.lstrip("-").split(".")
+    name = setting["name"]
+    last_part = name.lstrip("-").split(".")[-1]
     # A TOML or YAML file has the sections of a name above it, and the last part beside the value.
-    for part in dict.fromkeys((name, sections[-1])):
-        match = re.search(rf"({_pattern(part)})(\s*[=:]\s*|[ \t]+)?({_VALUE})?", text)
-        if match is None:
-            continue
-        whole = match[1]
-        between = match[2] or ""
-        old = match[3] or ""
-        # An option that another option follows has no value, and is switched on by being there.
-        is_flag = whole.startswith("--") and (not old or old.startswith("-"))
-        if is_flag:
-            words = "" if value in (None, False) else _option(name, value) + between
-            return text[: match.start()] + words + text[match.start(3) if old else match.end() :]
-        if value is None:
-            return text[: match.start()] + text[match.end() :].lstrip(" \t")
-        return text[: match.start(3)] + _word(value) + text[match.end(3) :]
+    for spelling in dict.fromkeys((name, last_part)):
+        name_and_value = (
+            rf"(?P<name>{_pattern(spelling)})(?P<between>\s*[=:]\s*|[ \t]+)?(?P<value>{_VALUE})?"
+        )
+        place = re.search(name_and_value, text)
+        if place is not None:
+            return _with_value_at(text, place, name, setting["to"])
     return None
+
+
+def _with_value_at(text: str, place: re.Match[str], name: str, value: Any) -> str:
+    """Returns the text with a new value of the setting `name` at the place where it stands: its
+    name, what is between, and its old value. The value None removes the setting."""
+    before, after = text[: place.start()], text[place.end() :]
+    old = place["value"] or ""
+    # An option that another option follows has no value, and is switched on by being there.
+    is_flag = place["name"].startswith("--") and (not old or old.startswith("-"))
+    if is_flag:
+        option = "" if value in (None, False) else _option(name, value) + (place["between"] or "")
+        return before + option + old + after
+    if value is None:
+        return before + after.lstrip(" \t")
+    return text[: place.start("value")] + _word(value) + text[place.end("value") :]
 
 
 def _with_new_option(text: str, setting: Mapping[str, Any], beside: Iterable[str]) -> str | None:

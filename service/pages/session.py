@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -12,12 +12,12 @@ from service.errors import Unauthenticated
 from service.pages import cookies
 from service.pages.form_token import TOKEN_COOKIE, posted_form
 from service.pages.rendering import page
-from service.pages.trouble import PageRoute
+from service.pages.trouble import page_router
 from service.routes.index import FIRST_PAGE
 from service.sessions import LASTS, new_session
 from service.web.authentication import SESSION_COOKIE, SIGN_IN
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = page_router()
 
 _OWN_PAGE = re.compile(r"/[\w-]+(?:\?[\x21-\x7e]*)?", re.ASCII)
 """A path of this service. Two slashes would name another host."""

@@ -88,9 +88,11 @@ def torus_of(
     ranks = dict[Place, int]()
     for rank, place in enumerate(places):
         ranks.setdefault(place, rank)
-    # In a ring of two the wraparound link joins the chips that are neighbours already.
-    closing = [link["kind"] == _RING and length > 2 for (_, link), length in
-               zip(rings, lengths, strict=True)]  # fmt: skip
+    closing = [
+        # In a ring of two the wraparound link joins the chips that are neighbours already.
+        link["kind"] == _RING and length > 2
+        for (_, link), length in zip(rings, lengths, strict=True)
+    ]
     planes = _planes(lengths, ranks, axes, closing)
     shown = planes[: max(_MOST_CHIPS // len(planes[0].chips), 1)]
     names = tuple(str(link["name"]) for _, link in rings)
@@ -120,22 +122,23 @@ def _places(
     domains = tuple(int(link["domain"]) for link in links)
     rings = tuple((links[dim]["name"], dim, links[dim]["kind"] == _RING) for dim in dims)
     orders = orders_of(domains, rings)
-    axis_order = layout["torus_axes"] or TORUS_AXES[0]
-    order, block = (
-        np.array(TORUS_AXES.index(tuple(axis_order))),
-        np.array(layout["torus_block"] or 1),
-    )
-    code = int(filling_code(order, block))
-    size = domains[max(dims)]
-    coordinates = [dict.fromkeys(dims, 0) for _ in range(size)]
+    filling = _filling(layout)
+    ranks = np.arange(domains[max(dims)])
+    coordinates = np.zeros((len(ranks), len(dims)), dtype=int)
     inside = 1
-    steps = (orders.dims[code], orders.domains[code], orders.strides[code])
-    for dim, domain, stride in zip(*(column.tolist() for column in steps), strict=True):
+    steps = zip(orders.dims[filling], orders.domains[filling], orders.strides[filling], strict=True)
+    for dim, domain, stride in steps:
         if dim in dims:
-            for rank, place in enumerate(coordinates):
-                place[dim] += rank % domain // inside * stride
+            # `inside` ranks make one step within the domain, which moves `stride` chips on.
+            coordinates[:, dims.index(dim)] += ranks % domain // inside * stride
         inside = domain
-    return [tuple(place[dim] for dim in dims) for place in coordinates]
+    return [tuple(place) for place in coordinates.tolist()]
+
+
+def _filling(layout: Mapping[str, Any]) -> int:
+    """Returns the number of the order in which a layout fills a torus, as a row of DeviceOrders."""
+    order = TORUS_AXES.index(tuple(layout["torus_axes"] or TORUS_AXES[0]))
+    return int(filling_code(np.array(order), np.array(layout["torus_block"] or 1)))
 
 
 def _planes(
@@ -145,10 +148,11 @@ def _planes(
     the chips along each dim, `ranks` maps coordinates to ranks, and `closing` says which dims have
     a wraparound link."""
     chips = defaultdict[int, list[TorusChip]](list)
-    stages = next(((stride, degree) for name, stride, degree in axes if name == "pp"), (1, 1))
+    pp_axes = [(stride, degree) for name, stride, degree in axes if name == "pp"]
+    pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
     for place in sorted(ranks):
         column, row, plane = (*place, 0, 0)[: len(_ALONG)]
-        stage = ranks[place] // stages[0] % stages[1]
+        stage = ranks[place] // pp_stride % pp_degree
         links = tuple(_links(place, lengths, ranks, axes, closing))
         chips[plane].append(TorusChip(column, row, stage, links))
     numbers = defaultdict[tuple[TorusChip, ...], list[int]](list)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
@@ -17,7 +17,8 @@ from service.errors import ServiceError
 from service.field_violations import violations_of
 from service.pages.glossary import plain
 from service.pages.rendering import page
-from service.web.problems import response_of
+from service.routes.dependencies import require_scope
+from service.web.problems import error_response
 
 _MOST = 12  # sentences: a form that breaks more rules is better begun again
 SHOWN_ERRORS = (DomainError, ServiceError, ValidationError, RequestValidationError)
@@ -41,7 +42,7 @@ async def trouble_of(request: Request, error: Exception, form: Any = None) -> Tr
         violations = violations_of(error, (), form, limit=_MOST)
         sentences = tuple(plain(violation.sentence()) for violation in violations)
         return Trouble("Something in the form cannot be used", sentences, 422, {}, {})
-    response = await response_of(request, error)
+    response = await error_response(request, error)
     problem = json.loads(bytes(response.body))
     entries = problem.get("errors", [])
     sentences = tuple(plain(f"{entry['field']}: {entry['rule']}") for entry in entries[:_MOST])
@@ -57,14 +58,16 @@ async def trouble_of(request: Request, error: Exception, form: Any = None) -> Tr
     )
 
 
-def trouble_page(
+async def trouble_page(
     request: Request,
-    trouble: Trouble,
+    error: Exception,
     template: str = "trouble.html",
     context: Mapping[str, Any] | None = None,
+    form: Any = None,
 ) -> Response:
-    """Returns a page that tells what went wrong, with its status. It is a page of its own, or
-    `template` with the fields in `context`, such as the form that was sent."""
+    """Returns a page that tells an error, with its status. It is a page of its own, or `template`
+    with the fields in `context`, such as what was sent. `form` is the schema of what was sent."""
+    trouble = await trouble_of(request, error, form)
     response = page(request, template, {**(context or {}), "trouble": trouble}, trouble.status)
     response.headers.update(trouble.headers)
     return response
@@ -81,6 +84,12 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except SHOWN_ERRORS as error:
-                return trouble_page(request, await trouble_of(request, error))
+                return await trouble_page(request, error)
 
         return handle_with_pages
+
+
+def page_router(scope: str | None = None) -> APIRouter:
+    """Returns a router of pages. Its pages need a key with this scope, if one is given."""
+    dependencies = [] if scope is None else [require_scope(scope)]
+    return APIRouter(include_in_schema=False, route_class=PageRoute, dependencies=dependencies)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Body, Query, Request, Response
 
-from service.routes import examples, list_tables
-from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.list_tables import list_response
+from service.routes.dependencies import (
+    CreationDep,
+    RawBody,
+    ResourceId,
+    SeenTags,
+    ServicesDep,
+    require_scope,
+)
+from service.routes.examples import EXAMPLES
+from service.routes.list_tables import list_response, page_or_table
 from service.schemas.benchmark import (
     BenchmarkAnswer,
     BenchmarkPage,
@@ -19,7 +25,7 @@ from service.schemas.benchmark import (
 )
 from service.schemas.list_query import BriefPage
 from service.web import responses
-from service.web.etags import conditional_response, parse_if_match
+from service.web.etags import conditional_response, tagged_response
 from service.web.json_body import JsonRoute
 
 _IF_MATCH = responses.if_match(
@@ -42,7 +48,7 @@ router = APIRouter(
     responses=responses.CREATE,
 )
 async def create_benchmark(
-    body: Annotated[BenchmarkSubmission, Body(openapi_examples=examples.BENCHMARKS)],
+    body: Annotated[BenchmarkSubmission, Body(openapi_examples=EXAMPLES["benchmarks"])],
     raw_body: RawBody,
     request: Request,
     services: ServicesDep,
@@ -60,13 +66,13 @@ async def create_benchmark(
     "",
     operation_id="listBenchmarks",
     response_model=BenchmarkPage | BriefPage,
-    responses=list_tables.page_or(list_tables.BENCHMARKS),
+    responses=page_or_table("benchmarks"),
 )
 def list_benchmarks(
     query: Annotated[BenchmarkQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List the stored benchmarks, newest first."""
-    return list_response(request, query, services.benchmarks.page, list_tables.BENCHMARKS)
+    return list_response(request, query, services.benchmarks.page, "benchmarks")
 
 
 @router.get(
@@ -88,15 +94,8 @@ def get_benchmark(id_: ResourceId, request: Request, services: ServicesDep) -> R
     responses=responses.IF_MATCH,
     openapi_extra=_IF_MATCH,
 )
-def withdraw_benchmark(
-    id_: ResourceId,
-    services: ServicesDep,
-    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> Response:
+def withdraw_benchmark(id_: ResourceId, services: ServicesDep, seen: SeenTags) -> Response:
     """Withdraw a benchmark that should not count: it is kept as it was received, and from now on no
     calibration looks at it. Profile versions that learnt from it stay as they are; a calibration
     `from_scratch` makes one that did not."""
-    document, etag = services.benchmarks.withdraw(
-        id_, ["*"] if if_match is None else parse_if_match(if_match)
-    )
-    return JSONResponse(document, headers={"ETag": etag})
+    return tagged_response(*services.benchmarks.withdraw(id_, seen or ["*"]))

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes import examples, list_tables
 from service.routes.dependencies import CreationDep, ServicesDep, require_scope
-from service.routes.list_tables import list_response
+from service.routes.examples import EXAMPLES
+from service.routes.list_tables import list_response, page_or_table
 from service.schemas.catalog import (
     ArchitectureEntry,
     CatalogEntry,
@@ -33,14 +33,14 @@ EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$"
     "/{kind}",
     operation_id="listCatalog",
     response_model=CatalogPage | BriefPage,
-    responses=list_tables.page_or(list_tables.CATALOG),
+    responses=page_or_table("catalog"),
 )
 def list_entries(
     kind: Kind, query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List shipped and registered entries by name."""
     return list_response(
-        request, query, lambda query: services.catalog.page(kind, query), list_tables.CATALOG
+        request, query, lambda query: services.catalog.page(kind, query), "catalog"
     )
 
 
@@ -59,7 +59,7 @@ def get_entry(kind: Kind, name: EntryName, services: ServicesDep) -> JSONRespons
     responses=responses.CREATE,
 )
 def register_chip(
-    body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)],
+    body: Annotated[ChipEntry, Body(openapi_examples=EXAMPLES["chips"])],
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
@@ -76,7 +76,7 @@ def register_chip(
     responses=responses.CREATE,
 )
 def register_cluster(
-    body: Annotated[ClusterEntry, Body(openapi_examples=examples.CLUSTERS)],
+    body: Annotated[ClusterEntry, Body(openapi_examples=EXAMPLES["clusters"])],
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
@@ -93,7 +93,7 @@ def register_cluster(
     responses=responses.CREATE,
 )
 def register_architecture(
-    body: Annotated[ArchitectureEntry, Body(openapi_examples=examples.ARCHITECTURES)],
+    body: Annotated[ArchitectureEntry, Body(openapi_examples=EXAMPLES["architectures"])],
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:

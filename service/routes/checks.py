@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import check_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -17,13 +16,14 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
-from service.routes.list_tables import list_response
+from service.routes.examples import EXAMPLES
+from service.routes.list_tables import list_response, page_or_table
 from service.schemas.brief import CheckBrief, ViewQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.schemas.list_query import AnswerQuery, BriefPage
 from service.web import responses
 from service.web.json_body import JsonRoute
-from service.web.preferences import requested_form
+from service.web.preferences import requested_view
 from service.web.text_responses import immutable_text_response
 
 router = APIRouter(
@@ -42,7 +42,7 @@ router = APIRouter(
     openapi_extra=responses.PREFER,
 )
 async def check(
-    body: Annotated[CheckForm, Body(openapi_examples=examples.CHECKS)],
+    body: Annotated[CheckForm, Body(openapi_examples=EXAMPLES["checks"])],
     query: Annotated[ViewQuery, Query()],
     request: Request,
     services: ServicesDep,
@@ -52,10 +52,10 @@ async def check(
     """Check whether a job is worth submitting, by its layout or its launch configuration as typed:
     which rules it breaks, whether it fits, how fast it is, what would be faster, and what to change
     first. With `store` the answer is kept, so that a report of the run can name it."""
-    form = requested_form(request, query.view, check_brief)
+    view = requested_view(request, query.view, check_brief)
     if not body.store:
         return await computation.respond(
-            lambda turn: services.checks.check(body, turn.bounded_checkpoint()), form
+            lambda turn: services.checks.check(body, turn.bounded_checkpoint()), view
         )
     return await creation.respond_once(
         question_key("checks", body),
@@ -63,7 +63,7 @@ async def check(
         lambda question, turn: services.stored_checks.check(
             body, question, turn.bounded_checkpoint()
         ),
-        form,
+        view,
     )
 
 
@@ -71,13 +71,13 @@ async def check(
     "",
     operation_id="listChecks",
     response_model=CheckPage | BriefPage,
-    responses=list_tables.page_or(list_tables.CHECKS),
+    responses=page_or_table("checks"),
 )
 def list_checks(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List the stored checks, newest first. Each has the address of its answer as `location`."""
-    return list_response(request, query, services.stored_checks.page, list_tables.CHECKS)
+    return list_response(request, query, services.stored_checks.page, "checks")
 
 
 @router.get(
@@ -91,6 +91,6 @@ async def get_check(
     id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a stored check as it was answered, or in brief."""
-    form = requested_form(request, query.view, check_brief)
+    view = requested_view(request, query.view, check_brief)
     text = await run_in_threadpool(services.stored_checks.get, id_)
-    return immutable_text_response(request, text, form)
+    return immutable_text_response(request, text, view)

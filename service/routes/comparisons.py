@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from service.routes import examples
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.examples import EXAMPLES
 from service.schemas.comparison import ComparisonAnswer
 from service.schemas.launch_request import ComparisonForm
 from service.web import responses
@@ -23,7 +23,7 @@ router = APIRouter(
 
 @router.post("", operation_id="compare", response_model=ComparisonAnswer, responses=responses.POST)
 async def compare(
-    body: Annotated[ComparisonForm, Body(openapi_examples=examples.COMPARISONS)],
+    body: Annotated[ComparisonForm, Body(openapi_examples=EXAMPLES["comparisons"])],
     services: ServicesDep,
     computation: ComputationDep,
 ) -> Response:

@@ -55,6 +55,7 @@ from service.sweeps.events import SweepFeed
 from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.web.accept import preferred_media_type
+from service.web.etags import parse_if_match
 from service.web.json_body import JsonRequest
 
 T = TypeVar("T")
@@ -110,20 +111,20 @@ class Services:
     sweeps: Sweeps
     texts: TextProcess
     timelines: Timelines
-    of_callers: LRUCache[Caller, Services] = field(
+    by_caller: LRUCache[Caller, Services] = field(
         default_factory=lambda: LRUCache(_KEPT_CALLERS), repr=False
     )
 
-    def of(self, caller: Caller) -> Services:
+    def for_caller(self, caller: Caller) -> Services:
         """Returns the services as this caller may use them. Rows that belong to tenants are limited
         to those of the caller's own tenant."""
         if caller == ANYONE:
             return self
-        if caller not in self.of_callers:
-            self.of_callers[caller] = self._for_caller(caller)
-        return self.of_callers[caller]
+        if caller not in self.by_caller:
+            self.by_caller[caller] = self._limited_to(caller)
+        return self.by_caller[caller]
 
-    def _for_caller(self, caller: Caller) -> Services:
+    def _limited_to(self, caller: Caller) -> Services:
         """Returns the services with a store that sees the rows of the caller's tenant."""
         store = self.store.of(caller.tenant, sees_all=caller.sees_all, key_id=caller.key_id)
         return replace(
@@ -178,7 +179,7 @@ def _caller(request: Request) -> Caller:
 
 async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
-    return services.of(_caller(request))
+    return services.for_caller(_caller(request))
 
 
 def require_scope(scope: str) -> Any:
@@ -201,11 +202,11 @@ async def _require_cost_model(request: Request) -> None:
     """Waits until the cost model is compiled, at most as long as the caller waits. Raises
     StillCompiling."""
     services: Services = request.app.state.services
-    wait = _wait(request)
-    await services.cost_model.require(None if wait is None else wait.left_s)
+    wait = _caller_wait(request)
+    await services.cost_model.wait_until_compiled(None if wait is None else wait.left_s)
 
 
-def _wait(request: Request) -> Wait | None:
+def _caller_wait(request: Request) -> Wait | None:
     """Returns until when the caller waits, from `wait_s` in the body; None where the body does not
     give it, or is not valid."""
     if not isinstance(request, JsonRequest) or not isinstance(request.parsed, dict):
@@ -241,6 +242,14 @@ MAX_VERSION = 2**31 - 1  # the largest integer of a column in PostgreSQL
 VersionNumber = Annotated[int, Path(ge=1, le=MAX_VERSION)]
 
 
+async def _seen_tags(
+    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> list[str] | None:
+    """Returns the entity tags of the If-Match header; None where there is no such header. Raises
+    BadHeader where it cannot be read."""
+    return None if if_match is None else parse_if_match(if_match)
+
+
 async def _raw_body(request: Request) -> str:
     return (await request.body()).decode()
 
@@ -263,7 +272,7 @@ async def _creation(
         flights=services.flights,
         key=None if idempotency_key is None else _parse_key(request, tenant, idempotency_key),
         tenant=tenant,
-        wait=_wait(request),
+        wait=_caller_wait(request),
         is_disconnected=request.is_disconnected,
     )
     return CreationResponder(request, creation)
@@ -292,11 +301,13 @@ async def _computation(
     """Returns the responder of a request that computes and stores nothing, once the cost model is
     compiled."""
     return ComputationResponder(
-        request, services.search_admission, _caller(request).tenant, _wait(request)
+        request, services.search_admission, _caller(request).tenant, _caller_wait(request)
     )
 
 
 CreationDep = Annotated[CreationResponder, Depends(_creation)]
 ComputationDep = Annotated[ComputationResponder, Depends(_computation)]
+SeenTags = Annotated[list[str] | None, Depends(_seen_tags)]
+"""The ETags of the resource that the caller says it saw before changing it."""
 RawBody = Annotated[str, Depends(_raw_body)]
 """The body as it was received, before it is parsed."""

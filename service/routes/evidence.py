@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.routes import list_tables
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.list_tables import list_response, page_or_table
 from service.runtime.admission import Turn
 from service.schemas.evidence import EvidenceList, EvidenceQuery
 from service.schemas.list_query import BriefPage
@@ -25,7 +25,7 @@ router = APIRouter(
     "",
     operation_id="listEvidence",
     response_model=EvidenceList | BriefPage,
-    responses=list_tables.page_or(list_tables.EVIDENCE),
+    responses=page_or_table("evidence"),
 )
 async def list_evidence(
     query: Annotated[EvidenceQuery, Query()],
@@ -44,6 +44,6 @@ async def list_evidence(
             require_client()
             return services.evidence.nearest(query, services.store)
 
-        return list_tables.list_response(request, query, page, list_tables.EVIDENCE)
+        return list_response(request, query, page, "evidence")
 
     return await computation.computed(answer)

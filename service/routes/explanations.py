@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.routes import examples
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.examples import EXAMPLES
 from service.schemas.explanation import ExplanationAnswer, ExplanationForm
 from service.web import responses
 from service.web.json_body import JsonRoute
@@ -23,7 +23,7 @@ router = APIRouter(
 
 @router.post("", operation_id="explain", response_model=ExplanationAnswer, responses=responses.POST)
 async def explain(
-    body: Annotated[ExplanationForm, Body(openapi_examples=examples.EXPLANATIONS)],
+    body: Annotated[ExplanationForm, Body(openapi_examples=EXAMPLES["explanations"])],
     request: Request,
     services: ServicesDep,
     computation: ComputationDep,

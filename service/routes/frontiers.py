@@ -7,13 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes import examples, list_tables
 from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.examples import EXAMPLES
+from service.routes.list_tables import named_table_response, table_content
 from service.schemas.frontier import FrontierAnswer, FrontierRequest
 from service.schemas.list_query import TableForm
 from service.web import responses
 from service.web.json_body import JsonRoute
-from service.web.tables import asks_for_table, table_response
+from service.web.tables import asks_for_table
 
 router = APIRouter(
     prefix="/v1/frontiers",
@@ -27,10 +28,10 @@ router = APIRouter(
     "",
     operation_id="drawFrontier",
     response_model=FrontierAnswer,
-    responses=responses.POST | {200: {"content": list_tables.lines_of(list_tables.FRONTIER)}},
+    responses=responses.POST | {200: {"content": table_content("frontier")}},
 )
 async def draw_frontier(
-    body: Annotated[FrontierRequest, Body(openapi_examples=examples.FRONTIERS)],
+    body: Annotated[FrontierRequest, Body(openapi_examples=EXAMPLES["frontiers"])],
     query: Annotated[TableForm, Query()],
     request: Request,
     services: ServicesDep,
@@ -44,6 +45,5 @@ async def draw_frontier(
         lambda turn: services.frontiers.draw(body, turn.bounded_checkpoint())
     )
     if as_table:
-        table = list_tables.FRONTIER
-        return table_response(request, table.lines(frontier["points"]), table.name)
+        return named_table_response(request, frontier["points"], "frontier")
     return JSONResponse(frontier)

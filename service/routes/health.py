@@ -9,7 +9,8 @@ from fastapi.responses import JSONResponse
 
 from service.errors import NotFound
 from service.routes.dependencies import Services
-from service.web.problems import RETRY_AFTER_S, TYPES
+from service.web.problem_types import TYPES
+from service.web.problems import RETRY_AFTER_S
 from service.web.responses import problem_responses, with_headers
 
 router = APIRouter(tags=["operation"])

@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import prediction_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -17,9 +16,10 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
+from service.routes.examples import EXAMPLES
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
-from service.routes.list_tables import list_response
+from service.routes.list_tables import list_response, page_or_table
 from service.schemas.brief import PredictionBrief, ViewQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.launch_request import PredictionForm
@@ -28,8 +28,8 @@ from service.schemas.list_query import AnswerQuery, BriefPage
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 from service.web import responses
-from service.web.at_hand import AtHandRoute, keep_read
-from service.web.preferences import requested_form
+from service.web.cached_responses import CachingRoute, cache_read_answer
+from service.web.preferences import requested_view
 from service.web.text_responses import immutable_text_response
 
 _MAX_UNADMITTED_LAYOUTS = 100
@@ -38,7 +38,7 @@ _MAX_UNADMITTED_LAYOUTS = 100
 router = APIRouter(
     prefix="/v1/predictions",
     tags=["predictions"],
-    route_class=AtHandRoute,
+    route_class=CachingRoute,
     dependencies=[require_scope("recommend")],
 )
 
@@ -52,7 +52,7 @@ router = APIRouter(
     openapi_extra=responses.PREFER,
 )
 async def create_prediction(
-    body: Annotated[PredictionForm, Body(openapi_examples=examples.PREDICTIONS)],
+    body: Annotated[PredictionForm, Body(openapi_examples=EXAMPLES["predictions"])],
     query: Annotated[ViewQuery, Query()],
     request: Request,
     services: ServicesDep,
@@ -60,20 +60,20 @@ async def create_prediction(
 ) -> Response:
     """Predict step time, MFU, tokens/s and memory, term by term, of the layouts you name or of a
     launch configuration as typed."""
-    form = requested_form(request, query.view, prediction_brief)
+    view = requested_view(request, query.view, prediction_brief)
     if not isinstance(body, PredictionRequest):  # its launch is read in the turn
         return await creation.respond_when_admitted(
-            lambda _: services.predictions.answer(body), form=form
+            lambda _: services.predictions.answer(body), view=view
         )
     if len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
         return await creation.respond_once(
             question_key("predictions", body),
             lambda: services.predictions.look_up(body),
             lambda question, _: services.predictions.predict(question),
-            form,
+            view,
         )
     return await run_in_threadpool(
-        creation.respond, lambda: services.predictions.answer(body), form
+        creation.respond, lambda: services.predictions.answer(body), view
     )
 
 
@@ -81,14 +81,14 @@ async def create_prediction(
     "",
     operation_id="listPredictions",
     response_model=AnswerPage | BriefPage,
-    responses=list_tables.page_or(list_tables.PREDICTIONS),
+    responses=page_or_table("predictions"),
 )
 def list_predictions(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List predictions, newest first. Each has its question, and the address of its answer as
     `location`."""
-    return list_response(request, query, services.predictions.page, list_tables.PREDICTIONS)
+    return list_response(request, query, services.predictions.page, "predictions")
 
 
 @router.get(
@@ -102,10 +102,10 @@ async def get_prediction(
     id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a prediction as it was answered, or in brief."""
-    form = requested_form(request, query.view, prediction_brief)
+    view = requested_view(request, query.view, prediction_brief)
     text = await run_in_threadpool(services.predictions.get, id_)
-    keep_read(request, text)
-    return immutable_text_response(request, text, form)
+    cache_read_answer(request, text)
+    return immutable_text_response(request, text, view)
 
 
 @router.get(

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 
 from service.errors import PreconditionRequired
 from service.own_profile import OWN, own_profile_id, scope_to_change
-from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
     ResourceId,
+    SeenTags,
     ServicesDep,
     VersionNumber,
     require_caller_scope,
     require_scope,
 )
+from service.routes.examples import EXAMPLES
 from service.routes.list_pages import page_response
-from service.routes.list_tables import list_response, shown_page
+from service.routes.list_tables import (
+    list_response,
+    named_table_response,
+    page_or_table,
+    shown_page,
+    whole_or_table,
+)
 from service.schemas.list_query import BriefPage, ListForm, ListQuery
 from service.schemas.profile import (
     CalibrationRequest,
@@ -32,27 +38,24 @@ from service.schemas.profile import (
 )
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
 from service.web import responses
-from service.web.etags import conditional_response, parse_if_match
+from service.web.etags import conditional_response, tagged_response
 from service.web.json_body import JsonRoute
-from service.web.tables import asks_for_table, table_response
+from service.web.tables import asks_for_table
 
 _IF_MATCH = responses.if_match(
-    "The ETag of the profile as you saw it.", required=True, examples=examples.ETAGS
+    "The ETag of the profile as you saw it.", required=True, examples=EXAMPLES["etags"]
 )
 
 
-def _if_match_tags(
-    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> list[str]:
+async def _required_seen_tags(tags: SeenTags) -> list[str]:
     """Returns the entity tags of the If-Match header. Raises PreconditionRequired where the header
-    is missing, and BadHeader where it cannot be read."""
-    if if_match is None:
+    is missing."""
+    if tags is None:
         raise PreconditionRequired
-    return parse_if_match(if_match)
+    return tags
 
 
-IfMatchTags = Annotated[list[str], Depends(_if_match_tags)]
-"""The ETags of the profile that the caller says it saw before changing it."""
+RequiredSeenTags = Annotated[list[str], Depends(_required_seen_tags)]
 
 
 async def _profile_id(id_: ResourceId, request: Request) -> str:
@@ -77,7 +80,7 @@ router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRou
     "",
     operation_id="listProfiles",
     response_model=ProfilePage | BriefPage,
-    responses=list_tables.whole_or(list_tables.PROFILES),
+    responses=whole_or_table("profiles"),
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def list_profiles(
@@ -85,10 +88,10 @@ def list_profiles(
 ) -> Response:
     """List the profile that all share and the caller's own, each with its versions. A key of the
     scope `admin` sees the profiles of all tenants."""
-    table, profiles = list_tables.PROFILES, services.profiles.page()
+    profiles = services.profiles.page()
     if asks_for_table(request, query):
-        return table_response(request, table.lines(profiles["items"]), table.name)
-    return page_response(request, shown_page(profiles, query, table), query.fields)
+        return named_table_response(request, profiles["items"], "profiles")
+    return page_response(request, shown_page(profiles, query, "profiles"), query.fields)
 
 
 @router.get(
@@ -107,7 +110,7 @@ def get_profile(id_: ProfileId, request: Request, services: ServicesDep) -> Resp
     "/{id}/versions",
     operation_id="listProfileVersions",
     response_model=VersionPage | BriefPage,
-    responses=list_tables.page_or(list_tables.VERSIONS),
+    responses=page_or_table("versions"),
 )
 def list_profile_versions(
     id_: ProfileId, query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
@@ -115,10 +118,7 @@ def list_profile_versions(
     """List the versions of a profile, newest first, each with the errors of the calibration that
     made it, in pages, in full or in brief, or all as CSV."""
     return list_response(
-        request,
-        query,
-        lambda query: services.profiles.version_page(id_, query),
-        list_tables.VERSIONS,
+        request, query, lambda query: services.profiles.version_page(id_, query), "versions"
     )
 
 
@@ -150,7 +150,9 @@ async def create_calibration(
     id_: ProfileId,
     services: ServicesDep,
     creation: CreationDep,
-    body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
+    body: Annotated[
+        CalibrationRequest | None, Body(openapi_examples=EXAMPLES["calibrations"])
+    ] = None,
 ) -> Response:
     """Learn a new version from the reports and benchmarks that the active one has not learnt. The
     profile `own` learns from the caller's last ones, for the caller alone. Calibrations run one at
@@ -170,12 +172,11 @@ async def create_calibration(
     openapi_extra=_IF_MATCH,
 )
 def activate_profile_version(
-    id_: ProfileId, version: VersionNumber, services: ServicesDep, seen: IfMatchTags
+    id_: ProfileId, version: VersionNumber, services: ServicesDep, seen: RequiredSeenTags
 ) -> Response:
     """Make predictions use this version. An older one rolls back, and sets the policy's mode to
     "manual"."""
-    document, etag = services.profiles.activate(id_, version, seen)
-    return JSONResponse(document, headers={"ETag": etag})
+    return tagged_response(*services.profiles.activate(id_, version, seen))
 
 
 @router.post(
@@ -186,11 +187,10 @@ def activate_profile_version(
     responses=responses.problem_responses(400, 409) | responses.IF_MATCH_REQUIRED,
     openapi_extra=_IF_MATCH,
 )
-def deactivate_profile(id_: ProfileId, services: ServicesDep, seen: IfMatchTags) -> Response:
+def deactivate_profile(id_: ProfileId, services: ServicesDep, seen: RequiredSeenTags) -> Response:
     """Make the tenant's predictions use the version that all share again, and set the mode of its
     own policy to "manual". A profile that all share cannot do without an active version."""
-    document, etag = services.profiles.deactivate(id_, seen)
-    return JSONResponse(document, headers={"ETag": etag})
+    return tagged_response(*services.profiles.deactivate(id_, seen))
 
 
 @router.put(
@@ -204,14 +204,13 @@ def deactivate_profile(id_: ProfileId, services: ServicesDep, seen: IfMatchTags)
 def set_profile_policy(
     id_: ProfileId,
     services: ServicesDep,
-    body: Annotated[Policy, Body(openapi_examples=examples.POLICIES)],
-    seen: IfMatchTags,
+    body: Annotated[Policy, Body(openapi_examples=EXAMPLES["policies"])],
+    seen: RequiredSeenTags,
 ) -> Response:
     """Say who activates what calibrations make. The body is the whole policy: a field that it
     leaves out gets its default. The policy of the profile `own` may be set before there is a
     version."""
-    document, etag = services.profiles.set_policy(id_, body, seen)
-    return JSONResponse(document, headers={"ETag": etag})
+    return tagged_response(*services.profiles.set_policy(id_, body, seen))
 
 
 @router.get(
@@ -243,7 +242,7 @@ async def replay_profile_version(
     version: VersionNumber,
     services: ServicesDep,
     computation: ComputationDep,
-    body: Annotated[ReplayRequest | None, Body(openapi_examples=examples.REPLAYS)] = None,
+    body: Annotated[ReplayRequest | None, Body(openapi_examples=EXAMPLES["replays"])] = None,
 ) -> Response:
     """Replay earlier questions and reports under this version, and say what would change. Nothing
     is stored."""

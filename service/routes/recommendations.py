@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import recommendation_brief
 from service.ask.answer_keys import question_key
-from service.routes import examples, list_tables
 from service.routes.dependencies import (
     ComputationDep,
     CreationDep,
@@ -17,9 +16,15 @@ from service.routes.dependencies import (
     ServicesDep,
     require_scope,
 )
+from service.routes.examples import EXAMPLES
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
 from service.routes.launches import FormatName, launch_response
-from service.routes.list_tables import list_response
+from service.routes.list_tables import (
+    list_response,
+    named_table_response,
+    page_or_table,
+    whole_or_table,
+)
 from service.schemas.brief import RecommendationBrief, ViewQuery
 from service.schemas.launch import LaunchAnswer
 from service.schemas.layout_query import RecommendedLayoutQuery
@@ -29,16 +34,16 @@ from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
 from service.web import responses
-from service.web.at_hand import AtHandRoute, keep_read
+from service.web.cached_responses import CachingRoute, cache_read_answer
 from service.web.etags import immutable_response
-from service.web.preferences import requested_form
-from service.web.tables import asks_for_table, table_response
+from service.web.preferences import requested_view
+from service.web.tables import asks_for_table
 from service.web.text_responses import immutable_text_response
 
 router = APIRouter(
     prefix="/v1/recommendations",
     tags=["recommendations"],
-    route_class=AtHandRoute,
+    route_class=CachingRoute,
     dependencies=[require_scope("recommend")],
 )
 
@@ -52,7 +57,7 @@ router = APIRouter(
     openapi_extra=responses.PREFER,
 )
 async def create_recommendation(
-    body: Annotated[RecommendationRequest, Body(openapi_examples=examples.RECOMMENDATIONS)],
+    body: Annotated[RecommendationRequest, Body(openapi_examples=EXAMPLES["recommendations"])],
     query: Annotated[ViewQuery, Query()],
     request: Request,
     services: ServicesDep,
@@ -70,7 +75,7 @@ async def create_recommendation(
         lambda question, turn: services.recommendations.recommend(
             body, question, turn.bounded_checkpoint()
         ),
-        requested_form(request, query.view, recommendation_brief),
+        requested_view(request, query.view, recommendation_brief),
     )
 
 
@@ -78,14 +83,14 @@ async def create_recommendation(
     "",
     operation_id="listRecommendations",
     response_model=RecommendationPage | BriefPage,
-    responses=list_tables.page_or(list_tables.RECOMMENDATIONS),
+    responses=page_or_table("recommendations"),
 )
 def list_recommendations(
     query: Annotated[AnswerQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List recommendations, newest first. Each has its question, its recommended layout in brief,
     and the address of its answer as `location`."""
-    return list_response(request, query, services.recommendations.page, list_tables.RECOMMENDATIONS)
+    return list_response(request, query, services.recommendations.page, "recommendations")
 
 
 @router.get(
@@ -99,17 +104,17 @@ async def get_recommendation(
     id_: ResourceId, query: Annotated[ViewQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """Show a recommendation as it was answered, or in brief."""
-    form = requested_form(request, query.view, recommendation_brief)
+    view = requested_view(request, query.view, recommendation_brief)
     text = await run_in_threadpool(services.recommendations.get, id_)
-    keep_read(request, text)
-    return immutable_text_response(request, text, form)
+    cache_read_answer(request, text)
+    return immutable_text_response(request, text, view)
 
 
 @router.get(
     "/{id}/choices",
     operation_id="getRecommendationChoices",
     response_model=ChoiceList,
-    responses=list_tables.whole_or(list_tables.CHOICES),
+    responses=whole_or_table("choices"),
     openapi_extra=responses.IF_NONE_MATCH,
 )
 def get_recommendation_choices(
@@ -119,7 +124,7 @@ def get_recommendation_choices(
     empty where it was asked about one place and has no objective."""
     choices = services.recommendations.get(id_).document["choices"]
     if asks_for_table(request, query):
-        return table_response(request, list_tables.CHOICES.lines(choices), list_tables.CHOICES.name)
+        return named_table_response(request, choices, "choices")
     return immutable_response(request, {"items": choices})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
@@ -13,8 +13,15 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
-from service.routes import examples
-from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
+from service.routes.dependencies import (
+    CreationDep,
+    RawBody,
+    ResourceId,
+    SeenTags,
+    ServicesDep,
+    require_scope,
+)
+from service.routes.examples import EXAMPLES
 from service.routes.list_pages import page_response
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.schemas.list_query import BriefPage
@@ -24,7 +31,7 @@ from service.schemas.stream import StreamQuery
 from service.schemas.summary import ReportSummary, SummaryQuery
 from service.schemas.training_log import LogAnswer, LogForm
 from service.web import responses
-from service.web.etags import conditional_response, parse_if_match
+from service.web.etags import conditional_response, tagged_response
 from service.web.json_body import JsonRoute
 from service.web.tables import CSV, asks_for_table, table_response
 
@@ -71,7 +78,7 @@ router = APIRouter(
     responses=responses.CREATE,
 )
 async def create_report(
-    body: Annotated[Reported, Body(openapi_examples=examples.REPORTS)],
+    body: Annotated[Reported, Body(openapi_examples=EXAMPLES["reports"])],
     raw_body: RawBody,
     services: ServicesDep,
     creation: CreationDep,
@@ -96,7 +103,7 @@ async def create_report(
     responses=responses.CREATE,
 )
 async def create_report_from_log(
-    body: Annotated[LogForm, Body(openapi_examples=examples.LOGS)],
+    body: Annotated[LogForm, Body(openapi_examples=EXAMPLES["logs"])],
     raw_body: RawBody,
     request: Request,
     services: ServicesDep,
@@ -156,7 +163,8 @@ async def watch_reports(
     )
 
 
-def sent_form(id_: str, document: dict[str, Any]) -> bytes:
+def encode_event(id_: str, document: dict[str, Any]) -> bytes:
+    """Returns a report as the bytes of a server-sent event."""
     return format_sse_event(event="report", id=id_, data_str=json.dumps(document))
 
 
@@ -179,15 +187,8 @@ def get_report(id_: ResourceId, request: Request, services: ServicesDep) -> Resp
     responses=responses.IF_MATCH,
     openapi_extra=_IF_MATCH,
 )
-def withdraw_report(
-    id_: ResourceId,
-    services: ServicesDep,
-    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
-) -> Response:
+def withdraw_report(id_: ResourceId, services: ServicesDep, seen: SeenTags) -> Response:
     """Withdraw a report that should not count: it is kept as it was received, and from now on no
     calibration, drift, summary or prediction looks at it. Profile versions that learnt from it stay
     as they are; a calibration `from_scratch` makes one that did not."""
-    document, etag = services.reports.withdraw(
-        id_, ["*"] if if_match is None else parse_if_match(if_match)
-    )
-    return JSONResponse(document, headers={"ETag": etag})
+    return tagged_response(*services.reports.withdraw(id_, seen or ["*"]))

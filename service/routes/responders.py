@@ -15,8 +15,8 @@ from service.runtime.creation import Creation, Unanswered
 from service.runtime.deadline import Wait
 from service.runtime.idempotency import ANSWERED_BEFORE, CreatedResource, Prepared
 from service.store.answer_text import AnswerText
-from service.web.at_hand import keep_answered
-from service.web.preferences import WHOLE, Form
+from service.web.cached_responses import cache_given_answer
+from service.web.preferences import WHOLE, View
 from service.web.text_responses import immutable_text_response, text_response
 
 T = TypeVar("T")
@@ -27,36 +27,23 @@ class CreationResponder:
 
     def __init__(self, request: Request, creation: Creation) -> None:
         self._request = request
-        self._creation = creation
+        self.creation = creation
 
-    def create(self, prepare: Callable[[], Prepared]) -> CreatedResource:
-        return self._creation.create(prepare)
-
-    def respond(self, prepare: Callable[[], Prepared], form: Form = WHOLE) -> Response:
-        """Creates a resource, and returns the response with a form of it. A retry may ask for
-        another form."""
-        return self._response(self.create(prepare), form)
-
-    async def answer_once(
-        self,
-        key: str,
-        look_up: Callable[[], Prepared | Unanswered[T]],
-        compute: Callable[[T, Turn], Prepared],
-    ) -> CreatedResource:
-        """Returns the answer to the question of this key, which is computed once
-        (`Creation.answer_once`)."""
-        return await self._creation.answer_once(key, look_up, compute)
+    def respond(self, prepare: Callable[[], Prepared], view: View = WHOLE) -> Response:
+        """Creates a resource, and returns the response with a view of it. A retry may ask for
+        another view."""
+        return self._response(self.creation.create(prepare), view)
 
     async def respond_once(
         self,
         key: str,
         look_up: Callable[[], Prepared | Unanswered[T]],
         compute: Callable[[T, Turn], Prepared],
-        form: Form,
+        view: View,
     ) -> Response:
-        """Returns the response with the answer to the question of this key, in the given form. The
+        """Returns the response with the answer to the question of this key, in the given view. The
         answer is computed once (`Creation.answer_once`)."""
-        return self._response(await self.answer_once(key, look_up, compute), form)
+        return self._response(await self.creation.answer_once(key, look_up, compute), view)
 
     async def respond_after(
         self, read: Callable[[], Awaitable[T]], prepare: Callable[[T], Prepared]
@@ -64,7 +51,7 @@ class CreationResponder:
         """Returns the response with what `prepare` makes of the result of `read`. Reading may take
         a while, and the Idempotency-Key is claimed only afterwards. A retry gets its earlier answer
         without reading."""
-        if (earlier := await self._creation.earlier_answer()) is not None:
+        if (earlier := await self.creation.earlier_answer()) is not None:
             return self._response(earlier, WHOLE)
         text = await read()
         return await run_in_threadpool(self.respond, lambda: prepare(text))
@@ -73,13 +60,13 @@ class CreationResponder:
         self,
         prepare: Callable[[Turn], Prepared],
         admission: AdmissionControl | None = None,
-        form: Form = WHOLE,
+        view: View = WHOLE,
     ) -> Response:
         """Returns the response with a resource that takes long to compute, made in a turn
         (`Creation.create_in_turn`)."""
-        return self._response(await self._creation.create_in_turn(prepare, admission), form)
+        return self._response(await self.creation.create_in_turn(prepare, admission), view)
 
-    def _response(self, created: CreatedResource, form: Form) -> Response:
+    def _response(self, created: CreatedResource, view: View) -> Response:
         """Returns the response with a created resource, and says in a header whether it is an
         earlier answer. Keeps in memory the answer to a question that was asked before."""
         headers = {"Location": created.location}
@@ -88,8 +75,8 @@ class CreationResponder:
         if created.text is None:
             return JSONResponse(created.document, created.status, headers)
         if created.status == ANSWERED_BEFORE:
-            keep_answered(self._request, created.location, created.text)
-        return text_response(self._request, created.text, form, created.status, headers)
+            cache_given_answer(self._request, created.location, created.text)
+        return text_response(self._request, created.text, view, created.status, headers)
 
 
 class ComputationResponder:
@@ -104,11 +91,11 @@ class ComputationResponder:
         self._wait = wait
 
     async def respond(
-        self, compute: Callable[[Turn], dict[str, Any]], form: Form = WHOLE
+        self, compute: Callable[[Turn], dict[str, Any]], view: View = WHOLE
     ) -> Response:
-        """Computes a document in a turn, and returns the response with a form of it."""
+        """Computes a document in a turn, and returns the response with a view of it."""
         document = await self.computed(compute)
-        return JSONResponse(form.of(document), headers=dict(form.headers))
+        return JSONResponse(view.shown(document), headers=dict(view.headers))
 
     async def computed(self, compute: Callable[[Turn], T]) -> T:
         """Returns the result of `compute`, called in a thread once the request's turn has come."""
@@ -120,11 +107,11 @@ class ComputationResponder:
         return self._admission.admit(self._request.is_disconnected, self._tenant, self._wait)
 
     async def respond_kept(
-        self, kept: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str
+        self, look_up: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str
     ) -> Response:
-        """Returns the response with a text that never changes: the kept one, or else a new one,
-        made in a turn."""
-        text = await run_in_threadpool(kept)
+        """Returns the response with a text that never changes: the one that `look_up` finds in
+        memory, or else a new one, made in a turn."""
+        text = await run_in_threadpool(look_up)
         if text is None:
             text = await self.computed(lambda _: make())
         return immutable_text_response(self._request, text, etag=etag)

@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from service.routes import examples, list_tables
 from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
-from service.routes.list_tables import list_response
+from service.routes.examples import EXAMPLES
+from service.routes.list_tables import list_response, page_or_table
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
 from service.schemas.list_query import BriefPage, ListQuery
 from service.schemas.stream import StreamQuery
@@ -23,8 +23,7 @@ from service.schemas.sweep import (
     SweepPage,
     SweepRequest,
 )
-from service.sweeps.events import Event, Place, all_told
-from service.sweeps.item_table import ITEMS
+from service.sweeps.events import Event, Place, has_received_all
 from service.sweeps.sweeps import ACCEPTED
 from service.web import responses
 from service.web.json_body import JsonRoute
@@ -50,7 +49,7 @@ router = APIRouter(
     responses=responses.ACCEPT,
 )
 async def create_sweep(
-    body: Annotated[SweepRequest, Body(openapi_examples=examples.SWEEPS)],
+    body: Annotated[SweepRequest, Body(openapi_examples=EXAMPLES["sweeps"])],
     services: ServicesDep,
     creation: CreationDep,
 ) -> Response:
@@ -64,13 +63,13 @@ async def create_sweep(
     "",
     operation_id="listSweeps",
     response_model=SweepPage | BriefPage,
-    responses=list_tables.page_or(list_tables.SWEEPS),
+    responses=page_or_table("sweeps"),
 )
 def list_sweeps(
     query: Annotated[ListQuery, Query()], request: Request, services: ServicesDep
 ) -> Response:
     """List sweeps, newest first."""
-    return list_response(request, query, services.sweeps.page, list_tables.SWEEPS)
+    return list_response(request, query, services.sweeps.page, "sweeps")
 
 
 @router.get("/{id}", operation_id="getSweep", response_model=SweepDetails)
@@ -83,7 +82,7 @@ def get_sweep(id_: ResourceId, services: ServicesDep) -> JSONResponse:
     "/{id}/items",
     operation_id="listSweepItems",
     response_model=SweepItemPage | BriefPage,
-    responses=list_tables.page_or(ITEMS),
+    responses=page_or_table("sweep"),
 )
 def list_sweep_items(
     id_: ResourceId,
@@ -93,7 +92,9 @@ def list_sweep_items(
 ) -> Response:
     """List the items of a sweep in order, those that are finished with their results, in pages or
     all as CSV."""
-    return list_response(request, query, lambda query: services.sweeps.item_page(id_, query), ITEMS)
+    return list_response(
+        request, query, lambda query: services.sweeps.item_page(id_, query), "sweep"
+    )
 
 
 @router.get(
@@ -111,7 +112,7 @@ async def watch_sweep(
     """Send an event `item` with each result as it comes, `progress`, and `end`. A client that was
     cut off sends the id of its last event as Last-Event-ID, as browsers do."""
     place = Place.read(last_event_id or query.last_event_id)
-    if await run_in_threadpool(all_told, services.store, id_, place):
+    if await run_in_threadpool(has_received_all, services.store, id_, place):
         return Response(status_code=204)  # which tells browsers not to connect again
     return StreamResponse(
         services.event_streams.open(
@@ -120,7 +121,7 @@ async def watch_sweep(
     )
 
 
-def sent_form(event: Event) -> bytes:
+def encode_event(event: Event) -> bytes:
     """Returns an event of a sweep as the bytes of a server-sent event."""
     return format_sse_event(
         event=event.kind, id=str(event.place), data_str=json.dumps(event.document)

@@ -15,7 +15,7 @@ from itertools import count
 from service.errors import ClientGone, QueueFull, TurnNeverCame
 from service.metrics import QueueMetrics
 from service.runtime import malloc_trim
-from service.runtime.deadline import Until, Wait
+from service.runtime.deadline import TimedCheckpoint, Wait
 
 _CLIENT_POLL_S = 0.25  # how often to look whether the client of a request is still connected
 _SLICE_S = 0.25
@@ -59,18 +59,20 @@ class Turn:
     def refuse(self, error: QueueFull) -> None:
         self.granted.set_exception(error)
 
-    async def come(self, within_s: float) -> None:
+    async def wait_until_granted(self, within_s: float) -> None:
         """Waits until the turn has come. Raises QueueFull, TurnNeverCame after `within_s` seconds,
         or ClientGone."""
         deadline = time.monotonic() + within_s
         poll_s = min(_CLIENT_POLL_S, within_s)
         granted = asyncio.wrap_future(self.granted)
-        while not (await asyncio.wait({granted}, timeout=poll_s))[0]:
+        while True:
+            done, _ = await asyncio.wait({granted}, timeout=poll_s)
+            if done:
+                return await granted
             if await self._is_disconnected():
                 raise ClientGone
             if time.monotonic() >= deadline:
                 raise TurnNeverCame(within_s)
-        await granted
 
     @asynccontextmanager
     async def watching_client(self) -> AsyncIterator[None]:
@@ -88,14 +90,14 @@ class Turn:
         tells a search until when it may run."""
         if self._wait is None:
             return self.checkpoint
-        return Until.within(self.checkpoint, self._wait)
+        return TimedCheckpoint.within(self.checkpoint, self._wait)
 
     def checkpoint(self) -> None:
         """Raises ClientGone once the client has disconnected. Blocks while the slot is lent to
         requests of other tenants."""
         if self._disconnected.is_set():
             raise ClientGone
-        if time.monotonic() >= self._slice_ends and self._admission.wants_slot_of(self):
+        if time.monotonic() >= self._slice_ends and self._admission.should_give_back(self):
             self.granted = Future()
             self._loop.call_soon_threadsafe(self._admission.set_aside, self)
             self._wait_to_go_on()
@@ -160,7 +162,8 @@ class AdmissionControl:
         turn = Turn(self, tenant, is_disconnected, wait)
         self._enter(turn)
         try:
-            await self._come(turn, self._wait_s if wait is None else min(wait.left_s, self._wait_s))
+            longest_s = self._wait_s if wait is None else min(wait.left_s, self._wait_s)
+            await self._wait_for_turn(turn, longest_s)
             began = time.monotonic()
             try:
                 with self._metrics.running():
@@ -172,16 +175,16 @@ class AdmissionControl:
         finally:
             self._leave(turn)
 
-    async def _come(self, turn: Turn, within_s: float) -> None:
+    async def _wait_for_turn(self, turn: Turn, within_s: float) -> None:
         """Waits until the turn has come, and counts a refusal in the metrics."""
         try:
             with self._metrics.waiting():
-                await turn.come(within_s)
+                await turn.wait_until_granted(within_s)
         except (QueueFull, TurnNeverCame):
             self._metrics.count_refusal()
             raise
 
-    def wants_slot_of(self, turn: Turn) -> bool:
+    def should_give_back(self, turn: Turn) -> bool:
         """Returns whether the computation should give up its slot, because others wait or too many
         run. Any thread may ask."""
         others_wait = any(waiting.tenant != turn.tenant for waiting in [*self._waiting])
@@ -192,8 +195,9 @@ class AdmissionControl:
         slots, a tenant that does not hold most of them keeps its slot."""
         if turn not in self._running:  # its request has ended meanwhile
             return
-        held = Counter(running.tenant for running in self._running)
-        if len(self._running) > self._concurrency and held[turn.tenant] < max(held.values()):
+        slots_held = Counter(running.tenant for running in self._running)
+        holds_most = slots_held[turn.tenant] == max(slots_held.values())
+        if len(self._running) > self._concurrency and not holds_most:
             turn.grant()
             return
         self._running.remove(turn)
@@ -202,23 +206,24 @@ class AdmissionControl:
 
     def _wait_in_line(self, turn: Turn) -> None:
         self._waiting.append(turn)
-        self._look_later(turn, turn.granted)
+        self._look_again_later(turn, turn.granted)
 
-    def _look_later(self, turn: Turn, granted: Future[None]) -> None:
+    def _look_again_later(self, turn: Turn, granted: Future[None]) -> None:
         """Plans to look once more, after a slice, whether the turn may have a slot. `granted` is
         the wait that it is planned for."""
-        asyncio.get_running_loop().call_later(_SLICE_S, self._let_in, turn, granted)
+        asyncio.get_running_loop().call_later(_SLICE_S, self._grant_extra_slot, turn, granted)
 
-    def _let_in(self, turn: Turn, granted: Future[None]) -> None:
+    def _grant_extra_slot(self, turn: Turn, granted: Future[None]) -> None:
         """Gives a slot beyond the regular ones to a waiting tenant that holds none. Where that is
         not possible yet, looks again later. `granted` is the wait that this look was planned
         for."""
         if granted.done() or turn not in self._waiting:
             return
-        if all(other.tenant != turn.tenant for other in self._running) and self._may_go_on(turn):
-            self._run(turn)
+        holds_none = all(other.tenant != turn.tenant for other in self._running)
+        if holds_none and self._may_compute(turn):
+            self._grant_slot(turn)
         else:
-            self._look_later(turn, granted)
+            self._look_again_later(turn, granted)
 
     def _enter(self, turn: Turn) -> None:
         """Puts a turn in line, fills free slots, and refuses one turn where the queue is then too
@@ -227,11 +232,11 @@ class AdmissionControl:
         self._fill_slots()
         queued = [waiting for waiting in self._waiting if not waiting.has_begun]
         if len(queued) > self._queue:
-            refused = self._one_too_many(queued)
+            refused = self._turn_to_refuse(queued)
             self._waiting.remove(refused)
             refused.refuse(QueueFull(self._concurrency, self._queue))
 
-    def _one_too_many(self, queued: list[Turn]) -> Turn:
+    def _turn_to_refuse(self, queued: list[Turn]) -> Turn:
         """Returns the turn that a full queue refuses: the newest one of the tenant with most
         requests. Among tenants with equally many requests the newest turn is refused."""
         requests = Counter(turn.tenant for turn in [*self._running, *self._waiting])
@@ -250,27 +255,28 @@ class AdmissionControl:
     def _fill_slots(self) -> None:
         """Gives free slots to waiting turns in their order of precedence."""
         while len(self._running) < self._concurrency:
-            ready = [turn for turn in self._waiting if self._may_go_on(turn)]
+            ready = [turn for turn in self._waiting if self._may_compute(turn)]
             if not ready:
                 return
-            self._run(min(ready, key=self._precedence))
+            self._grant_slot(min(ready, key=self._precedence))
 
-    def _run(self, turn: Turn) -> None:
+    def _grant_slot(self, turn: Turn) -> None:
         """Gives a waiting turn a slot, and notes when its tenant was last served."""
         self._waiting.remove(turn)
         self._running.append(turn)
         self._last_served[turn.tenant] = next(self._serials)
         turn.grant()
 
-    def _may_go_on(self, turn: Turn) -> bool:
+    def _may_compute(self, turn: Turn) -> bool:
         """Returns whether a waiting turn may have a slot. A turn that was set aside always may; a
         new one only where few enough computations are begun, in all and by its tenant."""
+        if turn.has_begun:
+            return True
         # A computation that is set aside keeps its memory, so that their number is limited.
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
-        return turn.has_begun or (
-            len(begun) < self._concurrency + self._max_set_aside
-            and begun.count(turn.tenant) < self._concurrency
-        )
+        if len(begun) >= self._concurrency + self._max_set_aside:
+            return False
+        return begun.count(turn.tenant) < self._concurrency
 
     def _precedence(self, turn: Turn) -> tuple[int, int, bool]:
         """Returns the key by which free slots are given, lowest first: tenants that hold few, then

@@ -59,7 +59,8 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
     if isinstance(warm_up, WarmUp):
         shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))
     spawning = multiprocessing.get_context("spawn")
-    began, done = time.monotonic(), dict[str, float]()
+    began = time.monotonic()
+    weights: dict[str, float] = {}  # by function: one that both processes compile counts once
     receivers: list[Connection] = []
     for share in shares:
         receiver, sender = spawning.Pipe(duplex=False)
@@ -71,10 +72,11 @@ def compile_in_processes(warm_up: Step, show: Show) -> None:
         for receiver in ready:
             try:
                 name, weight = receiver.recv()
-                done[name] = weight
+                weights[name] = weight
             except EOFError:
                 receivers.remove(receiver)
-        show(Progress(min(sum(done.values()) / WORK, 1.0), time.monotonic() - began))
+        share_done = min(sum(weights.values()) / WORK, 1.0)
+        show(Progress(share_done, time.monotonic() - began))
 
 
 def _cores() -> int:

@@ -37,7 +37,7 @@ def compile_cost_model(warm_up: Callable[[], object], show: Show = _ignore) -> N
     code can be kept, worker processes compile it."""
     began = time.monotonic()
     folder = next(machine_code().usable(), None)
-    with _turn(folder):
+    with _locked(folder):
         if folder is not None and not _is_kept(warm_up):
             compile_in_processes(warm_up, show)
         warm_up()
@@ -62,7 +62,7 @@ def _is_kept(warm_up: Callable[[], object]) -> bool:
 
 
 @contextmanager
-def _turn(folder: Path | None) -> Iterator[None]:
+def _locked(folder: Path | None) -> Iterator[None]:
     """Holds the lock on a folder while the block runs. Runs the block without it where the file
     system has no locks, or where it does not come in time: two processes then do the same work."""
     if folder is None:
@@ -111,7 +111,7 @@ class CostModel:
         threading.Thread(target=self._run, name="compile the cost model", daemon=True).start()
         await self._wait_until_ended(_SOON_S)
 
-    async def require(self, wait_s: float | None = None) -> None:
+    async def wait_until_compiled(self, wait_s: float | None = None) -> None:
         """Waits until the cost model is compiled. Raises StillCompiling after the service's own
         limit, or after `wait_s` where that is shorter."""
         longest_s = self._wait_s if wait_s is None else min(wait_s, self._wait_s)
@@ -127,7 +127,7 @@ class CostModel:
             await asyncio.sleep(_POLL_S)
         return self._ended.is_set()
 
-    def _show(self, progress: Progress) -> None:
+    def _note_progress(self, progress: Progress) -> None:
         """Keeps the progress of the compilation, and logs it now and then."""
         is_first = self._progress is None
         self._progress = progress
@@ -140,7 +140,7 @@ class CostModel:
     def _run(self) -> None:
         """Compiles the cost model, and sets `state` to the outcome."""
         try:
-            compile_cost_model(self._warm_up, self._show)
+            compile_cost_model(self._warm_up, self._note_progress)
             self.state = "ok"
         except Exception:  # noqa: BLE001  readiness tells it, and every request that needs it
             log.exception("cost model cannot be compiled")

@@ -13,7 +13,7 @@ def no_client() -> None:
     """Does nothing: the checkpoint of a computation for which no client waits."""
 
 
-_SEARCHED = 0.75  # of the time that a caller waits: the rest is for what is said of the result
+_SEARCH_SHARE = 0.75  # of the time that a caller waits: the rest is for reasons and the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +30,27 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
-    """The checkpoint of a caller who waits until a set time. That time passes also while others
-    compute."""
+class TimedCheckpoint:
+    """The checkpoint of a caller who waits until a set time. That time passes also while the
+    computation is set aside for others."""
 
     checkpoint: Callable[[], None]
     ends: float
-    """Time at which the deadline ends, by the monotonic clock."""
+    """Time at which the computation has to end, by the monotonic clock."""
 
     @classmethod
-    def within(cls, checkpoint: Callable[[], None], wait: Wait) -> Until:
-        """Returns the checkpoint of a caller who waits this long. A part of the time is kept for
-        answering."""
-        return cls(checkpoint, wait.began + _SEARCHED * wait.seconds)
+    def within(cls, checkpoint: Callable[[], None], wait: Wait) -> TimedCheckpoint:
+        """Returns the checkpoint of a caller who waits this long. A quarter of the time is kept for
+        making the answer out of the result."""
+        return cls(checkpoint, wait.began + _SEARCH_SHARE * wait.seconds)
 
     def __call__(self) -> None:
         self.checkpoint()
 
 
 class _Clock:
-    """Seconds of computing: it stands still while a computation is set aside at a checkpoint, as
-    it does while a request is queued."""
+    """A clock of the seconds of computing. It stands still while a computation waits in its
+    checkpoint, because its slot is lent to others."""
 
     def __init__(self, checkpoint: Callable[[], None]) -> None:
         self._checkpoint = checkpoint
@@ -61,7 +61,7 @@ class _Clock:
         """Returns the seconds of computing, from an arbitrary start."""
         return monotonic() - self._set_aside_s
 
-    def come_by(self) -> None:
+    def call_checkpoint(self) -> None:
         """Calls the checkpoint, and stops the clock for the time that the call takes."""
         began = monotonic()
         self._checkpoint()
@@ -69,18 +69,20 @@ class _Clock:
 
 
 class Deadline:
-    """Asked now and then by what computes. Calling it says whether time is left, and raises what
-    `require_client` raises once the client has disconnected. What passes within `require_client`
-    is not counted."""
+    """The time limit of a computation, which calls it now and then. The call says whether time is
+    left, and raises what `require_client` raises once the client has disconnected. Time that passes
+    within `require_client` does not count."""
 
     def __init__(self, seconds: float, require_client: Callable[[], None] = no_client) -> None:
         self._clock = _Clock(require_client)
         self._ends = self._clock.now() + seconds
-        self._last = require_client.ends if isinstance(require_client, Until) else inf
+        self._caller_ends = inf
+        if isinstance(require_client, TimedCheckpoint):
+            self._caller_ends = require_client.ends
 
     def __call__(self) -> bool:
         """Calls the checkpoint, and returns whether time is left."""
-        self._clock.come_by()
+        self._clock.call_checkpoint()
         has_time = self._left_s > 0
         self._clock.ran_out |= not has_time
         return has_time
@@ -89,7 +91,7 @@ class Deadline:
     def _left_s(self) -> float:
         """Returns the seconds left, by the time computed and by the time that the caller waits,
         whichever ends first."""
-        return min(self._ends - self._clock.now(), self._last - monotonic())
+        return min(self._ends - self._clock.now(), self._caller_ends - monotonic())
 
     @property
     def ran_out(self) -> bool:

@@ -58,8 +58,8 @@ class IdempotencyKey:
 
     @classmethod
     def of(cls, key: str, *parts: str) -> IdempotencyKey:
-        """Returns the key of a request. The `parts`, such as path and body, tell it from other
-        requests."""
+        """Returns the key of a request, with the fingerprint of its `parts`, such as path and
+        body."""
         return cls(key, digest(*parts))
 
 
@@ -91,13 +91,13 @@ class IdempotentCreation:
         writes its rows. Raises KeyReused, or StillRunning while another request holds the key.
         """
         if key is None:
-            return self._run(prepare)
+            return self._create_from(prepare)
         token = new_id()
         earlier = self._claim(key, token)
         if earlier is not None:
             return earlier
         with self._leases.held(token):
-            return self._run(
+            return self._create_from(
                 prepare,
                 lambda rows, created: rows.idempotency_keys.finish(
                     key.key, token, created.status, created.location, created.document
@@ -124,7 +124,7 @@ class IdempotentCreation:
                 return None
             return self._stored_answer(rows, row, key, now)
 
-    def _run(
+    def _create_from(
         self,
         prepare: Callable[[], Prepared],
         finish: Callable[[Rows, CreatedResource], None] | None = None,
@@ -155,11 +155,11 @@ class IdempotentCreation:
                 earlier = None if row is None else self._stored_answer(rows, row, key, now)
                 if earlier is not None:
                     return earlier
-                if self._take(rows, row, key, token, now):
+                if self._claim_free_key(rows, row, key, token, now):
                     return None
         raise StillRunning
 
-    def _take(
+    def _claim_free_key(
         self, rows: Rows, row: IdempotencyRow | None, key: IdempotencyKey, token: str, now: datetime
     ) -> bool:
         """Claims a key that was read as free; returns False where another request was faster. `row`
@@ -187,12 +187,12 @@ class IdempotentCreation:
         if row.location is not None:
             status = row.status or CREATED
             if row.document is not None:
-                return CreatedResource(row.location, row.document, True, None, status)
+                return CreatedResource(row.location, row.document, replayed=True, status=status)
             try:  # the text is kept with the answer, which may be dropped
-                text = rows.answers.at(row.location).text
+                text = rows.answers.at_location(row.location).text
             except NotFound:
                 return None
-            return CreatedResource(row.location, None, True, text, status)
+            return CreatedResource(row.location, None, replayed=True, text=text, status=status)
         # A lease that ends later than any made now dates from before the clock was set back, and no
         # longer counts.
         if row.leased_until and now < row.leased_until <= now + self._leases.length:

@@ -12,23 +12,25 @@ from service.runtime.admission import IsDisconnected
 
 T = TypeVar("T")
 
-Lead = Callable[[IsDisconnected], Awaitable[T]]
+Compute = Callable[[IsDisconnected], Awaitable[T]]
+"""A computation, which is given a function that says whether all of its clients are gone."""
 
 
 class _Flight(Generic[T]):
-    """One computation, and the clients that wait for it."""
+    """One computation, and the clients that wait for it, each by the function that says whether it
+    is gone."""
 
-    def __init__(self, lead: Lead[T], client: IsDisconnected) -> None:
-        self.clients = [client]
+    def __init__(self, compute: Compute[T], is_disconnected: IsDisconnected) -> None:
+        self.clients = [is_disconnected]
         # A task of its own goes on when the request that began it ends.
-        self.task = asyncio.ensure_future(lead(self.is_abandoned))
+        self.task = asyncio.ensure_future(compute(self.is_abandoned))
 
     async def is_abandoned(self) -> bool:
         """Returns whether every client of the flight has gone away."""
-        for client in list(self.clients):
-            if not await client():
+        for is_disconnected in list(self.clients):
+            if not await is_disconnected():
                 return False
-            self.clients.remove(client)
+            self.clients.remove(is_disconnected)
         return True
 
 
@@ -38,24 +40,25 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._flights = dict[Hashable, _Flight[T]]()
 
-    async def run(self, key: Hashable, lead: Lead[T], client: IsDisconnected) -> tuple[T, bool]:
-        """Returns the result of `lead`, and True if this request computed it. Of requests with one
-        key, the first computes and the others wait for its result.
+    async def run(
+        self, key: Hashable, compute: Compute[T], is_disconnected: IsDisconnected
+    ) -> tuple[T, bool]:
+        """Returns the result of `compute`, and True if this request computed it. Of requests with
+        one key, the first computes and the others wait for its result.
 
-        `lead` is given a function that says whether all clients are gone. A DomainError is about
-        the question, and is raised for all who wait. Any other failure is raised for the first
-        request only, and the next one computes again.
+        A DomainError is about the question, and is raised for all who wait. Any other failure is
+        raised for the first request only, and the next one computes again.
         """
         while (flight := self._flights.get(key)) is not None:
-            flight.clients.append(client)
+            flight.clients.append(is_disconnected)
             try:
                 return await asyncio.shield(flight.task), False
             except DomainError:
                 raise
             except Exception:  # noqa: BLE001  it is the first client's to hear of
-                if await client():
+                if await is_disconnected():
                     raise ClientGone from None
-        flight = self._flights[key] = _Flight(lead, client)
+        flight = self._flights[key] = _Flight(compute, is_disconnected)
         flight.task.add_done_callback(lambda task: self._land(key, task))
         return await asyncio.shield(flight.task), True
 

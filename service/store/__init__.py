@@ -117,7 +117,7 @@ class Rows:
 
 
 @contextmanager
-def _available() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Turns an error of SQLAlchemy that means an unavailable database into Unavailable, and logs
     it. Other errors pass."""
     try:
@@ -197,7 +197,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Rows]:
-        with _available(), self._session() as session:
+        with _translated_errors(), self._session() as session:
             yield Rows(session, self.memory)
 
     @contextmanager
@@ -205,7 +205,7 @@ class Store:
         """Opens a transaction that commits when the block ends. Raises StorageFull if a tenant
         stored more than it may, and Stopping if the gate to commits is closed. With `after_closing`
         it commits though the gate is closed."""
-        with _available(), self._session() as session:
+        with _translated_errors(), self._session() as session:
             session.connection(execution_options={"writes": True})
             yield Rows(session)
             quota.settle(session)
@@ -214,18 +214,18 @@ class Store:
 
     def give_space_back(self) -> int:
         """Shrinks the database file by free pages. Returns the number of bytes that this frees."""
-        with _available():
+        with _translated_errors():
             return sqlite_space.give_back(self._engine)
 
     def can_shrink(self) -> bool:
         """Returns whether `give_space_back` has any effect."""
-        with _available():
+        with _translated_errors():
             return sqlite_space.can_shrink(self._engine)
 
     def compact(self) -> None:
         """Makes the database file as small as it can be. Nobody else may use the database
         meanwhile."""
-        with _available():
+        with _translated_errors():
             sqlite_space.compact(self._engine)
 
     def close(self) -> None:
@@ -234,13 +234,13 @@ class Store:
 
     def revision(self) -> str:
         """Returns the last migration of the database, or an empty text where there was none."""
-        with _available(), self._engine.connect() as connection:
+        with _translated_errors(), self._engine.connect() as connection:
             return revision(connection)
 
     def state(self) -> str:
         """Returns "ok", or words on what keeps the database from being used."""
         try:
-            with _available(), self._engine.connect() as connection:
+            with _translated_errors(), self._engine.connect() as connection:
                 if not at_head(connection):
                     return "not at the head of its migrations"
                 table = first_incomplete_table(connection)

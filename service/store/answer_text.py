@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 _LEVEL = 6  # zlib's own default: level 9 takes twice as long for 1% less
 
@@ -34,6 +34,13 @@ def _encoded_list(items: list[Any]) -> str:
 
 def _dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+class Stamp(NamedTuple):
+    """The id and the time of an answer, which its text names."""
+
+    id: str
+    created_at: datetime
 
 
 class AnswerText:
@@ -73,14 +80,14 @@ class AnswerText:
         document: dict[str, Any] = json.loads(self.plain)
         return document
 
-    def as_of(self, first: tuple[str, datetime], own: tuple[str, datetime]) -> AnswerText:
-        """Returns the text for another row that has it. `first` has the id and time of the row that
-        the text was made for, and `own` those of the other row, which replace them."""
+    def restamped(self, first: Stamp, own: Stamp) -> AnswerText:
+        """Returns the text for another row that has it. `first` is the stamp of the row that the
+        text was made for, and `own` that of the other row, which replaces it."""
         if own == first:
             return self
-        (first_id, first_at), (id_, at) = first, own
-        renamed = self.plain.replace(first_id.encode(), id_.encode())
-        return AnswerText(plain=renamed.replace(_created_at(first_at), _created_at(at), 1))
+        renamed = self.plain.replace(first.id.encode(), own.id.encode())
+        own_time = _created_at(own.created_at)
+        return AnswerText(plain=renamed.replace(_created_at(first.created_at), own_time, 1))
 
 
 def _created_at(at: datetime) -> bytes:

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, Select, String, bindparam, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from service.errors import Conflict, NotFound
-from service.store.answer_text import AnswerText
+from service.store.answer_text import AnswerText, Stamp
 from service.store.prepared import execute, first_row
+from service.store.queries import Queries, newest_first, within_span
 from service.store.quota import count_stored, size_of
 from service.store.tables import (
-    TENANT,
     AnswerTextRow,
     CheckRow,
     PredictionRow,
@@ -69,8 +68,8 @@ class Answer:
 
     def renamed(self, id_: str, created_at: datetime) -> Answer:
         """Returns this answer with another id and time, for a question that is asked again."""
-        first = self.id, self.created_at
-        text = self.text.as_of(first, (id_, created_at))
+        first = Stamp(self.id, self.created_at)
+        text = self.text.restamped(first, Stamp(id_, created_at))
         return replace(self, id=id_, created_at=created_at, text=text)
 
 
@@ -86,48 +85,39 @@ class AnswerFilter:
     """The latest, exclusive."""
 
 
-class Answers:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class Answers(Queries):
     def add(self, answer: Answer, key: str, brief: dict[str, Any]) -> None:
         """Stores an answer and, unless it is stored already, its text under `key`. `brief` has the
         fields that lists show."""
-        self._add_text(
-            {
-                "key": key,
-                "first_id": answer.id,
-                "first_created_at": answer.created_at,
-                "brief": brief,
-                "gzip": answer.text.compressed,
-            }
-        )
+        text = {
+            "key": key,
+            "first_id": answer.id,
+            "first_created_at": answer.created_at,
+            "brief": brief,
+            "gzip": answer.text.compressed,
+        }
+        execute(self._session, _INSERT_TEXT[self._dialect], text)
         self._add_row(answer, key, size_of(answer.text.compressed, brief))
 
     def add_reference(self, answer: Answer, key: str) -> None:
         """Stores an answer whose text is stored already under `key`. Raises Conflict if the text
         has been deleted meanwhile (service.store.retention)."""
         text = select(AnswerTextRow.key).where(AnswerTextRow.key == key)
-        held = text.with_for_update(read=True, key_share=True)
-        if self._session.scalars(held).first() is None:
+        # FOR KEY SHARE: nobody deletes the text meanwhile, and others may refer to it too.
+        locked_text = text.with_for_update(read=True, key_share=True)
+        if self._session.scalars(locked_text).first() is None:
             raise Conflict("The answer was dropped meanwhile; ask again.")
         self._add_row(answer, key, size_of())
 
-    def _add_text(self, values: dict[str, Any]) -> None:
-        """Stores a text unless its key exists."""
-        dialect = self._session.get_bind().dialect.name
-        execute(self._session, _INSERT_TEXT[dialect], values)
-
     def _add_row(self, answer: Answer, key: str, size: int) -> None:
         """Stores the row of an answer, and counts `size` bytes for the session's tenant."""
-        tenant = self._session.info.get(TENANT)
-        count_stored(self._session, tenant, size)
+        count_stored(self._session, self._tenant, size)
         values = {
             "id": answer.id,
             "created_at": answer.created_at,
             "profile_id": answer.profile_id,
             "profile_version": answer.profile_version,
-            "tenant": tenant,
+            "tenant": self._tenant,
             "text_key": key,
             "stored_bytes": size,
         }
@@ -140,7 +130,7 @@ class Answers:
             raise NotFound(kind.removesuffix("s"), id_)
         return _answer(kind, row)
 
-    def at(self, location: str) -> Answer:
+    def at_location(self, location: str) -> Answer:
         """Returns the answer with this location, such as "/v1/predictions/01AB". Raises
         NotFound."""
         *_, name, id_ = location.split("/")
@@ -160,18 +150,18 @@ class Answers:
         """Returns whether a text is stored under `key`: some caller has had this answer."""
         return first_row(self._session, _TEXT_OF, {"key": key}) is not None
 
-    def mine(self, kind: AnswerKind, key: str) -> Answer | None:
+    def given_lately(self, kind: AnswerKind, key: str) -> Answer | None:
         """Returns the first answer with this text that the session's tenant was given within
         GIVEN_AGAIN_FOR; None where there is none."""
         asked = {
             "key": key,
-            "tenant": self._session.info.get(TENANT),
+            "tenant": self._tenant,
             "since": datetime.now(UTC) - GIVEN_AGAIN_FOR,
         }
-        row = first_row(self._session, _MINE[kind], asked)
+        row = first_row(self._session, _GIVEN_LATELY[kind], asked)
         return None if row is None else _answer(kind, row)
 
-    def of_anyone(self, kind: AnswerKind, key: str) -> Answer | None:
+    def first_given(self, kind: AnswerKind, key: str) -> Answer | None:
         """Returns the answer for which this text was first stored, whichever tenant it was given
         to; None where there is no such text."""
         row = self._session.get(AnswerTextRow, key)
@@ -194,11 +184,8 @@ class Answers:
         """Returns the newest answers from `since` (inclusive) until `until` (exclusive), newest
         first."""
         row = ROWS[kind]
-        query = _answers(kind).order_by(row.id.desc()).limit(limit)
-        if since is not None:
-            query = query.where(row.created_at >= since)
-        if until is not None:
-            query = query.where(row.created_at < until)
+        query = within_span(_answers(kind), row.created_at, since, until)
+        query = newest_first(query, row.id, limit)
         return [_answer(kind, stored) for stored in self._session.execute(query)]
 
     def briefs(
@@ -211,13 +198,8 @@ class Answers:
         brief = func.coalesce(text.brief, row.brief, type_=row.brief.type).label("brief")
         columns = row.id, row.created_at, row.profile_id, row.profile_version, brief
         query = select(*columns).outerjoin(text, text.key == row.text_key)
-        query = query.order_by(row.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(row.id < before)
-        if filter_.since is not None:
-            query = query.where(row.created_at >= filter_.since)
-        if filter_.until is not None:
-            query = query.where(row.created_at < filter_.until)
+        query = within_span(query, row.created_at, filter_.since, filter_.until)
+        query = newest_first(query, row.id, limit, before)
         for name, values in filter_.names.items():
             if values:
                 query = query.where(_name_in(brief, name).in_(values))
@@ -251,8 +233,8 @@ def _answer(kind: AnswerKind, row: Row[Any]) -> Answer:
         text = AnswerText(plain=document.encode())
     else:
         stored = AnswerText(compressed=row.gzip)
-        first = row.first_id, row.first_created_at
-        text = stored.as_of(first, (row.id, row.created_at))
+        first = Stamp(row.first_id, row.first_created_at)
+        text = stored.restamped(first, Stamp(row.id, row.created_at))
     return Answer(
         kind=kind,
         id=row.id,
@@ -272,7 +254,7 @@ _INSERT_TEXT = {
 }
 _INSERT = {kind: insert(_TABLES[kind]) for kind in ROWS}
 _TEXT_OF = select(AnswerTextRow.key).where(AnswerTextRow.key == bindparam("key"))
-_MINE = {
+_GIVEN_LATELY = {
     kind: _answers(kind)
     .where(
         row.text_key == bindparam("key"),

@@ -8,10 +8,9 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.orm import Session
 
-from service.errors import NotFound
 from service.store.prepared import first_row
+from service.store.queries import Queries
 from service.store.tables import ApiKeyRow
 
 
@@ -34,10 +33,7 @@ PRESENTED_IN_SQLITE = str(_PRESENTED.compile(dialect=sqlite.dialect()))
 """The query of `ApiKeys.presented`, for ChangeCounter.row."""
 
 
-class ApiKeys:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class ApiKeys(Queries):
     def add(self, row: ApiKeyRow) -> None:
         self._session.add(row)
 
@@ -59,10 +55,7 @@ class ApiKeys:
         ).all()
 
     def get(self, id_: str) -> ApiKeyRow:
-        row = self._session.get(ApiKeyRow, id_)
-        if row is None:
-            raise NotFound("key", id_)
-        return row
+        return self._row(ApiKeyRow, id_, "key")
 
     def revoke(self, id_: str, now: datetime) -> None:
         """Revokes a key from now on. A key that is revoked already keeps its time. Raises

@@ -15,12 +15,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.orm import Session
 
 from service.identifiers import new_id
 from service.store.encoded_document import EncodedDocument
+from service.store.queries import Queries
 from service.store.quota import count_stored, size_of
-from service.store.tables import TENANT
 
 _LOCK_KEY = 5_120_993_746_280_417  # any number, the same in every process
 
@@ -28,15 +27,12 @@ RowValues = dict[str, Any]
 """The columns of a row to be inserted, one of which is its `document`."""
 
 
-class Arrivals:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class Arrivals(Queries):
     def stamped(self, rows: Iterable[RowValues]) -> list[RowValues]:
         """Returns the rows with id, time, tenant and size, to be inserted in this transaction.
         Holds off `wait_for_writers` until the transaction ends."""
         self._lock("pg_advisory_xact_lock_shared")
-        tenant = self._session.info.get(TENANT)
+        tenant = self._tenant
         stamped = [{**row, **_stamp(row), "tenant": tenant} for row in rows]
         count_stored(self._session, tenant, sum(row["stored_bytes"] for row in stamped))
         return stamped
@@ -49,7 +45,7 @@ class Arrivals:
 
     def _lock(self, function: str) -> None:
         """Takes the lock with a function of PostgreSQL, shared or exclusive. SQLite needs none."""
-        if self._session.get_bind().dialect.name == "postgresql":
+        if self._dialect == "postgresql":
             self._session.execute(text(f"select {function}(:key)"), {"key": _LOCK_KEY})
 
 

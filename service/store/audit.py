@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from service.identifiers import new_id
-from service.store.tables import KEY_ID, TENANT, AuditRow
+from service.store.queries import Queries, newest_first
+from service.store.tables import KEY_ID, AuditRow
 
 Action = Literal[
     "key.created",
@@ -26,10 +26,7 @@ Action = Literal[
 ]
 
 
-class Audit:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class Audit(Queries):
     def add(self, action: Action, subject: str, **details: Any) -> None:
         """Adds an entry with the session's API key and tenant. It is stored only if this
         transaction commits."""
@@ -37,7 +34,7 @@ class Audit:
             id=new_id(),
             created_at=datetime.now(UTC),
             key_id=self._session.info.get(KEY_ID),
-            tenant=self._session.info.get(TENANT),
+            tenant=self._tenant,
             action=action,
             subject=subject,
             details=details,
@@ -47,7 +44,5 @@ class Audit:
     def newest(self, limit: int, before: str | None) -> Sequence[AuditRow]:
         """Returns the newest entries, newest first, starting after the id `before`. Ids sort by
         time."""
-        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(AuditRow.id < before)
+        query = newest_first(select(AuditRow), AuditRow.id, limit, before)
         return self._session.scalars(query).all()

@@ -16,25 +16,25 @@ _DIGEST_BYTES = 6  # enough to detect a cursor that was changed, cut or belongs 
 
 
 def cut_page(
-    of: str, found: Sequence[T], limit: int, place: Callable[[T], str]
+    list_name: str, rows: Sequence[T], limit: int, place_of: Callable[[T], str]
 ) -> tuple[Sequence[T], str | None]:
     """Returns the items of a page, and the cursor of the next page; None where this is the last
-    one. `of` names the list. `found` has one item more than `limit` where the list goes on. `place`
-    returns the position of an item in the list, such as its id."""
-    page = found[:limit]
-    has_next = len(found) > limit
-    return page, _write_cursor(of, place(page[-1])) if has_next else None
+    one. `rows` has one item more than `limit` where the list goes on. `place_of` returns the
+    position of an item in the list, such as its id."""
+    page = rows[:limit]
+    has_next = len(rows) > limit
+    return page, _write_cursor(list_name, place_of(page[-1])) if has_next else None
 
 
-def _write_cursor(of: str, last: str) -> str:
-    """Returns the cursor for the place `last` in the list `of`: a digest and the place, in
+def _write_cursor(list_name: str, last: str) -> str:
+    """Returns the cursor for the place `last` in the list `list_name`: a digest and the place, in
     base64."""
-    return base64.urlsafe_b64encode(_digest(of, last) + last.encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(_digest(list_name, last) + last.encode()).decode().rstrip("=")
 
 
-def read_cursor(of: str, cursor: str | None) -> str | None:
+def read_cursor(list_name: str, cursor: str | None) -> str | None:
     """Returns the place after which the page begins; None for the first page. Raises Invalid for a
-    cursor that was changed or belongs to another list than `of`."""
+    cursor that was changed or belongs to another list than `list_name`."""
     if cursor is None:
         return None
     try:
@@ -42,12 +42,12 @@ def read_cursor(of: str, cursor: str | None) -> str | None:
         last = content[_DIGEST_BYTES:].decode()
     except (binascii.Error, ValueError):
         last = ""
-    if not last or _write_cursor(of, last) != cursor:
+    if not last or _write_cursor(list_name, last) != cursor:
         raise Invalid(
             "cursor", cursor, "is no cursor of this list; take it from `next` of the page before"
         )
     return last
 
 
-def _digest(of: str, last: str) -> bytes:
-    return hashlib.blake2b(f"{of}\n{last}".encode(), digest_size=_DIGEST_BYTES).digest()
+def _digest(list_name: str, last: str) -> bytes:
+    return hashlib.blake2b(f"{list_name}\n{last}".encode(), digest_size=_DIGEST_BYTES).digest()

@@ -194,7 +194,7 @@ def _migrating_postgresql(connection: Connection) -> Iterator[None]:
     """Opens a transaction for a migration of PostgreSQL, with a long timeout and a lock of its
     own."""
     driver: Any = connection.connection.dbapi_connection
-    answers_s = driver.answer_s
+    usual_answer_s = driver.answer_s
     driver.answer_s = _MIGRATION_S
     try:
         with writing(connection):
@@ -204,7 +204,7 @@ def _migrating_postgresql(connection: Connection) -> Iterator[None]:
             )
             yield
     finally:
-        driver.answer_s = answers_s
+        driver.answer_s = usual_answer_s
 
 
 @contextmanager

@@ -6,16 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import delete, insert, select
-from sqlalchemy.orm import Session
 
-from service.errors import NotFound
+from service.store.queries import Queries
 from service.store.tables import EvidenceRow
 
 
-class EvidenceQueries:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class EvidenceQueries(Queries):
     def release(self) -> str | None:
         """Returns the release that the runs came with, or None where there are none."""
         return self._session.scalars(select(EvidenceRow.release).limit(1)).first()
@@ -33,7 +29,4 @@ class EvidenceQueries:
         return self._session.scalars(select(EvidenceRow.document).order_by(EvidenceRow.id)).all()
 
     def get(self, id_: str) -> dict[str, Any]:
-        row = self._session.get(EvidenceRow, id_)
-        if row is None:
-            raise NotFound("published run", id_)
-        return row.document
+        return self._row(EvidenceRow, id_, "published run").document

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import CursorResult, Update, delete, false, func, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
 from service.errors import StillRunning
 from service.store.prepared import first_row
+from service.store.queries import Queries
 from service.store.tables import IdempotencyRow, Table
 
 _KEYS = Table.metadata.tables[IdempotencyRow.__tablename__]
@@ -23,10 +23,7 @@ _READ = "fingerprint", "token", "leased_until", "status", "location"
 """The columns that decide whether a key is free."""
 
 
-class IdempotencyKeys:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class IdempotencyKeys(Queries):
     def find(self, key: str) -> IdempotencyRow | None:
         """Returns the key as it is now, even if this transaction has read it before; None where
         there is none."""
@@ -43,7 +40,7 @@ class IdempotencyKeys:
         """Inserts a claim unless the key has one. Returns whether it did. The primary key lets one
         of several simultaneous requests win."""
         values = {column.key: getattr(row, column.key) for column in _KEYS.columns}
-        insert = _CLAIM[self._session.get_bind().dialect.name]
+        insert = _CLAIM[self._dialect]
         return first_row(self._session, insert, values) is not None
 
     def renew(self, tokens: Sequence[str], until: datetime) -> None:

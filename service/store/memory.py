@@ -15,7 +15,7 @@ from service.store.change_counter import ChangeCounter, StoredRow
 
 T = TypeVar("T")
 
-_AT_HAND_S = 30.0  # so long at most
+_LONGEST_S = 30.0  # so that a value that the database lost is not shown for long
 
 _MAX_BYTES = 128 * 2**20  # a small share of the 2 GiB that a process is given
 _BYTES = 2**15
@@ -23,23 +23,24 @@ _BYTES = 2**15
 
 
 @dataclass(frozen=True, slots=True)
-class _AtHand:
+class _Cached:
     """A value that may be returned without asking the database, for a limited time."""
 
     value: Any
-    since: int | None
-    """The count of changes when it was read; None for what never changes."""
+    commits: int | None
+    """The number of commits when the value was read; None for a value that never changes."""
     until: float
+    """Time, by the monotonic clock."""
     row: StoredRow | None = None
-    """The only row that it is made of, if it is made of one."""
+    """The only row that the value is made of, if it is made of one."""
 
 
 class Memory:
     """Keeps values by keys, up to _MAX_BYTES; the least recently used are dropped first.
 
-    Some values never change under their key, such as answers by their ids. The others are "at hand"
-    until something is committed to the database; a value that is made of a single row stays until
-    that row changes. Either is at hand for _AT_HAND_S seconds at most.
+    `keep` is for values that never change under their key. `keep_until_change` is for all others: a
+    commit to the database makes them stale, or, for a value that is made of a single row, a change
+    of that row.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -72,38 +73,38 @@ class Memory:
         self.keep(key, (value,))
         return value
 
-    def at_hand(self, key: Hashable) -> Any:
-        """Returns the value that was put at hand under a key. Returns None if a commit may have
-        changed it since, or its time is over. Takes microseconds, because no query is sent to the
-        database."""
-        answer: _AtHand | None = self.get(key)
-        if answer is None or time.monotonic() > answer.until:
+    def unchanged(self, key: Hashable) -> Any:
+        """Returns the value that `keep_until_change` or `keep_unchanging` has kept. Returns None if
+        a commit may have changed it since, or _LONGEST_S have passed. Takes microseconds, because
+        no query is sent to the database."""
+        cached: _Cached | None = self.get(key)
+        if cached is None or time.monotonic() > cached.until:
             return None
-        if answer.since is None:
-            return answer.value
-        count = self.changes.count()
-        if count == answer.since:
-            return answer.value
-        row = answer.row
-        if count is None or row is None or self.changes.row(row.query, *row.values) != row:
+        if cached.commits is None:
+            return cached.value
+        commits = self.changes.count()
+        if commits == cached.commits:
+            return cached.value
+        row = cached.row
+        if commits is None or row is None or self.changes.row(row.query, *row.values) != row:
             return None
-        self.keep(key, replace(answer, since=count))  # what is made of one row is small
-        return answer.value
+        self.keep(key, replace(cached, commits=commits))  # what is made of one row is small
+        return cached.value
 
-    def put_at_hand(
+    def keep_until_change(
         self,
         key: Hashable,
-        since: int | None,
+        commits: int | None,
         value: object,
         size: int = _BYTES,
         row: StoredRow | None = None,
     ) -> None:
-        """Puts a value at hand. `since` is `changes.count()` from before the value was read. `row`
-        is the single row that the value is made of, if it is. Nothing is kept where `since` is
-        None, because changes would go unnoticed."""
-        if since is not None:
-            self.keep(key, _AtHand(value, since, time.monotonic() + _AT_HAND_S, row), size)
+        """Keeps a value that a commit may change. `commits` is `changes.count()` from before the
+        value was read, and `row` the single row that it is made of, if it is. Nothing is kept where
+        `commits` is None, because changes would go unnoticed."""
+        if commits is not None:
+            self.keep(key, _Cached(value, commits, time.monotonic() + _LONGEST_S, row), size)
 
-    def put_at_hand_unchanging(self, key: Hashable, value: object, size: int) -> None:
-        """Puts a value at hand that never changes, but may be dropped."""
-        self.keep(key, _AtHand(value, None, time.monotonic() + _AT_HAND_S), size)
+    def keep_unchanging(self, key: Hashable, value: object, size: int) -> None:
+        """Keeps a value that never changes, but may be dropped from the database."""
+        self.keep(key, _Cached(value, None, time.monotonic() + _LONGEST_S), size)

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import CursorResult, RowMapping, Select, func, select, update
-from sqlalchemy.orm import Session
 
 from service.errors import NotFound
+from service.store.queries import Queries
 from service.store.quota import count_stored, size_of
 from service.store.tables import ProfileRow, ProfileVersionRow
 
 
-class ProfileQueries:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class ProfileQueries(Queries):
     def add(self, profile: ProfileRow) -> None:
         self._session.add(profile)
         self._session.flush()
@@ -48,10 +45,7 @@ class ProfileQueries:
         return self._session.get(ProfileRow, id_)
 
     def get(self, id_: str) -> ProfileRow:
-        row = self.find(id_)
-        if row is None:
-            raise NotFound("profile", id_)
-        return row
+        return self._row(ProfileRow, id_, "profile")
 
     def versions(self, id_: str) -> Sequence[RowMapping]:
         """Returns version, created_at, origin and made_by of each version, oldest first. The

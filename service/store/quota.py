@@ -87,7 +87,7 @@ def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
     raise StorageFull(used=stored_bytes(session, tenant), added=added, limit=most)
 
 
-def _adding(insert: Any) -> Any:
+def _adding_to_count(insert: Any) -> Any:
     """Returns the SQL statement that adds to a tenant's count, and begins the count if there is
     none. It returns no row and changes nothing if the count is above `most` already."""
     return insert.on_conflict_do_update(
@@ -99,12 +99,15 @@ def _adding(insert: Any) -> Any:
 
 # Made once, since making a statement takes longer than executing it.
 
-_ADD = {"sqlite": _adding(sqlite.insert(_TABLE)), "postgresql": _adding(postgresql.insert(_TABLE))}
-_OF = _TABLE.c.tenant == bindparam("of", type_=String())
+_ADD = {
+    "sqlite": _adding_to_count(sqlite.insert(_TABLE)),
+    "postgresql": _adding_to_count(postgresql.insert(_TABLE)),
+}
+_OF_TENANT = _TABLE.c.tenant == bindparam("of", type_=String())
 _REMOVED = bindparam("removed", type_=BigInteger())
-_STORED = select(_TABLE.c.bytes).where(_OF)
+_STORED = select(_TABLE.c.bytes).where(_OF_TENANT)
 _GIVE_BACK = (
     update(_TABLE)
-    .where(_OF)
+    .where(_OF_TENANT)
     .values(bytes=case((_TABLE.c.bytes > _REMOVED, _TABLE.c.bytes - _REMOVED), else_=0))
 )

@@ -6,22 +6,19 @@ import re
 from collections.abc import Sequence
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
+from service.store.queries import Queries
 from service.store.quota import count_stored, size_of
-from service.store.tables import TENANT, RegisteredEntryRow
+from service.store.tables import RegisteredEntryRow
 
 _VERSIONED = re.compile(r"(.+?)(?:@([1-9]\d{0,8}))?", re.DOTALL)
 
 
-class RegisteredEntries:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class RegisteredEntries(Queries):
     def add(self, row: RegisteredEntryRow) -> None:
         """Stores a version of an entry. It counts toward the quota of the tenant that registered it
         for good, because entries are never removed."""
-        count_stored(self._session, self._session.info.get(TENANT), size_of(row.entry))
+        count_stored(self._session, self._tenant, size_of(row.entry))
         self._session.add(row)
 
     def find(self, kind: str, name: str, version: int | None) -> RegisteredEntryRow | None:

@@ -19,25 +19,30 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import undefer
 
-from service.errors import NotFound
 from service.identifiers import digest
 from service.metrics import count_report
 from service.own_profile import OWN, OWN_PREFIX, is_own
 from service.store.arrivals import Arrivals, RowValues
 from service.store.prepared import execute, first_row
+from service.store.queries import Queries, newest_first, within_span
 from service.store.quota import count_stored
-from service.store.tables import SEEN, TENANT, ReportLabelRow, ReportRow, Table
+from service.store.tables import SEEN, ReportLabelRow, ReportRow, Table
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _INFORMATIVE = _MEASURED | (ReportRow.outcome == "out_of_memory")
 _DID_FIT = (ReportRow.outcome == "ok") | (_MEASURED & (ReportRow.outcome != "out_of_memory"))
 _EXACT = "profile_version", "tenant", "within_interval"
 """The fields of a filter that are columns, which are to have its value."""
-_ANY_OF = "chip", "stack", "outcome", "source"
-"""The fields of a filter that are columns, which are to have any of its values."""
-_NUM_CHIPS = ReportRow.document["request"]["cluster"]["num_chips"].as_integer()
+_ANY_OF: dict[str, Any] = {
+    "chip": ReportRow.chip,
+    "stack": ReportRow.stack,
+    "outcome": ReportRow.outcome,
+    "source": ReportRow.source,
+    "num_chips": ReportRow.document["request"]["cluster"]["num_chips"].as_integer(),
+}
+"""The columns, by field of a filter, that are to have any of the values in it."""
 _FLAG = ReportRow.document["flag"].as_string()
 _SEEN = bindparam("seen", type_=String())
 """The tenant whose reports a query sees; None where it sees all."""
@@ -122,13 +127,11 @@ class ReportFilter:
         for name in _EXACT:
             if (accepted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == accepted)
-        for name in _ANY_OF:
+        for name, column in _ANY_OF.items():
             if values := getattr(self, name):
-                query = query.where(getattr(ReportRow, name).in_(values))
+                query = query.where(column.in_(values))
         if self.architecture is not None:
             query = query.where(ReportRow.architecture.in_(self.architecture))
-        if self.num_chips:
-            query = query.where(_NUM_CHIPS.in_(self.num_chips))
         if self.flagged is not None:
             is_flagged = _FLAG.is_not(None) | ReportRow.id.in_([*self.drifted])
             query = query.where(is_flagged if self.flagged else ~is_flagged)
@@ -136,10 +139,7 @@ class ReportFilter:
             # A tenant's own version predicts in place of the shared profile, so its runs count too.
             is_own_version = ReportRow.profile_id.startswith(OWN_PREFIX)
             query = query.where(or_(ReportRow.profile_id == self.profile_id, is_own_version))
-        if self.since is not None:
-            query = query.where(ReportRow.measured_at >= self.since)
-        if self.until is not None:
-            query = query.where(ReportRow.measured_at < self.until)
+        query = within_span(query, ReportRow.measured_at, self.since, self.until)
         if self.received_since is not None:
             query = query.where(ReportRow.created_at >= self.received_since)
         if self.after_id is not None:
@@ -197,10 +197,7 @@ class LastReport:
     first_id: str
 
 
-class ReportQueries:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class ReportQueries(Queries):
     def add(self, reports: Iterable[RowValues]) -> list[RowValues]:
         """Stores reports with their labels and counts them in the metrics. Returns their columns
         with the ids and times that they got."""
@@ -221,11 +218,11 @@ class ReportQueries:
 
     def get(self, id_: str) -> ReportRow:
         """Returns the report with its submission loaded."""
-        return self._get(id_, options=[undefer(ReportRow.submission)])
+        return self._row(ReportRow, id_, "report", options=[undefer(ReportRow.submission)])
 
     def get_for_update(self, id_: str) -> ReportRow:
         """Returns the report, locked: nobody else changes it before this transaction ends."""
-        return self._get(id_, with_for_update=True)
+        return self._row(ReportRow, id_, "report", with_for_update=True)
 
     def withdraw(self, report: ReportRow, at: datetime) -> None:
         """Marks a report as withdrawn. A long submission is dropped, and its bytes are given back
@@ -247,30 +244,21 @@ class ReportQueries:
     def first_in_same_words(self, report: RowValues) -> str | None:
         """Returns the id of the tenant's first report of an equal run with an equal submission that
         is not withdrawn; None where there is none."""
-        asked = {"words_hash": _words_hash(report), "tenant": self._session.info.get(TENANT)}
+        asked = {"words_hash": _words_hash(report), "tenant": self._tenant}
         row = first_row(self._session, _IN_SAME_WORDS, asked)
         return None if row is None else row.id
 
     def _my_valid(self) -> list[ColumnElement[bool]]:
         """Returns the conditions for reports of the session's tenant that are not withdrawn."""
-        mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
+        mine = ReportRow.tenant.is_not_distinct_from(self._tenant)
         return [ReportRow.withdrawn_at.is_(None), mine]
 
-    def _get(self, id_: str, **options: Any) -> ReportRow:
-        """Returns the report, read with these options of SQLAlchemy. Raises NotFound."""
-        row = self._session.get(ReportRow, id_, **options)
-        if row is None:
-            raise NotFound("report", id_)
-        return row
-
     def existing_ids(self, ids: Sequence[str]) -> set[str]:
-        """Returns those of these ids that reports have, among the reports that the session sees."""
+        """Returns the ids among these that belong to reports which the session sees."""
         existing: set[str] = set()
         for start in range(0, len(ids), _IDS_PER_QUERY):
-            some = ids[start : start + _IDS_PER_QUERY]
-            existing.update(
-                self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(some)))
-            )
+            is_asked_for = ReportRow.id.in_(ids[start : start + _IDS_PER_QUERY])
+            existing.update(self._session.scalars(select(ReportRow.id).where(is_asked_for)))
         return existing
 
     def newest(
@@ -278,25 +266,23 @@ class ReportQueries:
     ) -> Sequence[ReportRow]:
         """Returns the newest reports, newest first, starting after the id `before`. Ids sort by the
         time of arrival."""
-        query = filter_.narrow(select(ReportRow))
-        if before is not None:
-            query = query.where(ReportRow.id < before)
-        return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+        query = newest_first(filter_.narrow(select(ReportRow)), ReportRow.id, limit, before)
+        return self._session.scalars(query).all()
 
-    def newest_ids(self, wanted: ReportFilter, limit: int) -> Sequence[str]:
+    def newest_ids(self, filter_: ReportFilter, limit: int) -> Sequence[str]:
         """Returns the ids of the newest reports, newest first."""
-        query = wanted.narrow(select(ReportRow.id))
-        return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+        query = newest_first(filter_.narrow(select(ReportRow.id)), ReportRow.id, limit)
+        return self._session.scalars(query).all()
 
     def newest_measured(self, filter_: ReportFilter, limit: int) -> list[MeasuredReport]:
         """Returns the newest reports with a step time, newest first, without their documents."""
         columns = [getattr(ReportRow, field.name) for field in fields(MeasuredReport)]
         query = replace(filter_, measured=True).narrow(select(*columns))
-        rows = self._session.execute(query.order_by(ReportRow.id.desc()).limit(limit))
+        rows = self._session.execute(newest_first(query, ReportRow.id, limit))
         return [MeasuredReport(*row) for row in rows]
 
-    def oldest(self, wanted: ReportFilter, limit: int) -> Sequence[ReportRow]:
-        query = wanted.narrow(select(ReportRow))
+    def oldest(self, filter_: ReportFilter, limit: int) -> Sequence[ReportRow]:
+        query = filter_.narrow(select(ReportRow))
         return self._session.scalars(query.order_by(ReportRow.id).limit(limit)).all()
 
     def last_id(self) -> str:
@@ -350,7 +336,7 @@ class ReportQueries:
             row
             for name in names
             for row in self._session.scalars(
-                query.where(source == name).order_by(ReportRow.id.desc()).limit(per_source)
+                newest_first(query.where(source == name), ReportRow.id, per_source)
             )
         ]
 
@@ -367,15 +353,10 @@ class ReportQueries:
     def last_informative_ids(self, filter_: ReportFilter, limit: int) -> list[str]:
         """Returns the ids of the newest reports that tell of time or memory, newest first."""
         query = filter_.narrow(select(ReportRow.id).where(_INFORMATIVE))
-        return [*self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit))]
+        return [*self._session.scalars(newest_first(query, ReportRow.id, limit))]
 
     def any_withdrawn(self, ids: Sequence[str]) -> bool:
-        """Returns whether a report with one of these ids is withdrawn. The ids must fit one
-        query."""
-        withdrawn = select(ReportRow.id).where(
-            ReportRow.id.in_(ids), ReportRow.withdrawn_at.is_not(None)
-        )
-        return self._session.scalars(withdrawn.limit(1)).first() is not None
+        return self._any_withdrawn(ReportRow, ids)
 
     def count_informative(self, filter_: ReportFilter) -> int:
         """Returns the number of reports that tell of time or memory (`informative`)."""

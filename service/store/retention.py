@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, exists, select, text
-from sqlalchemy.orm import Session
 
 from service.store.answers import ROWS, AnswerKind
+from service.store.queries import Queries
 from service.store.quota import count_stored
 from service.store.tables import AnswerTextRow, ReportRow, SweepItemRow, SweepRow
 
@@ -20,10 +20,7 @@ _REFERENCES: dict[AnswerKind, Any] = {
 }
 
 
-class Retention:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class Retention(Queries):
     def drop_answers(
         self, kind: AnswerKind, before: datetime, limit: int, tenant: str | None = None
     ) -> int:
@@ -66,7 +63,7 @@ class Retention:
 
     def _drop_texts(self, keys: list[str]) -> None:
         """Deletes those of these texts that no answer has any more."""
-        if self._session.get_bind().dialect.name == "postgresql":
+        if self._dialect == "postgresql":
             # Until the end of this transaction nobody stores an answer with one of these texts.
             self._session.execute(text("lock table answer_texts in share row exclusive mode"))
         unused = [~exists().where(row.text_key == AnswerTextRow.key) for row in ROWS.values()]

@@ -37,15 +37,15 @@ def give_back(engine: Engine) -> int:
         return 0
     connection = engine.raw_connection()
     try:
-        before = after = _number(connection, "page_count")
+        pages = pages_at_first = _number(connection, "page_count")
         while _number(connection, "freelist_count"):
-            pages = after
+            pages_before = pages
             connection.cursor().execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
-            after = _number(connection, "page_count")
-            if after >= pages:
-                break
+            pages = _number(connection, "page_count")
+            if pages >= pages_before:
+                break  # a file that keeps no track of its free pages does not shrink
         connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return (before - after) * _number(connection, "page_size")
+        return (pages_at_first - pages) * _number(connection, "page_size")
     finally:
         connection.close()
 

@@ -23,11 +23,10 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.orm import Session
 
-from service.errors import NotFound
+from service.store.queries import Queries, newest_first
 from service.store.quota import SWEEP_ITEM_BYTES, count_stored, size_of
-from service.store.tables import TENANT, SweepItemRow, SweepRow
+from service.store.tables import SweepItemRow, SweepRow
 
 _WAITS = SweepItemRow.outcome.is_(None)
 
@@ -42,16 +41,13 @@ class LeasedItem:
     """Attempts to compute the item, this one included."""
 
 
-class SweepQueries:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class SweepQueries(Queries):
     def add(self, sweep: SweepRow) -> None:
         """Stores a sweep with all of its items, which then wait to be computed. The quota counts
         them at once."""
         items_bytes = sweep.total * SWEEP_ITEM_BYTES
         sweep.stored_bytes = items_bytes + size_of(sweep.request, sweep.names)
-        count_stored(self._session, self._session.info.get(TENANT), sweep.stored_bytes)
+        count_stored(self._session, self._tenant, sweep.stored_bytes)
         self._session.add(sweep)
         self._session.flush()
         items = [
@@ -64,13 +60,11 @@ class SweepQueries:
         return self._session.get(SweepRow, id_)
 
     def get(self, id_: str) -> SweepRow:
-        return self._get(id_)
+        return self._row(SweepRow, id_, "sweep")
 
     def newest(self, limit: int, before: str | None) -> Sequence[SweepRow]:
         """Returns the newest sweeps, newest first, starting after the id `before`."""
-        query = select(SweepRow).order_by(SweepRow.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(SweepRow.id < before)
+        query = newest_first(select(SweepRow), SweepRow.id, limit, before)
         return self._session.scalars(query).all()
 
     def outcomes(self, ids: Sequence[str]) -> dict[str, dict[str | None, int]]:
@@ -101,7 +95,7 @@ class SweepQueries:
         query = select(SweepRow.id, SweepRow.events, SweepRow.waiting).where(SweepRow.id.in_(ids))
         return {id_: (events, waiting) for id_, events, waiting in self._session.execute(query)}
 
-    def told_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
+    def finished_after(self, id_: str, event: int, limit: int) -> Sequence[SweepItemRow]:
         """Returns the items that were finished after event number `event`, in the order of
         events."""
         query = select(SweepItemRow).where(SweepItemRow.sweep_id == id_, SweepItemRow.event > event)
@@ -203,15 +197,8 @@ class SweepQueries:
             sweep.finished_at = now
         return True
 
-    def _get(self, id_: str, **options: Any) -> SweepRow:
-        """Returns the sweep, read with these options of SQLAlchemy. Raises NotFound."""
-        sweep = self._session.get(SweepRow, id_, **options)
-        if sweep is None:
-            raise NotFound("sweep", id_)
-        return sweep
-
     def _lock(self, id_: str) -> SweepRow:
-        return self._get(id_, with_for_update=True)
+        return self._row(SweepRow, id_, "sweep", with_for_update=True)
 
     def _change(self, id_: str, which: ColumnElement[bool], **values: Any) -> int:
         """Changes the items of a sweep that meet the condition `which`. Returns their number."""

@@ -21,7 +21,7 @@ from sqlalchemy import (
     TypeDecorator,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -88,7 +88,7 @@ class OwnedOrShared:
     tenant: Mapped[str | None] = mapped_column()
 
 
-def _made_under() -> ForeignKeyConstraint:
+def _profile_version_key() -> ForeignKeyConstraint:
     """Returns the foreign key to the version of the profile that an answer was made with."""
     return ForeignKeyConstraint(
         ["profile_id", "profile_version"],
@@ -96,14 +96,9 @@ def _made_under() -> ForeignKeyConstraint:
     )
 
 
-def _listed(table: str) -> Index:
+def _tenant_index(table: str) -> Index:
     """Returns an index for lists of what a tenant has, newest first."""
     return Index(f"ix_{table}_tenant", "tenant", "id")
-
-
-def _by_text(table: str) -> Index:
-    """Returns an index that finds the first answer of a tenant by its text."""
-    return Index(f"ix_{table}_text", "text_key", "tenant", "id")
 
 
 class ProfileRow(OwnedOrShared, Table):
@@ -156,52 +151,40 @@ class AnswerTextRow(Table):
     gzip: Mapped[bytes]
 
 
-class PredictionRow(Owned, Counted, Table):
-    """A prediction as it was answered: `text_key` names its text, save for answers that an earlier
-    release stored, which have their `document` and `brief` here."""
+class GivenAnswer(Owned, Counted):
+    """The columns of an answer as it was given. `text_key` names its text, save for predictions and
+    recommendations of an earlier release, which have their `document` and `brief` here. In all
+    other rows these two are empty."""
 
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    profile_id: Mapped[str]
+    profile_version: Mapped[int]
+    text_key: Mapped[str | None] = mapped_column(String(64))
+    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    @declared_attr.directive
+    @classmethod
+    def __table_args__(cls) -> tuple[Any, ...]:
+        """Returns the foreign key and the indexes of the table."""
+        name = cls.__tablename__  # type: ignore[attr-defined]  # of the table that has the columns
+        by_text = Index(f"ix_{name}_text", "text_key", "tenant", "id")  # a tenant's first of a text
+        return _profile_version_key(), _tenant_index(name), by_text
+
+
+class PredictionRow(GivenAnswer, Table):
     __tablename__ = "predictions"
-    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime] = mapped_column(index=True)
-    profile_id: Mapped[str]
-    profile_version: Mapped[int]
-    text_key: Mapped[str | None] = mapped_column(String(64))
-    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
-class RecommendationRow(Owned, Counted, Table):
-    """A recommendation as it was answered: `text_key` names its text, save for answers that an
-    earlier release stored, which have their `document` and `brief` here."""
-
+class RecommendationRow(GivenAnswer, Table):
     __tablename__ = "recommendations"
-    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime] = mapped_column(index=True)
-    profile_id: Mapped[str]
-    profile_version: Mapped[int]
-    text_key: Mapped[str | None] = mapped_column(String(64))
-    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
-class CheckRow(Owned, Counted, Table):
-    """A check that was to be stored, as it was answered: `text_key` names its text. `document` and
-    `brief` are empty; they are here for queries of answers of all kinds."""
+class CheckRow(GivenAnswer, Table):
+    """A check of a job that was to be stored."""
 
     __tablename__ = "checks"
-    __table_args__ = (_made_under(), _listed(__tablename__), _by_text(__tablename__))
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime] = mapped_column(index=True)
-    profile_id: Mapped[str]
-    profile_version: Mapped[int]
-    text_key: Mapped[str | None] = mapped_column(String(64))
-    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    document: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class ReportRow(Owned, Counted, Table):
@@ -213,8 +196,8 @@ class ReportRow(Owned, Counted, Table):
 
     __tablename__ = "reports"
     __table_args__ = (
-        _made_under(),
-        _listed(__tablename__),
+        _profile_version_key(),
+        _tenant_index(__tablename__),
         Index("ix_reports_profile", "profile_id", "profile_version"),
         Index("ix_reports_words_hash", "words_hash", "tenant", "id"),
         Index(
@@ -273,7 +256,7 @@ class BenchmarkRow(Owned, Counted, Table):
     with a `withdrawn_at` is kept but counts nowhere."""
 
     __tablename__ = "benchmarks"
-    __table_args__ = (_listed(__tablename__),)
+    __table_args__ = (_tenant_index(__tablename__),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
@@ -292,7 +275,7 @@ class SweepRow(Owned, Counted, Table):
     an item of it was finished."""
 
     __tablename__ = "sweeps"
-    __table_args__ = (_made_under(), _listed(__tablename__))
+    __table_args__ = (_profile_version_key(), _tenant_index(__tablename__))
 
     id: Mapped[str] = mapped_column(primary_key=True)
     sees_all: Mapped[bool]

@@ -6,9 +6,9 @@ import os
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete
-from sqlalchemy.orm import Session
 
 from service.identifiers import earliest_id, new_id
+from service.store.queries import Queries
 from service.store.tables import WriteCheckRow
 
 _FILLER_BYTES = 2**16
@@ -17,10 +17,7 @@ _FILLER_BYTES = 2**16
 _LEFT_BEHIND = timedelta(hours=1)  # a row so old is that of a process that has crashed
 
 
-class WriteChecks:
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
+class WriteChecks(Queries):
     def add(self) -> str:
         """Stores a row of random bytes, which no database can compress, and returns its id."""
         row = WriteCheckRow(id=new_id(), filler=os.urandom(_FILLER_BYTES))

@@ -19,12 +19,15 @@ from service.schemas.recommendation import CandidateAnswer, RecommendationReques
 from service.schemas.stored import read_stored
 from service.schemas.sweep import ItemOutcome, ItemProblem, SweptLayout
 from service.store import Store
-from service.sweeps.item_table import JOB_FIGURES
-from service.web.problems import type_of
+from service.web.problem_types import problem_path
 
 log = logging.getLogger(__name__)
 
 _MAX_DETAIL = 500  # each is stored with its item, and listed
+_JOB_FIGURES = (
+    "hours", "hours_low", "hours_high", "usd", "meets", "meets_probability", "missing",
+)  # fmt: skip
+"""Figures of the whole training run that an objective asks for, by their names in a Choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def _swept_layout(recommendation: Recommendation, choice: Choice | None) -> Swep
         for name in SweptLayout.model_fields
         if hasattr(prediction, name)
     }
-    job_figures = {} if choice is None else {name: getattr(choice, name) for name in JOB_FIGURES}
+    job_figures = {} if choice is None else {name: getattr(choice, name) for name in _JOB_FIGURES}
     return SweptLayout.model_validate(
         {
             **figures,
@@ -90,5 +93,5 @@ def _problem(outcome: ItemOutcome, error: Exception) -> ItemAnswer:
         detail = "the service failed; the log holds the reason"
     else:
         detail = "; ".join(violation.sentence() for violation in violations_of(error, [], limit=3))
-    problem = ItemProblem(type=type_of(error), detail=detail[:_MAX_DETAIL])
+    problem = ItemProblem(type=problem_path(error), detail=detail[:_MAX_DETAIL])
     return ItemAnswer(outcome, problem.model_dump(mode="json"))

@@ -72,10 +72,8 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
     document = {
         "models": [model.pinned_form for model in models],
         "clusters": [
-            {**cluster.pinned_form, "stack": own_stacks[i].pinned_form}
-            if i in own_stacks
-            else cluster.pinned_form
-            for i, cluster in enumerate(clusters)
+            {**cluster.pinned_form, **({"stack": stack.pinned_form} if stack else {})}
+            for cluster, stack in zip(clusters, own_stacks, strict=True)
         ],
         "workloads": [workload.model_dump(mode="json") for workload in request.workloads],
         "stacks": [stack.pinned_form for stack in stacks],
@@ -95,9 +93,9 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
             {
                 "chip": cluster.chip.name,
                 "num_chips": cluster.cluster.num_chips,
-                "stack": own_stacks[i].used.name if i in own_stacks else None,
+                "stack": stack.used.name if stack else None,
             }
-            for i, cluster in enumerate(clusters)
+            for cluster, stack in zip(clusters, own_stacks, strict=True)
         ],
         "stacks": [stack.used.name for stack in stacks],
     }
@@ -106,13 +104,12 @@ def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str,
 
 def _resolve_own_stacks(
     resolver: Resolver, clusters: Sequence[OtherForm]
-) -> dict[int, ResolvedPart[Stack]]:
-    """Returns the stacks of those clusters that name one, by the position of the cluster."""
-    stacks = dict[int, ResolvedPart[Stack]]()
-    for i, cluster in enumerate(clusters):
-        if cluster.stack is not None:
-            with relocate_errors("stack", f"clusters[{i}].stack"):
-                stacks[i] = resolver.stack(cluster.stack)
+) -> list[ResolvedPart[Stack] | None]:
+    """Returns for each cluster the stack that it names, resolved; None where it names none."""
+    stacks = list[ResolvedPart[Stack] | None]()
+    for index, cluster in enumerate(clusters):
+        with relocate_errors("stack", f"clusters[{index}].stack"):
+            stacks.append(None if cluster.stack is None else resolver.stack(cluster.stack))
     return stacks
 
 
@@ -123,7 +120,7 @@ def _resolve_each(
     question, and `name` that of the list. Errors about "model" are moved to "models[2]", the
     entry's place in the request."""
     resolved = list[Resolved]()
-    for i, form in enumerate(forms):
-        with relocate_errors(field, f"{name}[{i}]"):
+    for index, form in enumerate(forms):
+        with relocate_errors(field, f"{name}[{index}]"):
             resolved.append(resolve(form))
     return resolved

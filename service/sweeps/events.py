@@ -74,7 +74,7 @@ class SweepFeed:
         )
 
 
-def all_told(store: Store, id_: str, place: Place) -> bool:
+def has_received_all(store: Store, id_: str, place: Place) -> bool:
     """Returns whether the sweep has ended and a listener at this place has received its end. Raises
     NotFound where there is no such sweep."""
     with store.reading() as rows:
@@ -88,7 +88,7 @@ def events_after(store: Store, id_: str, place: Place) -> list[Event]:
     sweep."""
     with store.reading() as rows:
         sweep = rows.sweeps.get(id_)
-        results = rows.sweeps.told_after(id_, place.event, _AT_ONCE)
+        results = rows.sweeps.finished_after(id_, place.event, _AT_ONCE)
         progress = progress_document(rows, sweep)
     events = [Event("item", Place(row.event or 0), item_document(sweep, row)) for row in results]
     last = events[-1].place if events else Place(place.event)

@@ -52,7 +52,7 @@ class SweepRunner:
         self._store = store
         self._workers = workers
         self._is_ready = is_ready
-        self._length = timedelta(seconds=lease_s)
+        self._lease_length = timedelta(seconds=lease_s)
         self._lease = new_id()
         self._running: dict[Future[ItemAnswer], LeasedItem] = {}
         self._renewed = time.monotonic()
@@ -92,7 +92,7 @@ class SweepRunner:
             self._stopping.wait(_WAIT_S)
         while not self._stopping.is_set():
             try:
-                self._turn()
+                self._work_once()
             except Stopping:
                 return
             except ServiceError:  # the database does not answer, which the store has logged
@@ -101,7 +101,7 @@ class SweepRunner:
                 log.exception("sweeps are not computed")
                 self._stopping.wait(_PAUSE_S)
 
-    def _turn(self) -> None:
+    def _work_once(self) -> None:
         """Stores finished items, leases new ones for free slots, and waits until something happens.
 
         Results come first, among them those that the database could not take before. Leases are
@@ -112,11 +112,11 @@ class SweepRunner:
         for future in [future for future in self._running if future.done()]:
             self._store_result(future, self._running[future])
             del self._running[future]
-        if self._running and time.monotonic() - self._renewed >= self._beat_s:
+        if self._running and time.monotonic() - self._renewed >= self._renewal_period_s:
             self._renew()
         if time.monotonic() >= self._resumes_at:
             try:
-                self._fill()
+                self._lease_items()
             except WorkersGone as error:
                 self._pause(error)
         if self._running:
@@ -125,11 +125,11 @@ class SweepRunner:
             self._woken.wait(_LOOK_S)
 
     @property
-    def _beat_s(self) -> float:
+    def _renewal_period_s(self) -> float:
         """Returns the seconds between renewals of leases."""
-        return self._length.total_seconds() / RENEWALS
+        return self._lease_length.total_seconds() / RENEWALS
 
-    def _fill(self) -> None:
+    def _lease_items(self) -> None:
         """Leases as many waiting items as workers have free slots, and hands them over."""
         with self._store.reading() as rows:
             if not rows.sweeps.any_free(rows.now()):
@@ -139,11 +139,11 @@ class SweepRunner:
             return
         with self._store.writing() as rows:
             now = rows.now()
-            leased = rows.sweeps.lease(self._lease, now, now + self._length, free_slots)
+            leased = rows.sweeps.lease(self._lease, now, now + self._lease_length, free_slots)
         self.waits_for = None
         for item in leased:
             try:
-                self._begin(item)
+                self._hand_out(item)
             except WorkersGone as error:
                 self._give_back([item], counts=False)
                 self._pause(error)
@@ -159,7 +159,7 @@ class SweepRunner:
         reason = {"reason": self.waits_for, "tried_again_in_s": self._pause_s}
         log.warning("sweeps wait for workers", extra=reason)
 
-    def _begin(self, item: LeasedItem) -> None:
+    def _hand_out(self, item: LeasedItem) -> None:
         """Hands an item to a worker. An item whose worker ended too often has failed."""
         if item.attempts > _MAX_ATTEMPTS:
             problem = ItemProblem(type="/problems/internal", detail=_WORKER_ENDED)
@@ -212,5 +212,6 @@ class SweepRunner:
     def _renew(self) -> None:
         """Extends the leases of all items under way."""
         with self._store.writing() as rows:
-            rows.sweeps.renew(self._lease, [*self._running.values()], rows.now() + self._length)
+            until = rows.now() + self._lease_length
+            rows.sweeps.renew(self._lease, [*self._running.values()], until)
         self._renewed = time.monotonic()

@@ -115,18 +115,17 @@ def _model(model: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
 def _cluster(cluster: Cluster) -> dict[str, Any]:
     """Returns the cluster in the form of a request: by the name of the catalogue's fabric, or by
     its chip with a torus, a scale-out bandwidth or its levels of links."""
-    if cluster.fabric.torus is None and cluster.fabric == catalogue.fabrics().get(
-        cluster.fabric.id
-    ):
-        return {"preset": cluster.fabric.id, "num_chips": cluster.num_chips}
+    fabric = cluster.fabric
+    if fabric.torus is None and fabric == catalogue.fabrics().get(fabric.id):
+        return {"preset": fabric.id, "num_chips": cluster.num_chips}
     document: dict[str, Any] = {"chip": cluster.chip.id, "num_chips": cluster.num_chips}
-    if cluster.fabric.torus is not None:
+    if fabric.torus is not None:
         if cluster.torus_shape:
             document["torus_shape"] = [*cluster.torus_shape]
         return document
     if (scale_out := _scale_out_of_own_links(cluster)) is not None:
         return document | {"scale_out_gb_s": scale_out}
-    levels = [_without_nulls(asdict(level)) for level in cluster.fabric.levels]
+    levels = [_without_nulls(asdict(level)) for level in fabric.levels]
     for level in levels:
         del level["scale"]  # it follows from the order: the innermost is up, the others are out
     return document | {"levels": levels}

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from service.api_keys import ANYONE, Caller, caller_at_hand, caller_of
+from service.api_keys import ANYONE, Caller, cached_caller, caller_of
 from service.errors import ServiceError, Unauthenticated
 from service.sessions import caller_of_session
 from service.store import Store
@@ -46,26 +46,27 @@ class Authentication:
         """Puts the caller into the scope's state, or answers with an error. A page without a
         session redirects to the form for signing in."""
         if scope["type"] == "http":
-            # Paths that are not guarded, such as /livez, are open to anyone.
-            scope["state"]["caller"] = ANYONE
-            is_page = scope["path"].startswith(self.pages)
-            if is_page or scope["path"].startswith(self.guarded):
-                try:
-                    caller = await (
-                        self._caller_of_session(scope) if is_page else self._caller_of_key(scope)
-                    )
-                except ServiceError as error:
-                    is_signed_out = is_page and isinstance(error, Unauthenticated)
-                    answer = (
-                        _to_sign_in(scope)
-                        if is_signed_out
-                        else service_error_response(scope, error)
-                    )
-                    await answer(scope, receive, send)
-                    return
-                scope["state"]["caller"] = caller
-                bind_contextvars(tenant=caller.tenant, key_id=caller.key_id)  # of log lines
+            try:
+                scope["state"]["caller"] = await self._caller(scope)
+            except ServiceError as error:
+                is_page = scope["path"].startswith(self.pages)
+                is_signed_out = is_page and isinstance(error, Unauthenticated)
+                answer = service_error_response(scope, error)
+                await (_to_sign_in(scope) if is_signed_out else answer)(scope, receive, send)
+                return
         await self.app(scope, receive, send)
+
+    async def _caller(self, scope: Scope) -> Caller:
+        """Returns the caller of a request, whose log lines name it from now on. Anyone may ask for
+        paths that are not guarded, such as /livez. Raises Unauthenticated."""
+        if scope["path"].startswith(self.pages):
+            caller = await self._caller_of_session(scope)
+        elif scope["path"].startswith(self.guarded):
+            caller = await self._caller_of_key(scope)
+        else:
+            return ANYONE
+        bind_contextvars(tenant=caller.tenant, key_id=caller.key_id)
+        return caller
 
     async def _caller_of_key(self, scope: Scope) -> Caller:
         """Returns the caller of a request under /v1, by its ticket, its session or its key. Raises
@@ -77,7 +78,7 @@ class Authentication:
         # session alone changes nothing under /v1.
         if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
             return await self._caller_of_session(scope)
-        caller = caller_at_hand(self.store, authorization)
+        caller = cached_caller(self.store, authorization)
         if caller is None:
             caller = await run_in_threadpool(caller_of, self.store, authorization)
         return caller

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import BadHeader
-from service.web.preferences import WHOLE, Form
+from service.web.preferences import WHOLE, View
 
 _ENTITY_TAG = r'(?:W/)?"[^"\s]*"'
 _TAG_OR_STAR = re.compile(rf"{_ENTITY_TAG}|\*")
@@ -42,12 +42,19 @@ def parse_if_match(if_match: str) -> list[str]:
 
 
 def conditional_response(
-    request: Request, document: dict[str, Any], etag: str, form: Form = WHOLE
+    request: Request, document: dict[str, Any], etag: str, view: View = WHOLE
 ) -> Response:
-    """Returns a form of the document with its ETag, or 304 where If-None-Match has that ETag. The
+    """Returns a view of the document with its ETag, or 304 where If-None-Match has that ETag. The
     comparison is weak (RFC 9110 §13.1.2)."""
-    seen = not_modified_response(request, etag, form.headers)
-    return seen or JSONResponse(form.of(document), headers={**form.headers, "ETag": etag})
+    not_modified = not_modified_response(request, etag, view.headers)
+    return not_modified or JSONResponse(
+        view.shown(document), headers={**view.headers, "ETag": etag}
+    )
+
+
+def tagged_response(document: dict[str, Any], etag: str) -> Response:
+    """Returns the document of a resource that was changed, with its new ETag."""
+    return JSONResponse(document, headers={"ETag": etag})
 
 
 def content_response(request: Request, content: bytes, media_type: str) -> Response:
@@ -55,8 +62,8 @@ def content_response(request: Request, content: bytes, media_type: str) -> Respo
     If-None-Match has that ETag."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"Vary": "Accept"}
-    seen = not_modified_response(request, etag, headers)
-    return seen or Response(content, 200, {**headers, "ETag": etag}, media_type)
+    not_modified = not_modified_response(request, etag, headers)
+    return not_modified or Response(content, 200, {**headers, "ETag": etag}, media_type)
 
 
 def not_modified_response(
@@ -65,22 +72,22 @@ def not_modified_response(
     """Returns a 304 where If-None-Match has this ETag or is "*"; None otherwise. The response
     repeats the client's own spelling of the ETag."""
     if_none_match = request.headers.get("if-none-match", "")
-    seen = [tag.removeprefix("W/") for tag in _TAG_OR_STAR.findall(if_none_match)]
-    for tag in seen:
+    client_tags = [tag.removeprefix("W/") for tag in _TAG_OR_STAR.findall(if_none_match)]
+    for tag in client_tags:
         if _plain(tag) == etag:
             return Response(status_code=304, headers={**headers, "ETag": tag})
-    if "*" in seen:
+    if "*" in client_tags:
         return Response(status_code=304, headers={**headers, "ETag": etag})
     return None
 
 
-def immutable_response(request: Request, document: dict[str, Any], form: Form = WHOLE) -> Response:
-    """Returns a form of a document that never changes. Its address serves as its ETag."""
-    return conditional_response(request, document, address_etag(request, form), form)
+def immutable_response(request: Request, document: dict[str, Any], view: View = WHOLE) -> Response:
+    """Returns a view of a document that never changes. Its address serves as its ETag."""
+    return conditional_response(request, document, address_etag(request, view), view)
 
 
-def address_etag(request: Request, form: Form) -> str:
-    """Returns an ETag made from the request's path and the form, for a resource that never
+def address_etag(request: Request, view: View) -> str:
+    """Returns an ETag made from the request's path and the view, for a resource that never
     changes."""
     address = request.scope["path"].rsplit("/v1/", 1)[-1]
-    return f'"{address}{form.tag}"'
+    return f'"{address}{view.tag}"'

@@ -119,7 +119,8 @@ class Connection(H11Protocol):
             "too many connections: those that are idle for longest are closed",
             extra={"connections": limit},
         )
-        (longest if idle_s.get(longest, 0.0) > 0 else self)._drop("full")
+        to_drop = longest if idle_s.get(longest, 0.0) > 0 else self
+        to_drop._drop("full")
 
     def _idle_s(self, now: float) -> float:
         """Returns for how many seconds the service has waited for the client; 0 where the client

@@ -101,16 +101,16 @@ class JsonRoute(APIRoute):
             strict = JsonRequest(request.scope, request.receive)
             takes_body = self.body_field is not None
             await (strict.require_json() if takes_body else strict.require_none())
-            at_hand = self.response_at_hand(strict, await strict.received())
-            if at_hand is not None:
-                return at_hand
+            cached = self.cached_response(strict, await strict.received())
+            if cached is not None:
+                return cached
             if takes_body:
                 await strict.read(self.parse)
             return await handle(strict)
 
         return read_then_handle
 
-    def response_at_hand(self, request: JsonRequest, body: bytes) -> Response | None:
+    def cached_response(self, request: JsonRequest, body: bytes) -> Response | None:
         """Returns a response that is known before the body is parsed; None on most routes."""
         return None
 

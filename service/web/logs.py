@@ -49,7 +49,7 @@ def json_formatter() -> logging.Formatter:
     )
 
 
-class Seldom(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Lets lines of some loggers through that have not been logged for a minute, each with how many
     like it were held back since. What clients do to connections would otherwise fill the log."""
 
@@ -85,6 +85,6 @@ class Seldom(logging.Filter):
 def configure_logs(level: str) -> None:
     """Makes all loggers write JSON lines to standard error, from this level on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(Seldom())
+    handler.addFilter(RepeatFilter())
     handler.setFormatter(json_formatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)

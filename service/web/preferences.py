@@ -1,4 +1,4 @@
-"""The form in which a client wants an answer: whole, or no more than it needs (RFC 7240)."""
+"""The view of an answer that a client wants: whole, or no more than it needs (RFC 7240)."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ Shorten = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """The form in which an answer is shown. `shorten` makes the brief form of the document, and is
-    None where the whole is shown. `headers` say what the form was chosen by."""
+class View:
+    """The view in which an answer is shown. `shorten` makes the brief view of the document, and is
+    None where the whole is shown. `headers` say by which request headers the view was chosen."""
 
     shorten: Shorten | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, document: dict[str, Any]) -> dict[str, Any]:
+    def shown(self, document: dict[str, Any]) -> dict[str, Any]:
         return document if self.shorten is None else self.shorten(document)
 
     @property
     def tag(self) -> str:
-        """Returns the suffix by which the ETag of this form differs from that of the whole
+        """Returns the suffix by which the ETag of this view differs from that of the whole
         document."""
         return "" if self.shorten is None else "-brief"
 
 
-WHOLE = Form()
+WHOLE = View()
 
 
-def requested_form(
+def requested_view(
     request: Request, view: Literal["full", "brief"] | None, shorten: Shorten
-) -> Form:
-    """Returns the form that `view` names, or else the one that the Prefer header asks for. The
+) -> View:
+    """Returns the view that `view` names, or else the one that the Prefer header asks for. The
     first of several preferences of a kind counts (RFC 7240 §2)."""
     headers = {"Vary": "Prefer"}
     preferred = _preferred_return(request)
     if view is None and preferred is not None:
         view = "brief" if preferred == "minimal" else "full"
         headers["Preference-Applied"] = f"return={preferred}"
-    return Form(shorten if view == "brief" else None, headers)
+    return View(shorten if view == "brief" else None, headers)
 
 
 def _preferred_return(request: Request) -> str | None:

@@ -17,7 +17,7 @@ class _Bucket:
     """Requests that a key may send at once, as of a time. It fills again evenly."""
 
     left: float
-    at: float
+    as_of: float
 
 
 class RateLimit:
@@ -56,8 +56,9 @@ class RateLimit:
         the seconds until it holds one."""
         bucket = self._buckets.setdefault(key_id, _Bucket(per_minute, now))
         per_s = per_minute / 60
-        bucket.left = min(bucket.left + (now - bucket.at) * per_s, per_minute)
-        bucket.at = now
+        refilled = (now - bucket.as_of) * per_s
+        bucket.left = min(bucket.left + refilled, per_minute)
+        bucket.as_of = now
         if bucket.left < 1:
             return (1 - bucket.left) / per_s
         bucket.left -= 1

@@ -7,7 +7,8 @@ from typing import Any
 
 from fastapi.openapi.models import Example
 
-from service.web.problems import MEDIA_TYPE, TYPES
+from service.web.problem_types import TYPES
+from service.web.problems import MEDIA_TYPE
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -52,60 +53,48 @@ def _problem_response(status: int) -> dict[str, Any]:
     return response
 
 
+def _header_parameter(name: str, description: str, *, required: bool = False) -> dict[str, Any]:
+    """Returns the documentation of a request header that endpoints read themselves."""
+    return {
+        "name": name,
+        "in": "header",
+        "required": required,
+        "schema": {"type": "string"},
+        "description": description,
+    }
+
+
 def if_match(
     description: str, *, required: bool, examples: dict[str, Example] | None = None
 ) -> dict[str, Any]:
     """Returns the documentation of the If-Match parameter. The header itself is declared as
     optional, so that a request that lacks it is answered with 428 where it is required, and not
     with 422."""
-    parameter = {
-        "name": "if-match",
-        "in": "header",
-        "required": required,
-        "schema": {"type": "string"},
-        "description": description,
-    }
+    parameter = _header_parameter("if-match", description, required=required)
     if examples is not None:
         parameter["examples"] = examples
     return {"parameters": [parameter]}
 
 
-def _optional_headers(**descriptions: str) -> dict[str, Any]:
-    """Returns the documentation of headers that endpoints read themselves, by name with underscores
-    for dashes."""
-    return {
-        "parameters": [
-            {
-                "name": name.replace("_", "-"),
-                "in": "header",
-                "required": False,
-                "schema": {"type": "string"},
-                "description": description,
-            }
-            for name, description in descriptions.items()
-        ]
-    }
-
-
-_SEEN = "ETags that the client has: where one is of this state the answer is a 304."
-_PREFERRED = "`return=minimal` asks for the brief view (RFC 7240), unless `view` says which."
-IF_NONE_MATCH = _optional_headers(If_None_Match=_SEEN)
-PREFER = _optional_headers(Prefer=_PREFERRED)
-IF_NONE_MATCH_OR_PREFER = _optional_headers(If_None_Match=_SEEN, Prefer=_PREFERRED)
+_IF_NONE_MATCH = _header_parameter(
+    "If-None-Match", "ETags that the client has: where one is of this state the answer is a 304."
+)
+_PREFER = _header_parameter(
+    "Prefer", "`return=minimal` asks for the brief view (RFC 7240), unless `view` says which."
+)
+IF_NONE_MATCH = {"parameters": [_IF_NONE_MATCH]}
+PREFER = {"parameters": [_PREFER]}
+IF_NONE_MATCH_OR_PREFER = {"parameters": [_IF_NONE_MATCH, _PREFER]}
 
 IN_V1 = problem_responses(401, 403, 404, 406, 422, 429, 500, 503)
 """Problems of every operation below /v1. `create_app` gives them to each of its routers."""
 
 WITH_BODY = problem_responses(400, 408, 413, 415)
 POST = WITH_BODY | problem_responses(409)
-CREATE = POST | {
-    201: with_headers("Location", "Idempotency-Replayed"),
-    409: POST[409] | with_headers("Retry-After"),
-}
-ACCEPT = POST | {
-    202: with_headers("Location", "Idempotency-Replayed"),
-    409: POST[409] | with_headers("Retry-After"),
-}
+_CREATED = with_headers("Location", "Idempotency-Replayed")
+_STILL_RUNNING = POST[409] | with_headers("Retry-After")
+CREATE = POST | {201: _CREATED, 409: _STILL_RUNNING}
+ACCEPT = POST | {202: _CREATED, 409: _STILL_RUNNING}
 _ANSWERED = with_headers("Location", "Idempotency-Replayed", "Preference-Applied")
 CREATE_WITH_VIEW = CREATE | {
     200: {"description": "The same question, answered before"} | _ANSWERED,

@@ -45,13 +45,13 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
-                message["headers"] = [*headers, *_added(scope["path"], headers)]
+                message["headers"] = [*headers, *_policy_headers(scope["path"], headers)]
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
 
 
-def _added(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _policy_headers(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Returns the headers to add to a response, by whether it is the documentation, a page or an
     answer of the API. `headers` are the response's own."""
     if path == "/docs":

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from service.store.answer_text import AnswerText
 from service.web.compression import accepts_gzip
 from service.web.etags import address_etag, not_modified_response
-from service.web.preferences import WHOLE, Form
+from service.web.preferences import WHOLE, View
 
 _JSON = "application/json"
 
@@ -18,15 +18,15 @@ _JSON = "application/json"
 def text_response(
     request: Request,
     text: AnswerText,
-    form: Form = WHOLE,
+    view: View = WHOLE,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Returns a form of a stored answer. The whole answer is sent in its stored bytes, compressed
+    """Returns a view of a stored answer. The whole answer is sent in its stored bytes, compressed
     for clients that accept gzip."""
-    headers = {**form.headers, **(headers or {})}
-    if form.shorten is not None:
-        return JSONResponse(form.of(text.document), status, headers)
+    headers = {**view.headers, **(headers or {})}
+    if view.shorten is not None:
+        return JSONResponse(view.shown(text.document), status, headers)
     if not accepts_gzip(request.headers):
         return Response(text.plain, status, headers, _JSON)
     # For an answer that is sent plain the compression middleware adds this header.
@@ -36,10 +36,10 @@ def text_response(
 
 
 def immutable_text_response(
-    request: Request, text: AnswerText, form: Form = WHOLE, etag: str | None = None
+    request: Request, text: AnswerText, view: View = WHOLE, etag: str | None = None
 ) -> Response:
-    """Returns a form of an answer that never changes, or 304 where If-None-Match has its ETag. By
+    """Returns a view of an answer that never changes, or 304 where If-None-Match has its ETag. By
     default the address serves as the ETag."""
-    etag = etag or address_etag(request, form)
-    seen = not_modified_response(request, etag, form.headers)
-    return seen or text_response(request, text, form, headers={"ETag": etag})
+    etag = etag or address_etag(request, view)
+    not_modified = not_modified_response(request, etag, view.headers)
+    return not_modified or text_response(request, text, view, headers={"ETag": etag})

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwright.cli import question
-from shardwright.cli.output import Output, interval, layout_words, probability
+from shardwright.cli.output import Output, layout_words, step_interval
 from shardwright.cli.session import asking
 
 
@@ -33,10 +33,7 @@ def ask(
         if script:
             typer.echo(client.get_recommendation_launch_script(answer["id"], _format(answer)))
             return
-    if output.as_json:
-        output.document(answer)
-    else:
-        _show(output, answer)
+    output.answer(answer, _show)
 
 
 def _format(answer: dict[str, Any]) -> str:
@@ -49,24 +46,11 @@ def _format(answer: dict[str, Any]) -> str:
 def _show(output: Output, answer: dict[str, Any]) -> None:
     """Prints a recommendation for people: the layout to launch, then the reasons."""
     recommended = answer["layouts"][answer["recommended"]]["prediction"]
-    step = interval(
-        recommended["step_time_s"],
-        recommended["step_time_low_s"],
-        recommended["step_time_high_s"],
-        "s",
-    )
+    step = step_interval(recommended)
     output.headline("good", layout_words(recommended["layout"]), f"a step takes {step}")
     mfu = recommended["mfu"]["causal"]
     output.bar("MFU", mfu, f"{mfu:.0%} of peak")
-    share = recommended["needed_gib"] / recommended["usable_gib"]
-    text = interval(
-        recommended["needed_gib"],
-        recommended["needed_low_gib"],
-        recommended["needed_high_gib"],
-        "GiB",
-    )
-    chance = probability(recommended["fit_probability"])
-    output.bar("memory", share, f"{text} of {recommended['usable_gib']:.1f}: fits with {chance}")
+    output.memory_bar(recommended, recommended["fit_probability"])
     for reason in answer["reasons"]:
         output.point("plain", reason)
     output.more(f"recommendation {answer['id']}: give this id with a report of the run")

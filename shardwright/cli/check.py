@@ -10,7 +10,7 @@ import typer
 from shardwright.cli import question
 from shardwright.cli.exit_codes import of_verdict
 from shardwright.cli.job_files import files_beside, script_of
-from shardwright.cli.output import Output, interval, probability, rounded
+from shardwright.cli.output import Output, rounded, step_interval
 from shardwright.cli.session import asking
 from shardwright.run_id import run_id
 
@@ -50,14 +50,7 @@ def check(
         if store:
             request["store"] = True
         answer: Any = client.check(request)
-    if output.as_json:
-        output.document(answer)
-    else:
-        show_check(output, answer)
-        if answer.get("id"):
-            output.more(
-                f"check {answer['id']}: export SHARDWRIGHT_ID={run_id('check', answer['id'])}"
-            )
+    output.answer(answer, _show)
     raise typer.Exit(of_verdict(answer["verdict"], strict=strict))
 
 
@@ -70,22 +63,24 @@ def launch_request(script: str, format_: str | None) -> dict[str, Any]:
     return {"launch": question.without_empty(arguments=text, files=files, format=format_)}
 
 
-def show_check(output: Output, answer: dict[str, Any]) -> None:
+def _show(output: Output, answer: dict[str, Any]) -> None:
     """Prints a check for people, the verdict first."""
     kind, title = _VERDICTS.get(answer["verdict"], ("open", answer["verdict"].upper()))
     output.headline(kind, title, answer["summary"])
-    prediction, fits = answer.get("prediction"), answer.get("fits")
-    if prediction:
-        low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
-        step = interval(prediction["step_time_s"], low, high, "s")
+    if prediction := answer.get("prediction"):
         mfu = prediction["mfu"]["causal"]
-        output.bar("MFU", mfu, f"{mfu:.0%} of peak, a step takes {step}")
-    if fits:
-        needed = interval(
-            fits["needed_gib"], fits["needed_low_gib"], fits["needed_high_gib"], "GiB"
-        )
-        text = f"{needed} of {fits['usable_gib']:.1f}: fits with {probability(fits['probability'])}"
-        output.bar("memory", fits["needed_gib"] / fits["usable_gib"], text)
+        output.bar("MFU", mfu, f"{mfu:.0%} of peak, a step takes {step_interval(prediction)}")
+    if fits := answer.get("fits"):
+        output.memory_bar(fits, fits["probability"])
+    _show_problems(output, answer)
+    if change := answer.get("first_change"):
+        _show_change(output, change)
+    if answer.get("id"):
+        output.more(f"check {answer['id']}: export SHARDWRIGHT_ID={run_id('check', answer['id'])}")
+
+
+def _show_problems(output: Output, answer: dict[str, Any]) -> None:
+    """Prints the rules that a job breaks, the settings that were not understood, and warnings."""
     for rule in answer.get("broken_rules", []):
         output.point("bad", f"{rule['setting'] or rule['field']}: {rule['rule']}")
         output.more(f"instead: {rule['cure']}")
@@ -97,12 +92,15 @@ def show_check(output: Output, answer: dict[str, Any]) -> None:
             output.more("a file that lies beside the script under this name is sent with it")
     for warning in answer.get("warnings", []):
         output.point("warning", warning["message"])
-    if change := answer.get("first_change"):
-        worth = f"a step then takes {rounded(change['step_time_s'])} s"
-        output.point("good", f"change first: {change['words']}; {worth}")
-        for setting in change["settings"]:
-            values = [_value_words(setting[end]) for end in ("from", "to")]
-            output.more(f"{setting['name']}: {' -> '.join(values)}")
+
+
+def _show_change(output: Output, change: dict[str, Any]) -> None:
+    """Prints the change to make first, with each setting before and after it."""
+    worth = f"a step then takes {rounded(change['step_time_s'])} s"
+    output.point("good", f"change first: {change['words']}; {worth}")
+    for setting in change["settings"]:
+        before, after = _value_words(setting["from"]), _value_words(setting["to"])
+        output.more(f"{setting['name']}: {before} -> {after}")
 
 
 def _value_words(value: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.output import Output, interval, layout_words
+from shardwright.cli.output import Output, layout_words, step_interval
 from shardwright.cli.session import asking
 
 
@@ -35,23 +36,20 @@ def compare(
             request["second"] = launch_request(second, None)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.compare(request)
-    if output.as_json:
-        output.document(answer)
-        return
-    sides = {first: answer["first"], second or "the best layout": answer["second"]}
-    for name, side in sides.items():
-        predicted = side["prediction"]
-        low, high = predicted["step_time_low_s"], predicted["step_time_high_s"]
-        step = interval(predicted["step_time_s"], low, high, "s")
+    names = {"first": first, "second": second or "the best layout"}
+    output.answer(answer, partial(_show, names=names))
+
+
+def _show(output: Output, answer: dict[str, Any], names: dict[str, str]) -> None:
+    """Prints a comparison for people. `names` has the name of each side, which is a script or the
+    best layout."""
+    for side, name in names.items():
+        predicted = answer[side]["prediction"]
+        step = step_interval(predicted)
         output.headline("good", name, f"a step takes {step}: {layout_words(predicted['layout'])}")
-    rows = [[term.removesuffix("_s"), f"{more:+.3g} s"] for term, more in _terms(answer)]
+    differences = [(term, more_s) for term, more_s in answer["time"].items() if more_s]
+    differences.sort(key=lambda difference: -abs(difference[1]))  # the largest first
+    rows = [[term.removesuffix("_s"), f"{more_s:+.3g} s"] for term, more_s in differences]
     output.table(["term", "the first takes"], rows)
     for reason in answer["reasons"]:
         output.point("plain", reason)
-
-
-def _terms(answer: dict[str, Any]) -> list[tuple[str, float]]:
-    """Returns the terms of a step in which two layouts differ, in seconds, the largest difference
-    first."""
-    differing = [(term, more) for term, more in answer["time"].items() if more]
-    return sorted(differing, key=lambda term: -abs(term[1]))

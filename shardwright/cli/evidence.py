@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwright.cli import question
-from shardwright.cli.output import Output, interval, rounded
+from shardwright.cli.output import Output, rounded, step_interval
 from shardwright.cli.session import asking
 
 
@@ -21,9 +21,11 @@ def evidence(
     output = Output(as_json=json)
     with asking(output, "looking for runs", local=local) as client:
         answer: Any = client.list_evidence(model=model, cluster=on, num_chips=chips, stack=stack)
-    if output.as_json:
-        output.document(answer)
-        return
+    output.answer(answer, _show)
+
+
+def _show(output: Output, answer: dict[str, Any]) -> None:
+    """Prints published runs for people, as a table."""
     rows = [_row(run) for run in answer["items"]]
     output.table(["model", "chips", "stack", "measured", "predicted", "source"], rows)
 
@@ -32,13 +34,12 @@ def _row(run: dict[str, Any]) -> list[str]:
     """Returns a published run as a row of the table, with the interval of its prediction."""
     cluster, measured, predicted = run["cluster"], run["measured"] or {}, run["predicted"] or {}
     seconds = measured.get("step_time_s")
-    low, high = predicted.get("step_time_low_s"), predicted.get("step_time_high_s", 0.0)
     return [
         _name(run["model"]),
         f"{cluster.get('num_chips', '')} {_name(cluster.get('chip', cluster.get('preset', '')))}",
         _name(run["stack"]),
         "" if seconds is None else f"{rounded(seconds)} s",
-        "" if low is None else interval(predicted["step_time_s"], low, high, "s"),
+        step_interval(predicted) if predicted.get("step_time_low_s") is not None else "",
         run["source"]["title"],
     ]
 

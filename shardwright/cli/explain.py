@@ -36,9 +36,11 @@ def explain(
             cluster=question.cluster_part(on, None, None, chips),
         )
         answer: Any = client.explain(request)
-    if output.as_json:
-        output.document(answer)
-        return
+    output.answer(answer, _show)
+
+
+def _show(output: Output, answer: dict[str, Any]) -> None:
+    """Prints an explanation for people: how the run ended, what to try first, and warnings."""
     output.headline("good", answer["outcome"], answer["first_fix"])
     for warning in answer["warnings"]:
         output.point("warning", warning["message"] if isinstance(warning, dict) else str(warning))

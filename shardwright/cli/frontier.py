@@ -36,9 +36,11 @@ def frontier(
         parts = question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         request: Any = {**parts, "stack": stack, "grid": dict(map(_axis, vary))}
         answer: Any = client.draw_frontier(request)
-    if output.as_json:
-        output.document(answer)
-        return
+    output.answer(answer, _show)
+
+
+def _show(output: Output, answer: dict[str, Any]) -> None:
+    """Prints a frontier for people: a row for each point of the grid, then the reasons."""
     axes = [*answer["points"][0]["at"]]
     rows = [_row(point, axes) for point in answer["points"]]
     output.table([*axes, "without", "with", "worth", "needed"], rows)
@@ -60,14 +62,14 @@ def _axis(text: str) -> tuple[str, list[float]]:
 def _row(point: dict[str, Any], axes: list[str]) -> list[str]:
     """Returns a point as a row of the table: its value on each axis, the step time without and with
     a pipeline, the gain of a pipeline, and whether one is needed."""
+    values = [f"{point['at'][axis]:g}" for axis in axes]
     seconds = [
-        "" if point[side] is None else f"{rounded(point[side])} s"
-        for side in ("without_s", "with_s")
+        "" if time_s is None else f"{rounded(time_s)} s"
+        for time_s in (point["without_s"], point["with_s"])
     ]
-    worth = (
-        "" if point["gap"] is None else _percent(point["gap"], point["gap_low"], point["gap_high"])
-    )
-    return [*(f"{point['at'][axis]:g}" for axis in axes), *seconds, worth, point["pipeline_needed"]]
+    gain = point["gap"]
+    worth = "" if gain is None else _percent(gain, point["gap_low"], point["gap_high"])
+    return [*values, *seconds, worth, point["pipeline_needed"]]
 
 
 def _percent(middle: float, low: float, high: float) -> str:

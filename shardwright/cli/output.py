@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,12 @@ class Output:
         """Returns a context that shows on a terminal what is done while its block runs."""
         return self.errors.status(doing) if sys.stderr.isatty() else nullcontext()
 
-    def document(self, answer: Any) -> None:
-        """Prints an answer as JSON."""
-        sys.stdout.write(f"{json.dumps(answer, indent=2, ensure_ascii=False)}\n")
+    def answer(self, answer: Any, show: Callable[[Output, Any], None]) -> None:
+        """Prints an answer of the service: as JSON, or for people as `show` does."""
+        if self.as_json:
+            sys.stdout.write(f"{json.dumps(answer, indent=2, ensure_ascii=False)}\n")
+        else:
+            show(self, answer)
 
     def headline(self, kind: str, title: str, sentence: str) -> None:
         """Prints the result of the command in a line of its own. `kind` chooses its mark and
@@ -95,6 +98,14 @@ class Output:
         cells = Text.assemble(("█" * filled, colour), ("░" * (_BAR - filled), "dim"))
         self.console.print(Text.assemble(f"  {name:<8}", cells, f"  {text}"))
 
+    def memory_bar(self, figures: Mapping[str, Any], fit_probability: float) -> None:
+        """Prints the memory that a layout needs, as a share of what is usable on its chips."""
+        low, high = figures["needed_low_gib"], figures["needed_high_gib"]
+        needed = interval(figures["needed_gib"], low, high, "GiB")
+        usable, chance = figures["usable_gib"], probability(fit_probability)
+        text = f"{needed} of {usable:.1f}: fits with {chance}"
+        self.bar("memory", figures["needed_gib"] / usable, text)
+
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Prints rows of texts below the names of their columns."""
         from rich.table import Table
@@ -118,6 +129,13 @@ class Output:
 def interval(middle: float, low: float, high: float, unit: str) -> str:
     """Returns a number with its 80% interval, such as "2.05 s (1.79 to 2.35)"."""
     return f"{rounded(middle)} {unit} ({rounded(low)} to {rounded(high)})"
+
+
+def step_interval(prediction: Mapping[str, Any]) -> str:
+    """Returns the step time of a prediction with its 80% interval, such as "2.05 s (1.79 to
+    2.35)"."""
+    low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
+    return interval(prediction["step_time_s"], low, high, "s")
 
 
 def probability(share: float) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from shardwright.cli import question
 from shardwright.cli.check import launch_request
-from shardwright.cli.output import Output, interval, layout_words, rounded
+from shardwright.cli.output import Output, layout_words, rounded, step_interval
 from shardwright.cli.session import asking
 
 
@@ -30,12 +30,13 @@ def predict(
         request: Any = launch_request(script, None)
         request |= question.question_parts(model, on, nodes, gpus_per_node, chips, seq_len, batch)
         answer: Any = client.create_prediction(request)
-    if output.as_json:
-        output.document(answer)
-        return
+    output.answer(answer, _show)
+
+
+def _show(output: Output, answer: dict[str, Any]) -> None:
+    """Prints a prediction for people: the step time of each layout, and the terms it is made of."""
     for prediction in answer["layouts"]:
-        low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
-        step = interval(prediction["step_time_s"], low, high, "s")
+        step = step_interval(prediction)
         output.headline("good", layout_words(prediction["layout"]), f"a step takes {step}")
         for name, seconds in prediction["time"].items():
             if seconds > 0:

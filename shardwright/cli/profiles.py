@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shardwright.cli import question
 from shardwright.cli.output import Output
 from shardwright.cli.session import asking
@@ -12,8 +14,10 @@ def profiles(json: question.AsJson = None) -> None:
     output = Output(as_json=json)
     with asking(output, "looking at profiles") as client:
         listed = [*client.list_profiles()]
-    if output.as_json:
-        output.document(listed)
-        return
+    output.answer(listed, _show)
+
+
+def _show(output: Output, listed: list[Any]) -> None:
+    """Prints the profiles for people, as a table."""
     rows = [[profile["id"], str(profile["active_version"])] for profile in listed]
     output.table(["profile", "active version"], rows)

@@ -50,18 +50,15 @@ def report(
     needed: the job's environment has it."""
     output = Output(as_json=json)
     with asking(output, "reading the log") as client:
-        ids: dict[str, Any] = {
-            "recommendation_id": recommendation,
-            "prediction_id": prediction,
-            "check_id": check,
-        }
+        kinds = {"recommendation": recommendation, "prediction": prediction, "check": check}
+        ids: dict[str, Any] = {f"{kind}_id": id_ for kind, id_ in kinds.items() if id_}
         launch = None if job is None else launch_request(job, None)["launch"]
-        if not launch and not any(ids.values()):
+        if not (launch or ids):
             ids = report_members(os.environ)
         history = _history(log, mlflow, csv)
-        if history is not None and history.parameters and not launch and not any(ids.values()):
+        if history is not None and history.parameters and not (launch or ids):
             launch = {"arguments": history.launch_text()}
-        if not (launch or model or any(ids.values())):
+        if not (launch or model or ids):
             raise ValueError(_UNNAMED)
         request: Any = question.without_empty(
             log=None if log is None else log_of(log),
@@ -79,15 +76,13 @@ def report(
         else:
             request |= history.report_members()
             answer = client.create_report(request)
-    if output.as_json:
-        output.document(answer)
-    else:
-        _show(output, answer.get("report", answer))
+    output.answer(answer, _show)
 
 
-def _show(output: Output, stored: dict[str, Any]) -> None:
+def _show(output: Output, answer: dict[str, Any]) -> None:
     """Prints a stored report for people: its id, and the measured beside the predicted step
     time."""
+    stored = answer.get("report", answer)  # the answer to a log has more than the report
     residual = stored.get("residual")
     seconds = (stored.get("measured") or {}).get("step_time_s")
     sentence = "" if seconds is None else f"a step took {rounded(seconds)} s"

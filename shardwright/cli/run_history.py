@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def _durations(points: Sequence[HistoryPoint]) -> Iterator[float]:
     timed = sorted(
         (point for point in points if point.at_s is not None), key=lambda point: point.step
     )
-    for first, second in zip(timed, timed[1:], strict=False):
+    for first, second in pairwise(timed):
         steps = second.step - first.step
         if steps > 0 and first.at_s is not None and second.at_s is not None:
             yield (second.at_s - first.at_s) / steps

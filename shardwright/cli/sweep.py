@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import product, starmap
 from typing import Annotated, Any
 
 import typer
 
 from shardwright.cli import question
-from shardwright.cli.output import Output, interval
+from shardwright.cli.output import Output, step_interval
 from shardwright.cli.session import asking
 
 
@@ -40,12 +41,14 @@ def sweep(
                 if event.name == "item":
                     advance()
         items: Any = [*client.list_sweep_items(created["id"])]
-    if output.as_json:
-        output.document(items)
-        return
+    output.answer(items, partial(_show, sweep_id=created["id"]))
+
+
+def _show(output: Output, items: list[dict[str, Any]], sweep_id: str) -> None:
+    """Prints the items of a sweep for people, as a table."""
     columns = ["model", "chips", "sequence", "batch", "stack", "layout", "a step takes"]
     output.table(columns, [_row(item) for item in items])
-    output.more(f"sweep {created['id']}")
+    output.more(f"sweep {sweep_id}")
 
 
 def _cluster(text: str) -> Any:
@@ -76,9 +79,7 @@ def _row(item: dict[str, Any]) -> list[str]:
     step = ""
     if recommended is not None:
         layout = recommended["layout_summary"]
-        low = recommended["step_time_low_s"]
-        high = recommended["step_time_high_s"]
-        step = interval(recommended["step_time_s"], low, high, "s")
+        step = step_interval(recommended)
     chips = f"{item['num_chips']} {item['chip']}"
     numbers = [str(item["seq_len"]), str(item["global_batch"])]
     return [item["model"], chips, *numbers, item["stack"], layout, step]

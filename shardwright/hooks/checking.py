@@ -18,7 +18,7 @@ some 200 of the 300 ms that a hook has. Up to 2,048 chips the first change is th
 _NO_TRAINING = "not-a-training-job"
 
 
-def question(
+def check_request(
     launch: Mapping[str, Any], *, chip: str | None = None, num_chips: int | None = None
 ) -> dict[str, Any]:
     """Returns the request that checks a launch. Without a chip, the service takes the chips that
@@ -31,14 +31,14 @@ def question(
     return request
 
 
-def described(job: Mapping[str, Any]) -> dict[str, Any]:
+def launch_of_object(job: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an object that describes a job as a launch, with its secrets masked. Each member is a
     line of YAML, by which the service recognises such objects."""
     lines = (f"{name}: {json.dumps(value)}\n" for name, value in job.items())
     return {"arguments": mask_secrets("".join(lines))}
 
 
-def find(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
+def check_job(policy: HookPolicy, request: Mapping[str, Any]) -> Finding:
     """Returns the result of the check of a job, within the time that the policy allows. Raises
     nothing: a check that fails is a finding too."""
 

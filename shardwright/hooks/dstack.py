@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shardwright.hooks.checking import described, find, question
+from shardwright.hooks.checking import check_job, check_request, launch_of_object
 from shardwright.hooks.finding import Finding
 from shardwright.hooks.policy import HookPolicy
 
@@ -25,7 +25,7 @@ def run_answer(request: Mapping[str, Any], policy: HookPolicy) -> tuple[dict[str
     configuration = spec.get("configuration") or {}
     if configuration.get("type") != "task" or not configuration.get("commands"):
         return {"spec": spec, "error": None}, Finding()
-    finding = find(policy, question(described(_task(configuration))))
+    finding = check_job(policy, check_request(launch_of_object(_task(configuration))))
     if finding.is_refused:
         return {"spec": spec, "error": finding.line(MORE)}, finding
     if policy.patch and finding.verdict is not None:
@@ -54,7 +54,7 @@ def _accelerators(gpu: Any) -> str | None:
     names = gpu["name"]
     name = names if isinstance(names, str) else names[0]
     count = gpu.get("count") or 1
-    fewest = count.get("min") or 1 if isinstance(count, Mapping) else count
+    fewest = (count.get("min") or 1) if isinstance(count, Mapping) else count
     return f"{name}:{fewest}"
 
 

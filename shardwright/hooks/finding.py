@@ -70,9 +70,8 @@ def _reason(answer: Mapping[str, Any]) -> str:
     """Returns the reason of a verdict: the first broken rule, the first warning, or else the
     summary. A rule with a setting is preferred, since people can look for it."""
     broken: Sequence[Mapping[str, Any]] = answer.get("broken_rules") or ()
-    with_setting = [rule for rule in broken if rule.get("setting")]
     if broken:
-        rule = (with_setting or broken)[0]
+        rule = next((rule for rule in broken if rule.get("setting")), broken[0])
         flag = f"{rule['setting']} {rule['value']}: " if rule.get("setting") else ""
         return f"{flag}{rule['rule']}"
     if answer["verdict"] == "go_with_warnings" and answer.get("warnings"):

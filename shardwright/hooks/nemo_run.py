@@ -18,7 +18,7 @@ from nemo_run.core.execution.base import Executor
 from nemo_run.run.plugin import ExperimentPlugin
 
 from shardwright.cli.job_files import files_beside
-from shardwright.hooks.checking import find, question
+from shardwright.hooks.checking import check_job, check_request
 from shardwright.hooks.finding import Finding
 from shardwright.hooks.policy import HookPolicy
 from shardwright.secrets import mask_items, mask_secrets
@@ -72,7 +72,8 @@ class ShardwrightPlugin(ExperimentPlugin):  # type: ignore[misc]  # NeMo-Run is 
         nodes = getattr(executor, "nodes", None) or 1
         gpus = getattr(executor, "gpus_per_node", None)
         chip = policy.chip_of([partition]) or self.chip
-        return find(policy, question(launch, chip=chip, num_chips=nodes * gpus if gpus else None))
+        num_chips = nodes * gpus if gpus else None
+        return check_job(policy, check_request(launch, chip=chip, num_chips=num_chips))
 
 
 def _command(task: Script) -> str:

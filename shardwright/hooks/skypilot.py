@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from shardwright.hooks.checking import find, question
+from shardwright.hooks.checking import check_job, check_request
 from shardwright.hooks.finding import Finding
 from shardwright.hooks.policy import HookPolicy
 from shardwright.secrets import mask_secrets
@@ -27,7 +27,7 @@ def policy_answer(body: str, policy: HookPolicy) -> tuple[str, Finding]:
     a request of SkyPilot."""
     request = json.loads(body)
     launch = {"arguments": mask_secrets(request["task"])}
-    finding = find(policy, question(launch))
+    finding = check_job(policy, check_request(launch))
     task = request["task"]
     if policy.patch and finding.verdict is not None:
         task = _with_message(task, finding, policy)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from torchx import specs
 from torchx.components import dist
 
-from shardwright.hooks.checking import find, question
+from shardwright.hooks.checking import check_job, check_request
 from shardwright.hooks.finding import Finding
 from shardwright.hooks.policy import HookPolicy
 from shardwright.secrets import mask_items, mask_secrets
@@ -103,4 +103,4 @@ def _check_launch(
         "arguments": shlex.join(["torchrun", *sizes, *words]),
         "environment": {name: mask_secrets(value) for name, value in env.items()},
     }
-    return find(policy, question(launch, chip=policy.chip_of([h]) or h))
+    return check_job(policy, check_request(launch, chip=policy.chip_of([h]) or h))

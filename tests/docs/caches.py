@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from tests.paths import ROOT
 
 _FOLDERS = ("models", "service", "shardwright")
-_KEEPING = re.compile(
-    r"(?:LRU|TTL)Cache(?:\[.*\])?|.*\bmemory\.(?:keep|put_at_hand\w*)|.*\.recall", re.DOTALL
-)
+_KEEPING = re.compile(r"(?:LRU|TTL)Cache(?:\[.*\])?|.*\bmemory\.keep\w*|.*\.recall", re.DOTALL)
 """Functions that make a cache, or put a value into the memory of a database."""
 _MAY_KEEP = re.compile(r"[cC]ache|memory\s*\.|\.\s*recall")
 """What a module without a cache has nothing of, so that it need not be parsed."""

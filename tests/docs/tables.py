@@ -33,7 +33,7 @@ from service.schemas.mixers import (
 )
 from service.schemas.networks import LayerMoeFields, MlpFields
 from service.settings import PREFIX, Settings
-from service.web.problems import TYPES
+from service.web.problem_types import TYPES
 from tests.docs import caches
 from tests.launchers.judges.shims import SHIMS
 from tests.openapi import openapi

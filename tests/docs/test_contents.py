@@ -13,7 +13,7 @@ from models.layouts.rules import RULES
 from models.layouts.space import Space
 from models.spec.constraints import Constraints
 from service.settings import PREFIX, Settings
-from service.web.problems import TYPES
+from service.web.problem_types import TYPES
 from tests.benchmarks.problems import problem
 from tests.docs.caches import modules_that_keep_values
 from tests.docs.pages import name_of, pages

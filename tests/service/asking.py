@@ -39,6 +39,18 @@ LAUNCHED: dict[str, Any] = {
     "workload": {"seq_len": 8192, "global_batch": 128},
 }
 REPORT: dict[str, Any] = {**PREDICTION, "outcome": "ok", "measured": {"step_time_s": 2.0}}
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+"""A config.json of Hugging Face."""
 SHAPE: dict[str, Any] = {
     "num_layers": 32,
     "hidden_size": 4096,

@@ -131,16 +131,16 @@ def test_rotation_makes_no_key_live_longer_and_revives_none(store: Store, at) ->
         api_keys.rotate(store, "nothing", DAY)
 
 
-def test_a_key_is_at_hand_until_it_is_changed(store: Store) -> None:
+def test_a_key_is_cached_until_it_is_changed(store: Store) -> None:
     key = api_keys.create(store, "a", ["recommend"])
     sent = [f"Bearer {key}"]
     caller = api_keys.caller_of(store, sent)  # which notes the use, and so changes the key
-    assert api_keys.caller_at_hand(store, sent) is None
+    assert api_keys.cached_caller(store, sent) is None
     assert api_keys.caller_of(store, sent) == caller
     api_keys.create(store, "b", ["recommend"])
-    assert api_keys.caller_at_hand(store, sent) == caller
+    assert api_keys.cached_caller(store, sent) == caller
     api_keys.revoke(store, id_of(key))
-    assert api_keys.caller_at_hand(store, sent) is None
+    assert api_keys.cached_caller(store, sent) is None
     with pytest.raises(Unauthenticated):
         api_keys.caller_of(store, sent)
 

@@ -15,7 +15,7 @@ from httpx import Response
 
 from service.errors import TurnNeverCame
 from service.runtime.admission import AdmissionControl
-from service.runtime.deadline import Deadline, Until, Wait
+from service.runtime.deadline import Deadline, TimedCheckpoint, Wait
 from tests.service.asking import LARGEST, QUESTION, assert_problem
 
 ASKING: dict[str, dict[str, Any]] = {
@@ -110,6 +110,6 @@ def test_time_in_which_others_compute_counts_for_who_waits() -> None:
         time.sleep(0.2)
 
     patient = Deadline(0.1, others_compute)
-    impatient = Deadline(0.1, Until(others_compute, time.monotonic() + 0.15))
+    impatient = Deadline(0.1, TimedCheckpoint(others_compute, time.monotonic() + 0.15))
     assert patient()
     assert not impatient()

@@ -36,30 +36,27 @@ def _annotation_operations(job: Mapping[str, Any], mark: str) -> Iterator[dict[s
 
 def _containers(job: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields the JSON Pointer and the content of each part of a job that may set environment
-    variables."""
+    variables: its containers, or the trainer of a TrainJob."""
     spec = job.get("spec") or {}
-    if job["kind"] == "TrainJob":
-        if spec.get("trainer"):
-            yield "/spec/trainer", spec["trainer"]
-    elif job["kind"] == "JobSet":
-        for index, job in enumerate(spec.get("replicatedJobs") or ()):
+    if job["kind"] == "TrainJob" and spec.get("trainer"):
+        yield "/spec/trainer", spec["trainer"]
+    for path, template in _pod_templates(job["kind"], spec):
+        for index, container in enumerate(template["spec"].get("containers") or ()):
+            yield f"{path}/spec/containers/{index}", container
+
+
+def _pod_templates(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields the JSON Pointer and the content of each pod template in the specification of a
+    job."""
+    if kind == "Job":
+        yield "/spec/template", spec["template"]
+    elif kind == "JobSet":
+        for index, replicated in enumerate(spec.get("replicatedJobs") or ()):
             path = f"/spec/replicatedJobs/{index}/template/spec/template"
-            yield from _pod_containers(path, job["template"]["spec"]["template"])
-    elif job["kind"] == "PyTorchJob":
+            yield path, replicated["template"]["spec"]["template"]
+    elif kind == "PyTorchJob":
         for role, replica in (spec.get("pytorchReplicaSpecs") or {}).items():
-            path = f"/spec/pytorchReplicaSpecs/{_step(role)}/template"
-            yield from _pod_containers(path, replica["template"])
-    elif job["kind"] == "Job":
-        yield from _pod_containers("/spec/template", spec["template"])
-
-
-def _pod_containers(
-    path: str, template: Mapping[str, Any]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the JSON Pointer and the content of each container of a pod template, which lies at
-    `path`."""
-    for index, container in enumerate(template["spec"].get("containers") or ()):
-        yield f"{path}/spec/containers/{index}", container
+            yield f"/spec/pytorchReplicaSpecs/{_step(role)}/template", replica["template"]
 
 
 def _variable_operations(

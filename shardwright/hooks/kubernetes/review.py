@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwright.hooks.checking import described, find, question
+from shardwright.hooks.checking import check_job, check_request, launch_of_object
 from shardwright.hooks.finding import Finding
 from shardwright.hooks.kubernetes.patch import patch_of
 from shardwright.hooks.policy import HookPolicy
@@ -26,7 +26,8 @@ def reviewed(review: Mapping[str, Any], policy: HookPolicy) -> dict[str, Any]:
     job = request.get("object") or {}
     response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
     if request.get("operation", "CREATE") == "CREATE" and job.get("kind") in KINDS:
-        finding = find(policy, question(described(job), chip=policy.chip_of(_places(job, request))))
+        chip = policy.chip_of(_places(job, request))
+        finding = check_job(policy, check_request(launch_of_object(job), chip=chip))
         response |= _response(job, finding, policy)
     return {"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}
 

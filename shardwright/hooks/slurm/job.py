@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwright.cli.job_files import files_beside
-from shardwright.hooks.checking import question
+from shardwright.hooks.checking import check_request
 from shardwright.hooks.policy import HookPolicy
 from shardwright.secrets import mask_secrets, names_secret
 
@@ -65,7 +65,7 @@ class BatchJob:
         with Path(self.argv[0]).open(encoding="utf-8", errors="replace") as file:
             return file.read(_MOST_CHARACTERS)
 
-    def question(
+    def check_request(
         self, script: str, folder: Path, policy: HookPolicy, environment: Mapping[str, str]
     ) -> dict[str, Any]:
         """Returns the request that checks the job. Files in the folder that the script names are
@@ -75,7 +75,7 @@ class BatchJob:
             "files": files_beside(script, folder),
             "environment": _used_variables(script, environment),
         }
-        return question(launch, chip=self._chip(policy), num_chips=self._num_chips())
+        return check_request(launch, chip=self._chip(policy), num_chips=self._num_chips())
 
     def _chip(self, policy: HookPolicy) -> str | None:
         """Returns the chip of the job: the one that the site's table has for its type of GPU,
@@ -106,8 +106,10 @@ def _options_and_words(words: Sequence[str]) -> tuple[dict[str, str], Sequence[s
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
-        if word == "--" or not word.startswith("-"):
-            return options, [*([] if word == "--" else [word]), *rest]
+        if word == "--":
+            return options, [*rest]
+        if not word.startswith("-"):
+            return options, [word, *rest]
         name, value = _option(word, rest)
         options[name] = value
     return options, []

@@ -19,6 +19,7 @@ read from the log, which goes before this."""
 
 
 def outcome_of(state: str) -> str | None:
-    """Returns the outcome of a report for a state such as "CANCELLED by 1000"; None for a job that
-    has not ended."""
-    return OUTCOMES.get(state.split(" ")[0].split("+")[0])
+    """Returns the outcome of a report for a state such as "CANCELLED by 1000" or "CANCELLED+"; None
+    for a job that has not ended."""
+    first_word = state.split(" ")[0]
+    return OUTCOMES.get(first_word.split("+")[0])

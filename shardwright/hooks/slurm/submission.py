@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardwright.hooks.checking import find
+from shardwright.hooks.checking import check_job
 from shardwright.hooks.finding import Finding
 from shardwright.hooks.policy import HookPolicy
 from shardwright.hooks.slurm.job import BatchJob
@@ -28,7 +28,7 @@ def check(job: BatchJob, policy: HookPolicy) -> Finding:
     if script is None:
         return Finding()
     folder = Path(job.argv[0]).parent if job.argv else Path.cwd()
-    return find(policy, job.question(script, folder, policy, os.environ))
+    return check_job(policy, job.check_request(script, folder, policy, os.environ))
 
 
 def answer_lines(job: BatchJob, finding: Finding) -> Sequence[str]:

@@ -289,7 +289,7 @@ def test_every_form_of_an_answer_that_was_given_before_is_that_of_the_first(
 
 
 @FORMS
-def test_an_answer_at_hand_has_the_headers_of_one_that_is_read(
+def test_a_cached_answer_has_the_headers_of_one_that_is_read(
     shared_client: TestClient, path: str, asked: dict[str, Any]
 ) -> None:
     """Each is asked for twice: what is read first is at hand then."""
@@ -312,7 +312,7 @@ def test_an_answer_at_hand_has_the_headers_of_one_that_is_read(
     assert gzip.decompress(raw) == client.get(location).content
 
 
-def test_an_answer_at_hand_is_refused_to_who_may_no_longer_have_it(tenants) -> None:
+def test_a_cached_answer_is_refused_to_who_may_no_longer_have_it(tenants) -> None:
     client, key = tenants
     mine = key("mine")
     location = client.post("/v1/recommendations", json=ASKED, headers=mine).headers["location"]

@@ -14,9 +14,16 @@ import pytest
 
 from service.learning.model_families import family_of
 from service.learning.report_batches import batch_outcomes
-from service.routes.examples import CONFIG
 from service.schemas.limits import MAX_BATCH_REPORTS
-from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem, changed, without
+from tests.service.asking import (
+    CONFIG,
+    PREDICTION,
+    QUESTION,
+    REPORT,
+    assert_problem,
+    changed,
+    without,
+)
 
 
 def stored(client) -> int:

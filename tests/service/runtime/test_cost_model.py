@@ -219,7 +219,7 @@ def test_who_asks_meanwhile_is_told_how_long_it_takes(
     make_client, compilation: SlowCompilation
 ) -> None:
     client = make_client(heavy_wait_s=0.1)
-    client.app.state.services.cost_model._show(Progress(share=0.25, elapsed_s=10.0))
+    client.app.state.services.cost_model._note_progress(Progress(share=0.25, elapsed_s=10.0))
     answer = client.post("/v1/predictions", json=PREDICTION)
     assert_problem(answer, "overloaded")
     assert "about 30 s more" in answer.json()["detail"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.runtime import deadline
-from service.runtime.deadline import Deadline, Until
+from service.runtime.deadline import Deadline, TimedCheckpoint
 
 
 class Clock:
@@ -42,7 +42,7 @@ def test_time_in_which_others_compute_counts_for_who_waits(clock: Clock) -> None
         clock.go_on(20.0)
 
     patient = Deadline(10.0, others_compute)
-    impatient = Deadline(10.0, Until(others_compute, clock.now_s + 15.0))
+    impatient = Deadline(10.0, TimedCheckpoint(others_compute, clock.now_s + 15.0))
     assert patient()
     assert not impatient()
 

@@ -58,41 +58,41 @@ def test_what_is_rolled_back_is_not_counted(store: Store) -> None:
 
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
-def test_postgresql_has_no_count_so_that_nothing_that_changes_is_at_hand(store: Store) -> None:
+def test_postgresql_has_no_count_so_that_nothing_that_changes_is_kept(store: Store) -> None:
     memory = store.memory
     assert memory.changes.count() is None
-    memory.put_at_hand("key", memory.changes.count(), "value")
-    assert memory.at_hand("key") is None
-    memory.put_at_hand_unchanging("key", "value", 1)
-    assert memory.at_hand("key") == "value"
+    memory.keep_until_change("key", memory.changes.count(), "value")
+    assert memory.unchanged("key") is None
+    memory.keep_unchanging("key", "value", 1)
+    assert memory.unchanged("key") == "value"
 
 
-def test_what_is_at_hand_is_gone_after_a_commit(store: Store) -> None:
+def test_what_is_kept_until_a_change_is_gone_after_a_commit(store: Store) -> None:
     memory = store.memory
-    memory.put_at_hand("key", memory.changes.count(), "value")
-    memory.put_at_hand_unchanging("other", "value", 1)
-    assert memory.at_hand("key") == "value"
+    memory.keep_until_change("key", memory.changes.count(), "value")
+    memory.keep_unchanging("other", "value", 1)
+    assert memory.unchanged("key") == "value"
     register(store, "mine")
-    assert memory.at_hand("key") is None
-    assert memory.at_hand("other") == "value"
+    assert memory.unchanged("key") is None
+    assert memory.unchanged("other") == "value"
 
 
-def test_what_is_at_hand_with_its_row_stays_until_that_is_another(store: Store) -> None:
+def test_what_is_kept_with_its_row_stays_until_that_is_another(store: Store) -> None:
     memory, query = store.memory, "select name, version from catalog_entries where name = ?"
     assert memory.changes.row(query, "mine") is None
     register(store, "mine")
     since, row = memory.changes.count(), memory.changes.row(query, "mine")
     assert row is not None
     assert row.content == ("mine", 1)
-    memory.put_at_hand("key", since, "value", row=row)
+    memory.keep_until_change("key", since, "value", row=row)
     for name in ("yours", "theirs"):
         register(store, name)
-        assert memory.at_hand("key") == "value"
+        assert memory.unchanged("key") == "value"
     with store.writing() as rows:
         rows._session.execute(
             update(RegisteredEntryRow).where(RegisteredEntryRow.name == "mine").values(version=7)
         )
-    assert memory.at_hand("key") is None
+    assert memory.unchanged("key") is None
 
 
 @ON_BOTH
@@ -103,21 +103,21 @@ def test_no_row_is_known_where_a_query_fails_or_the_database_is_another(store: S
     assert row == (StoredRow("select 1", (), (1,)) if is_sqlite else None)
 
 
-def test_what_was_read_before_a_commit_is_never_at_hand(store: Store) -> None:
+def test_what_was_read_before_a_commit_is_never_kept(store: Store) -> None:
     memory = store.memory
     since = memory.changes.count()
     register(store, "mine")
-    memory.put_at_hand("key", since, "value")
-    assert memory.at_hand("key") is None
+    memory.keep_until_change("key", since, "value")
+    assert memory.unchanged("key") is None
 
 
-def test_nothing_is_at_hand_for_long(store: Store, monkeypatch) -> None:
-    store.memory.put_at_hand("key", store.memory.changes.count(), "value")
-    store.memory.put_at_hand_unchanging("other", "value", 1)
-    later = time.monotonic() + memories._AT_HAND_S + 1
+def test_nothing_is_kept_unasked_for_long(store: Store, monkeypatch) -> None:
+    store.memory.keep_until_change("key", store.memory.changes.count(), "value")
+    store.memory.keep_unchanging("other", "value", 1)
+    later = time.monotonic() + memories._LONGEST_S + 1
     monkeypatch.setattr(memories.time, "monotonic", lambda: later)
-    assert store.memory.at_hand("key") is None
-    assert store.memory.at_hand("other") is None
+    assert store.memory.unchanged("key") is None
+    assert store.memory.unchanged("other") is None
 
 
 def test_the_value_used_least_recently_goes_first(store: Store, monkeypatch) -> None:

@@ -44,8 +44,11 @@ def plans(engine: Engine, look: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("look", "index"),
     [
-        (lambda rows: rows.answers.mine("predictions", "key"), "ix_predictions_text"),
-        (lambda rows: rows.answers.mine("recommendations", "key"), "ix_recommendations_text"),
+        (lambda rows: rows.answers.given_lately("predictions", "key"), "ix_predictions_text"),
+        (
+            lambda rows: rows.answers.given_lately("recommendations", "key"),
+            "ix_recommendations_text",
+        ),
         (lambda rows: rows.reports.first_in_same_words(report()), "ix_reports_words_hash"),
         (lambda rows: rows.reports.any_out_of_memory(**ALIKE), "ix_reports_alike"),
     ],

@@ -54,7 +54,7 @@ def missing(client: TestClient, location: str) -> bool:
     store: Store = client.app.state.services.store
     with store.reading() as rows:
         try:
-            rows.answers.at(location)
+            rows.answers.at_location(location)
         except NotFound:
             return True
     return False

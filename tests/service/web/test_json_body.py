@@ -12,9 +12,8 @@ from starlette.testclient import TestClient
 
 from service.errors import MalformedBody
 from service.learning.report_texts import parse_batch
-from service.routes.examples import CONFIG
 from service.web.json_text import MAX_DEPTH, decode_utf8, parse
-from tests.service.asking import PREDICTION, assert_problem, changed
+from tests.service.asking import CONFIG, PREDICTION, assert_problem, changed
 
 MALFORMED = {
     "nothing closed": b'{"model": ',

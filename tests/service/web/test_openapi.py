@@ -19,7 +19,7 @@ from service.routes import (
     recommendations,
     reports,
 )
-from service.web.problems import TYPES
+from service.web.problem_types import TYPES
 from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem
 
 PREFER = {"Prefer": "return=representation"}

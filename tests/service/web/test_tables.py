@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from service.routes.list_tables import TABLES
+from service.schemas.profile import Policy
 from service.web import tables
 from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem
 
@@ -173,3 +175,10 @@ def test_a_form_that_does_not_exist_is_refused(
     for taken in ("*/*", "application/json", "application/*;q=0.5, text/html"):
         other = shared_client.request(method, f"/v1/{path}", headers={"Accept": taken}, **sent)
         assert other.status_code in (200, 201)
+
+
+def test_the_table_of_profiles_has_every_field_of_a_policy() -> None:
+    paths = TABLES["profiles"].columns.values()
+    assert [path for path in paths if path.startswith("policy.")] == [
+        f"policy.{name}" for name in Policy.model_fields
+    ]

@@ -7,14 +7,14 @@ import pytest
 
 from shardwright.client.settings import ClientSettings
 from shardwright.hooks import checking
-from shardwright.hooks.checking import described, find, question
+from shardwright.hooks.checking import check_job, check_request, launch_of_object
 from shardwright.hooks.finding import Finding
 from shardwright.hooks.policy import HookPolicy
 from tests.shardwright.hooks.jobs import BETTER_FLAG, ILLEGAL, MEGATRON, NO_TRAINING
 
 
 def _found(policy: HookPolicy, script: str) -> Finding:
-    return find(policy, question({"arguments": script}))
+    return check_job(policy, check_request({"arguments": script}))
 
 
 @pytest.mark.usefixtures("asked")
@@ -95,5 +95,5 @@ def test_nobody_there_is_said_in_the_line() -> None:
 
 def test_secrets_of_a_described_job_stay_here() -> None:
     job = {"kind": "Job", "env": [{"name": "HF_TOKEN", "value": "hf_abcdefghijklmnopqrstuv"}]}
-    assert "hf_abc" not in described(job)["arguments"]
-    assert described(job)["arguments"].startswith('kind: "Job"\n')
+    assert "hf_abc" not in launch_of_object(job)["arguments"]
+    assert launch_of_object(job)["arguments"].startswith('kind: "Job"\n')

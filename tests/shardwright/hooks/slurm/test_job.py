@@ -25,7 +25,7 @@ def script(tmp_path: Path) -> str:
 
 
 def _asked(job: BatchJob, policy: HookPolicy, text: str = "srun train", **variables: str) -> Any:
-    return job.question(text, Path("/"), policy, variables)
+    return job.check_request(text, Path("/"), policy, variables)
 
 
 @pytest.mark.parametrize(
