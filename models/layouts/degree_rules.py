@@ -25,7 +25,8 @@ def _degrees_offered(problem: Problem, layouts: Layouts) -> Array:
         ok &= (getattr(layouts, axis) == 1) | _has_axis(problem, axis)
     ok &= (layouts.pp == 1) | (layouts.cp == 1) | s.context_in_pipeline
     # In a stack with `tensor_alone`, tp goes neither with a pipeline nor with context parallelism.
-    return ok & ((layouts.tp == 1) | ((layouts.pp == 1) & (layouts.cp == 1)) | (not s.tensor_alone))
+    is_beside_others = (layouts.tp > 1) & ((layouts.pp > 1) | (layouts.cp > 1))
+    return ok & (~is_beside_others | (not s.tensor_alone))
 
 
 def _has_axis(problem: Problem, axis: str) -> bool:
@@ -106,11 +107,9 @@ def _moe_has_sp(problem: Problem, layouts: Layouts) -> Array:
 
     Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism.
     """
-    return (
-        (layouts.tp == 1) | layouts.sequence_parallel
-        if problem.architecture.is_moe
-        else holds_for_all(layouts)
-    )
+    if not problem.architecture.is_moe:
+        return holds_for_all(layouts)
+    return (layouts.tp == 1) | layouts.sequence_parallel
 
 
 def _moe_sp_message(problem: Problem, layout: Layout) -> str:

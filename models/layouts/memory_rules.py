@@ -13,11 +13,9 @@ from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE, policy_c
 
 def _recompute_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has this kind of recompute."""
-    offered = problem.stack.recompute
-    is_none, is_full = layouts.recompute == NONE, layouts.recompute == FULL
-    return np.where(
-        is_none, "none" in offered, np.where(is_full, "full" in offered, "selective" in offered)
-    )
+    is_kind = {"none": layouts.recompute == NONE, "full": layouts.recompute == FULL}
+    is_kind["selective"] = ~is_kind["none"] & ~is_kind["full"]
+    return np.any([is_kind[kind] for kind in problem.stack.recompute], axis=0)
 
 
 def _recompute_message(problem: Problem, layout: Layout) -> str:
@@ -37,11 +35,9 @@ def _modules_offered(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _modules_message(problem: Problem, layout: Layout) -> str:
-    return (
-        f"stack {problem.stack.id} recomputes the modules"
-        f" {', '.join(problem.stack.recomputable_modules)}, not"
-        f" all of {', '.join(layout.recompute_modules)}"
-    )
+    offered = ", ".join(problem.stack.recomputable_modules)
+    asked = ", ".join(layout.recompute_modules)
+    return f"stack {problem.stack.id} recomputes the modules {offered}, not all of {asked}"
 
 
 def _modules_exist(problem: Problem, layouts: Layouts) -> Array:
@@ -62,13 +58,10 @@ def _layers_fit(problem: Problem, layouts: Layouts) -> Array:
     A number of layers is meant for chunks of equal length: for unequal ones it would not say which
     share of a stage is recomputed.
     """
-    fewer = (
-        layouts.recompute_layers * layouts.pp * layouts.virtual_stages
-        < problem.architecture.num_layers
-    )
-    return (layouts.recompute_layers == 0) | (
-        problem.stack.recompute_layers & fewer & ~layouts.balanced & ~layouts.offload_activations
-    )
+    chunks = layouts.pp * layouts.virtual_stages
+    is_legal = layouts.recompute_layers * chunks < problem.architecture.num_layers
+    is_legal &= ~layouts.balanced & ~layouts.offload_activations
+    return (layouts.recompute_layers == 0) | (is_legal & problem.stack.recompute_layers)
 
 
 def _num_layers_message(problem: Problem, layout: Layout) -> str:

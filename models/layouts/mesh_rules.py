@@ -36,26 +36,25 @@ def _mesh_message(problem: Problem, layout: Layout) -> str:
 def _tensor_divides_heads(problem: Problem, layouts: Layouts) -> Array:
     """`tp` divides the attention heads, and the key-value heads, unless the stack repeats these."""
     ok = holds_for_all(layouts)
-    for a in problem.architecture.attentions:
-        repeats_heads = (
-            layouts.tp % a.num_key_value_heads == 0
-        ) & problem.stack.replicates_kv_heads
-        ok &= (a.num_attention_heads % layouts.tp == 0) & (
-            (a.num_key_value_heads % layouts.tp == 0) | repeats_heads
-        )
-    for r in problem.architecture.recurrences:
-        ok &= (r.num_heads % layouts.tp == 0) & (r.num_key_heads % layouts.tp == 0)
+    for attention in problem.architecture.attentions:
+        heads, kv_heads = attention.num_attention_heads, attention.num_key_value_heads
+        repeats_heads = (layouts.tp % kv_heads == 0) & problem.stack.replicates_kv_heads
+        ok &= (heads % layouts.tp == 0) & ((kv_heads % layouts.tp == 0) | repeats_heads)
+    for recurrence in problem.architecture.recurrences:
+        ok &= recurrence.num_heads % layouts.tp == 0
+        ok &= recurrence.num_key_heads % layouts.tp == 0
     return ok
 
 
 def _heads_message(problem: Problem, layout: Layout) -> str:
     """Return the sentence that says which heads tp must divide. Those of linear attention come
     first where tp does not divide them."""
-    for r in problem.architecture.recurrences:
-        if r.num_heads % layout.tp or r.num_key_heads % layout.tp:
+    for recurrence in problem.architecture.recurrences:
+        heads, key_heads = recurrence.num_heads, recurrence.num_key_heads
+        if heads % layout.tp or key_heads % layout.tp:
             return (
-                f"tp({layout.tp}) must divide the {r.num_heads} heads of linear attention or"
-                f" state-space layers, and the {r.num_key_heads} of their keys"
+                f"tp({layout.tp}) must divide the {heads} heads of linear attention or"
+                f" state-space layers, and the {key_heads} of their keys"
             )
     attention = problem.architecture.attentions[0]
     must = (
@@ -109,13 +108,14 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
     if problem.architecture.mtp_layers:
         sides.append(hidden / layouts.tp)
     for layer in problem.architecture.kinds:
-        sides += [side for each in layer.mixers for side in _mixer_sides(each, hidden, layouts.tp)]
+        for mixer in layer.mixers:
+            sides += _mixer_sides(mixer, layouts.tp)
         sides += [layer.dense.intermediate_size / layouts.tp] if layer.dense else []
         sides += [layer.moe.intermediate_size / layouts.etp] if layer.moe else []
     return sides
 
 
-def _mixer_sides(mixer: Attention | Recurrence, hidden: int, tp: Array) -> list[Array | float]:
+def _mixer_sides(mixer: Attention | Recurrence, tp: Array) -> list[Array | float]:
     """Return the sides of the weight matrices of attention or of a recurrence on one device, beside
     the hidden size, each (n,) for n degrees of tp or one number for all."""
     if isinstance(mixer, Recurrence):
@@ -185,9 +185,8 @@ def _folding_message(problem: Problem, layout: Layout) -> str:
             f" tp({layout.tp}), and ep({layout.ep}) divide dp_shard({layout.dp_shard}), or with tp"
             f" 1 cover cp({layout.cp}) and divide dp_shard * cp"
         )
-    replicas = (
-        " (times dp_replicate without sharding)" if problem.stack.expert_folding == "all" else ""
-    )
+    over_replicas = problem.stack.expert_folding == "all"
+    replicas = " (times dp_replicate without sharding)" if over_replicas else ""
     return (
         f"etp({layout.etp}) * ep({layout.ep}) must divide dp_shard({layout.dp_shard}) *"
         f" cp({layout.cp}) * tp({layout.tp}){replicas}"
@@ -214,11 +213,8 @@ def _sequence_message(problem: Problem, layout: Layout) -> str:
 def _chunks_divide_over_tensor(problem: Problem, layouts: Layouts) -> Array:
     """With sequence parallelism the tokens of a sequence, or of each chunk that context parallelism
     makes of it, divide over `tp` as well."""
-    return (
-        problem.workload.seq_len
-        % (_sequence_chunks(layouts) * np.where(layouts.sequence_parallel, layouts.tp, 1))
-        == 0
-    )
+    ranks = np.where(layouts.sequence_parallel, layouts.tp, 1)
+    return problem.workload.seq_len % (_sequence_chunks(layouts) * ranks) == 0
 
 
 def _chunks_message(problem: Problem, layout: Layout) -> str:

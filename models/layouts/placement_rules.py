@@ -77,13 +77,13 @@ def _placement_fits_torus(problem: Problem, layouts: Layouts) -> Array:
     return fits_torus(problem, groups(problem.cluster, layouts))
 
 
-def fits_torus(problem: Problem, g: LayoutGroups) -> Array:
+def fits_torus(problem: Problem, placed: LayoutGroups) -> Array:
     """Return for each layout whether every axis covers whole lines of a torus or divides one, so
-    that its rings close on real links, (n,). `g` has the layouts' groups. On other fabrics every
-    layout passes."""
+    that its rings close on real links, (n,). `placed` has the layouts' groups. On other fabrics
+    every layout passes."""
     if problem.cluster.fabric.torus is None:
-        return np.ones(len(g.tp.code), dtype=bool)
-    axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
+        return np.ones(len(placed.tp.code), dtype=bool)
+    axes = (placed.tp, placed.cp, placed.dp_shard, placed.dp_replicate, placed.pp, placed.ep)
     return np.asarray(np.all([axis.per_row(axis.table.whole) for axis in axes], axis=0))
 
 

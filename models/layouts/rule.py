@@ -54,7 +54,7 @@ def holds_for_all(layouts: Layouts) -> Array:
 def is_one_of(column: Array, offered: Iterable[int]) -> Array:
     """Return for each value of a column whether it is one of `offered`. For the few values that
     rules offer, this is several times as fast as np.isin."""
-    found = np.zeros(column.shape, dtype=bool)
-    for one in offered:
-        found |= column == one
-    return found
+    is_offered = np.zeros(column.shape, dtype=bool)
+    for value in offered:
+        is_offered |= column == value
+    return is_offered

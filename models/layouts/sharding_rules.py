@@ -28,10 +28,9 @@ def _zero_stage_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has the ZeRO stage, also beside replicas where there are some."""
     is_hybrid = (layouts.dp_replicate > 1) & (layouts.dp_shard > 1)
     others = problem.stack.unsearched_zero_stages
-    hybrid_is_offered = ~is_hybrid | is_one_of(
-        layouts.zero_stage, (*problem.stack.hybrid_stages, *others)
-    )
-    return is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *others)) & hybrid_is_offered
+    is_offered = is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *others))
+    goes_with_replicas = is_one_of(layouts.zero_stage, (*problem.stack.hybrid_stages, *others))
+    return is_offered & (~is_hybrid | goes_with_replicas)
 
 
 def _zero_stage_searched(problem: Problem, layouts: Layouts) -> Array:
@@ -52,11 +51,9 @@ def _zero_stages_message(problem: Problem, layout: Layout) -> str:
     if layout.dp_replicate > 1 and layout.dp_shard > 1:
         hybrid = ", ".join(map(str, problem.stack.hybrid_stages)) or "none"
         beside_replicas = f", and beside replicas {hybrid}"
-    return (
-        f"stack {problem.stack.id} offers ZeRO stages"
-        f" {', '.join(map(str, problem.stack.zero_stages))}"
-        f"{beside_replicas}; got {layout.zero_stage}"
-    )
+    stages = ", ".join(map(str, problem.stack.zero_stages))
+    offered = f"stack {problem.stack.id} offers ZeRO stages {stages}{beside_replicas}"
+    return f"{offered}; got {layout.zero_stage}"
 
 
 def _muon_goes_with_zero_stage(problem: Problem, layouts: Layouts) -> Array:
@@ -121,12 +118,8 @@ def _zero_context_message(problem: Problem, layout: Layout) -> str:
 def _zero_with_experts(problem: Problem, layouts: Layouts) -> Array:
     """ZeRO stage 3 with expert parallelism has no context parallelism, unless the stack has all
     three together."""
-    return (
-        (layouts.zero_stage <= 2)
-        | (layouts.ep == 1)
-        | (layouts.cp == 1)
-        | (not problem.stack.experts_alone)
-    )
+    has_both = (layouts.ep > 1) & (layouts.cp > 1)
+    return (layouts.zero_stage <= 2) | ~has_both | (not problem.stack.experts_alone)
 
 
 def _zero_experts_message(problem: Problem, layout: Layout) -> str:

@@ -164,16 +164,16 @@ def _set_path(
     for stage in range(pp):
         own = tables.amounts[partition, kind[stage]]
         rounds = tables.first if row.schedule == INTERLEAVED else tables.amounts
-        for one in range(2):
-            path = _path(row.schedule, pp, m, stage, one)
-            seconds = path[0] * weighed(whole, flops) + path[1] * weighed(before, flops)
-            seconds += path[2] * weighed(own, flops)
+        for number in range(2):
+            of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, number)
+            seconds = of_whole * weighed(whole, flops) + of_before * weighed(before, flops)
+            seconds += of_own * weighed(own, flops)
             if seconds > longest:
                 longest = seconds
                 both[:] = 0.0
-                _add(path[0], whole, both)
-                _add(path[1], before, both)
-                _add(path[2], own, both)
+                _add(of_whole, whole, both)
+                _add(of_before, before, both)
+                _add(of_own, own, both)
         _add(1.0, rounds[partition, kind[stage]], before)
     if pp > 1 and row.schedule == ZERO_BUBBLE:
         own, few = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
@@ -202,15 +202,16 @@ def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
 
 
 @inlined
-def _path(schedule: int, pp: int, m: int, stage: int, one: int) -> tuple[float, float, float]:
-    """Return one of two paths that stay on a stage (`one` is 0 or 1), as three numbers: how often
-    it takes both passes of the whole model, of the stages before (under interleaving, of their
-    first round), and of the stage itself. Some schedules have one path only."""
+def _path(schedule: int, pp: int, m: int, stage: int, number: int) -> tuple[float, float, float]:
+    """Return one of two paths through a pipeline of `pp` stages with `m` micro-batches that stay on
+    a stage, as three numbers: how often it takes both passes of the whole model, of the stages
+    before (under interleaving, of their first round), and of the stage itself. `number` is 0 or 1;
+    some schedules have one path only."""
     if schedule == AFAB:
         return 1.0, 0.0, m - 1.0
     if schedule == ZERO_BUBBLE:
         return 0.0, 0.0, float(m)
-    if schedule == INTERLEAVED or one == 0:
+    if schedule == INTERLEAVED or number == 0:
         return 0.0, 1.0, float(m)
     if m > pp - stage:  # This path also passes the stages after this one, twice.
         return 2.0, -1.0, m - pp + stage - 1.0
@@ -228,8 +229,8 @@ def _beside_others(schedule: int, pp: int, m: int) -> float:
         return 2 / (2 + weight) * (1 / 2 - 1 / pp)
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
-    short = max(2 * pp - 1 - m, 0)
-    return (short if short > 0 else others / 2) / (2 * pp)
+    missing = max(2 * pp - 1 - m, 0)  # micro-batches that would fill the V
+    return (missing if missing > 0 else others / 2) / (2 * pp)
 
 
 @inlined
@@ -272,11 +273,12 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 
 
 @inlined
-def _takes_no_more(least: LeastPasses, chain: int, one: int, other: int) -> bool:
-    """Say whether schedule `one` takes no more than `other` for any seconds of the parts. Weight
+def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) -> bool:
+    """Say whether a schedule takes no more than another for any seconds of the parts. Weight
     gradients may be any share of both passes, so both ends of that range are compared."""
     for part in range(least.both.shape[2]):
-        less = least.both[chain, other, part] - least.both[chain, one, part]
-        if less < 0 or less + least.without[chain, other, part] < least.without[chain, one, part]:
+        saved = least.both[chain, other, part] - least.both[chain, schedule, part]
+        without = least.without[chain, schedule, part]
+        if saved < 0 or saved + least.without[chain, other, part] < without:
             return False
     return True

@@ -12,7 +12,7 @@ from models.search.compiled_tables import CompiledTables, Found, Meshes, SearchC
 from models.search.limits import Limits
 from models.search.mesh_policies import (
     evaluate_policies,
-    has_promising_policy,
+    is_promising,
     price_policies,
     set_decided,
 )
@@ -44,8 +44,7 @@ def open_meshes(
         if meshes.bound[mesh] > limits.longest[with_pipeline, meshes.points[mesh]]:
             counts[0].closing_bound = min(counts[0].closing_bound, meshes.bound[mesh])
             continue
-        over_memory = counts[0].over_memory
-        dominated = counts[0].dominated
+        over_memory, dominated = counts[0].over_memory, counts[0].dominated
         evaluated = counts[0].evaluated
         if not open_mesh(tables, meshes, mesh, limits, counts[0], found):
             # The caller opens this mesh once more, which counts its layouts anew.
@@ -102,22 +101,3 @@ def open_mesh(
             if not evaluate_policies(tables, meshes, mesh, points, limits, counts, found):
                 return False
     return True
-
-
-@inlined
-def is_promising(
-    tables: CompiledTables,
-    meshes: Meshes,
-    mesh: int,
-    points: int,
-    limits: Limits,
-    counts: SearchCounts,
-) -> bool:
-    """Say whether a layout of a mesh may be in the answer, by a bound over its policies. The mesh's
-    row has a placement and a filling of the torus, or UNPLACED for the best placement. `points` is
-    its complexity there. The workspace is left with this mesh."""
-    row = meshes.rows[mesh]
-    set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
-    set_decided(tables, False)
-    counts.steps += 1
-    return has_promising_policy(tables, meshes, mesh, points, limits, counts)
