@@ -86,7 +86,7 @@ def limits_over(problem: Problem, layout: Layout) -> dict[str, int]:
     return {name: value for name, value in needed.items() if value > getattr(problem.stack, name)}
 
 
-def _sp_offered(problem: Problem, layouts: Layouts) -> Array:
+def _sequence_parallel_offered(problem: Problem, layouts: Layouts) -> Array:
     """`sequence_parallel` goes with `tp` above 1, and is on or off as the stack has it."""
     with_tp = is_one_of(layouts.sequence_parallel, problem.stack.sequence_parallel)
     return np.where(layouts.tp > 1, with_tp, ~layouts.sequence_parallel)
@@ -102,7 +102,7 @@ def _sp_message(problem: Problem, layout: Layout) -> str:
     return rule + cure if can_say_otherwise else rule
 
 
-def _moe_has_sp(problem: Problem, layouts: Layouts) -> Array:
+def _moe_needs_sequence_parallel(problem: Problem, layouts: Layouts) -> Array:
     """Experts with `tp` above 1 have `sequence_parallel`.
 
     Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism.
@@ -146,14 +146,9 @@ def _graphs_message(problem: Problem, layout: Layout) -> str:
 
 
 DEGREE_RULES = (
-    Rule("degrees_offered", "layout", _degrees_offered, _degrees_message),
-    Rule("degrees_searched", "layout", _degrees_searched, _searched_message, kind="search"),
-    Rule(
-        "graphs_have_static_experts",
-        "stack.moe_graphs",
-        _graphs_have_static_experts,
-        _graphs_message,
-    ),
-    Rule("sequence_parallel_offered", "layout.sequence_parallel", _sp_offered, _sp_message),
-    Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_has_sp, _moe_sp_message),
+    Rule("layout", _degrees_offered, _degrees_message),
+    Rule("layout", _degrees_searched, _searched_message, kind="search"),
+    Rule("stack.moe_graphs", _graphs_have_static_experts, _graphs_message),
+    Rule("layout.sequence_parallel", _sequence_parallel_offered, _sp_message),
+    Rule("layout.sequence_parallel", _moe_needs_sequence_parallel, _moe_sp_message),
 )

@@ -51,7 +51,7 @@ def _missing_modules_message(problem: Problem, layout: Layout) -> str:
     return f"no layer of {problem.architecture.name} has {nowhere}"
 
 
-def _layers_fit(problem: Problem, layouts: Layouts) -> Array:
+def _recompute_layers_offered(problem: Problem, layouts: Layouts) -> Array:
     """A number of layers to recompute is less than the layers of a chunk, with an even split and
     activations on the device, and the stack takes such a number.
 
@@ -122,7 +122,7 @@ def _offload_message(problem: Problem, layout: Layout) -> str:
     return offered
 
 
-def _offload_sharded(problem: Problem, layouts: Layouts) -> Array:
+def _offload_needs_sharding(problem: Problem, layouts: Layouts) -> Array:
     """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only. A stack that offloads the
     activations which FSDP's checkpointing keeps does so with ZeRO 3 only.
 
@@ -165,22 +165,11 @@ def _pipelined_message(problem: Problem, layout: Layout) -> str:
 
 
 MEMORY_RULES = (
-    Rule("recompute_offered", "layout.recompute", _recompute_offered, _recompute_message),
-    Rule("modules_offered", "layout.recompute_modules", _modules_offered, _modules_message),
-    Rule("modules_exist", "layout.recompute_modules", _modules_exist, _missing_modules_message),
-    Rule("recompute_layers_offered", "layout.recompute_layers", _layers_fit, _num_layers_message),
-    Rule("offload_offered", "layout", _offload_offered, _offload_message),
-    Rule(
-        "offload_needs_sharding",
-        "layout.offload_optimizer",
-        _offload_sharded,
-        _unsharded_message,
-        _offload_blame,
-    ),
-    Rule(
-        "offload_in_pipeline",
-        "layout.offload_activations",
-        _offload_in_pipeline,
-        _pipelined_message,
-    ),
+    Rule("layout.recompute", _recompute_offered, _recompute_message),
+    Rule("layout.recompute_modules", _modules_offered, _modules_message),
+    Rule("layout.recompute_modules", _modules_exist, _missing_modules_message),
+    Rule("layout.recompute_layers", _recompute_layers_offered, _num_layers_message),
+    Rule("layout", _offload_offered, _offload_message),
+    Rule("layout.offload_optimizer", _offload_needs_sharding, _unsharded_message, _offload_blame),
+    Rule("layout.offload_activations", _offload_in_pipeline, _pipelined_message),
 )

@@ -86,7 +86,7 @@ def _widths_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _weights_are_whole_blocks(problem: Problem, layouts: Layouts) -> Array:
+def _whole_blocks(problem: Problem, layouts: Layouts) -> Array:
     """The sides of a device's weight matrices are multiples of the block of the number format,
     where the kernels of the stack need it.
 
@@ -138,7 +138,7 @@ def _blocks_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _expert_parallel_divides_experts(problem: Problem, layouts: Layouts) -> Array:
+def _experts_divide(problem: Problem, layouts: Layouts) -> Array:
     """`ep` divides the number of experts; in a dense model `ep` and `etp` are 1."""
     counts = [layer.moe.num_experts for layer in problem.architecture.kinds if layer.moe]
     if not counts:
@@ -152,7 +152,7 @@ def _experts_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _experts_fold(problem: Problem, layouts: Layouts) -> Array:
+def _experts_fold_over_dense_axes(problem: Problem, layouts: Layouts) -> Array:
     """`ep` times `etp` divides the product of the axes that the stack folds experts over.
 
     In torchtitan (parallel_dims.py) these are dp_shard, cp and tp; in plain Megatron-Core all of
@@ -193,7 +193,7 @@ def _folding_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _sequence_divides_into_chunks(problem: Problem, layouts: Layouts) -> Array:
+def _sequence_divides(problem: Problem, layouts: Layouts) -> Array:
     """`seq_len` divides into two chunks for each rank of `cp`, one from the front and one from the
     back, so that causal attention is balanced."""
     return problem.workload.seq_len % _sequence_chunks(layouts) == 0
@@ -210,7 +210,7 @@ def _sequence_message(problem: Problem, layout: Layout) -> str:
     return f"seq_len({problem.workload.seq_len}) must be a multiple of 2*cp({layout.cp})"
 
 
-def _chunks_divide_over_tensor(problem: Problem, layouts: Layouts) -> Array:
+def _sequence_divides_over_tensor(problem: Problem, layouts: Layouts) -> Array:
     """With sequence parallelism the tokens of a sequence, or of each chunk that context parallelism
     makes of it, divide over `tp` as well."""
     ranks = np.where(layouts.sequence_parallel, layouts.tp, 1)
@@ -298,14 +298,14 @@ def nearest_batches(batch: int, layout: Layout, rounds: int = 1) -> tuple[int, .
 
 
 MESH_RULES = (
-    Rule("mesh_fills_cluster", "layout", _mesh_fills_cluster, _mesh_message),
-    Rule("tensor_divides_heads", "layout.tp", _tensor_divides_heads, _heads_message),
-    Rule("tensor_divides_widths", "layout.tp", _tensor_divides_widths, _widths_message),
-    Rule("whole_blocks", "layout.tp", _weights_are_whole_blocks, _blocks_message),
-    Rule("experts_divide", "layout.ep", _expert_parallel_divides_experts, _experts_message),
-    Rule("experts_fold_over_dense_axes", "layout.ep", _experts_fold, _folding_message),
-    Rule("sequence_divides", "layout.cp", _sequence_divides_into_chunks, _sequence_message),
-    Rule("sequence_divides_over_tensor", "layout.tp", _chunks_divide_over_tensor, _chunks_message),
-    Rule("context_divides_heads", "layout.cp", _context_divides_heads, _context_message),
-    Rule("batch_divides", "layout.micro_batch", _batch_divides, _batch_message, _batch_blame),
+    Rule("layout", _mesh_fills_cluster, _mesh_message),
+    Rule("layout.tp", _tensor_divides_heads, _heads_message),
+    Rule("layout.tp", _tensor_divides_widths, _widths_message),
+    Rule("layout.tp", _whole_blocks, _blocks_message),
+    Rule("layout.ep", _experts_divide, _experts_message),
+    Rule("layout.ep", _experts_fold_over_dense_axes, _folding_message),
+    Rule("layout.cp", _sequence_divides, _sequence_message),
+    Rule("layout.tp", _sequence_divides_over_tensor, _chunks_message),
+    Rule("layout.cp", _context_divides_heads, _context_message),
+    Rule("layout.micro_batch", _batch_divides, _batch_message, _batch_blame),
 )

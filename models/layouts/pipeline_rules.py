@@ -33,7 +33,7 @@ def _schedule_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _schedule_has_its_shape(problem: Problem, layouts: Layouts) -> Array:
+def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
     """The schedule has as many stages, virtual stages and micro-batches as it is made for."""
     m = layouts.num_micro_batches(problem.workload.global_batch)
     not_virtual = layouts.virtual_stages == 1
@@ -56,7 +56,7 @@ def _schedule_has_its_shape(problem: Problem, layouts: Layouts) -> Array:
     return np.where(layouts.pp == 1, without_pipeline, with_pipeline)
 
 
-def _virtual_stages_have_code(problem: Problem, layouts: Layouts) -> Array:
+def _virtual_stages_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has virtual stages, where the layout has any, and has them for hybrid models where
     the model is one."""
     return (layouts.virtual_stages == 1) | (problem.max_virtual_stages > 1) | (layouts.pp == 1)
@@ -123,7 +123,7 @@ def _shape_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _layers_divide_into_chunks(problem: Problem, layouts: Layouts) -> Array:
+def _layers_divide(problem: Problem, layouts: Layouts) -> Array:
     """There are enough layers for all chunks of the pipeline, and the same number for each unless
     the layout is `balanced`."""
     chunks = layouts.pp * layouts.virtual_stages
@@ -175,7 +175,7 @@ def _stated_layers_message(problem: Problem, layout: Layout) -> str:
     return f"{list(layout.layers_per_chunk)}: each chunk needs a layer{ends}"
 
 
-def _tied_embedding_allowed(problem: Problem, layouts: Layouts) -> Array:
+def _tied_embedding_in_pipeline(problem: Problem, layouts: Layouts) -> Array:
     """A model that ties its embedding to its head has no pipeline, unless the stack can share them
     between stages."""
     may_tie = problem.stack.ties_in_pipeline or not problem.architecture.tie_word_embeddings
@@ -203,7 +203,7 @@ def _mtp_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _gradients_accumulate(problem: Problem, layouts: Layouts) -> Array:
+def _accumulation_offered(problem: Problem, layouts: Layouts) -> Array:
     """There is one micro-batch only, or a pipeline, where the stack accumulates no gradients in fp8
     on these chips."""
     at_once = (
@@ -237,7 +237,7 @@ def _partition_message(problem: Problem, layout: Layout) -> str:
     return f"stack {problem.stack.id} splits layers {split}"
 
 
-def _forwards_first(problem: Problem, layouts: Layouts) -> Array:
+def _balancing_needs_all_forwards_first(problem: Problem, layouts: Layouts) -> Array:
     """With `global_batch_loss` there is one micro-batch, or the schedule runs all forward passes
     before the first backward pass.
 
@@ -270,33 +270,15 @@ def _balancing_message(problem: Problem, layout: Layout) -> str:
 
 
 PIPELINE_RULES = (
-    Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedule_message),
-    Rule("schedule_shape", "layout.schedule", _schedule_has_its_shape, _shape_message),
-    Rule(
-        "virtual_stages_offered",
-        "layout.virtual_stages",
-        _virtual_stages_have_code,
-        _no_virtual_message,
-    ),
-    Rule(
-        "virtual_stages_searched",
-        "layout.virtual_stages",
-        _virtual_stages_searched,
-        _many_virtual_message,
-        kind="search",
-    ),
-    Rule(
-        "stated_layers_add_up",
-        "layout.layers_per_chunk",
-        _stated_layers_add_up,
-        _stated_layers_message,
-    ),
-    Rule("layers_divide", "layout.pp", _layers_divide_into_chunks, _layers_message),
-    Rule("tied_embedding_in_pipeline", "layout.pp", _tied_embedding_allowed, _tie_message),
-    Rule("mtp_offered", "layout.pp", _mtp_offered, _mtp_message),
-    Rule("accumulation_offered", "layout.micro_batch", _gradients_accumulate, _accumulate_message),
-    Rule("partition_offered", "layout.balanced", _partition_offered, _partition_message),
-    Rule(
-        "balancing_needs_all_forwards_first", "layout.schedule", _forwards_first, _balancing_message
-    ),
+    Rule("layout.schedule", _schedule_offered, _schedule_message),
+    Rule("layout.schedule", _schedule_shape, _shape_message),
+    Rule("layout.virtual_stages", _virtual_stages_offered, _no_virtual_message),
+    Rule("layout.virtual_stages", _virtual_stages_searched, _many_virtual_message, kind="search"),
+    Rule("layout.layers_per_chunk", _stated_layers_add_up, _stated_layers_message),
+    Rule("layout.pp", _layers_divide, _layers_message),
+    Rule("layout.pp", _tied_embedding_in_pipeline, _tie_message),
+    Rule("layout.pp", _mtp_offered, _mtp_message),
+    Rule("layout.micro_batch", _accumulation_offered, _accumulate_message),
+    Rule("layout.balanced", _partition_offered, _partition_message),
+    Rule("layout.schedule", _balancing_needs_all_forwards_first, _balancing_message),
 )

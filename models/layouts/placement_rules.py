@@ -41,7 +41,7 @@ def _equal_dp_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _torus_axes_have_torus(problem: Problem, layouts: Layouts) -> Array:
+def _torus_axes_exist(problem: Problem, layouts: Layouts) -> Array:
     """`torus_axes` are given for a torus only."""
     return np.asarray((layouts.torus_axes == 0) | (problem.cluster.fabric.torus is not None))
 
@@ -98,9 +98,9 @@ def _torus_message(problem: Problem, layout: Layout) -> str:
 
 
 PLACEMENT_RULES = (
-    Rule("placement_offered", "layout.placement", _placement_offered, _placement_message),
-    Rule("equal_data_parallel", "layout.placement", equal_data_parallel, _equal_dp_message),
-    Rule("torus_axes_exist", "layout.torus_axes", _torus_axes_have_torus, _torus_axes_message),
-    Rule("block_divides_torus", "layout.torus_block", _block_divides_torus, _block_message),
-    Rule("placement_fits_torus", "layout.placement", _placement_fits_torus, _torus_message),
+    Rule("layout.placement", _placement_offered, _placement_message),
+    Rule("layout.placement", equal_data_parallel, _equal_dp_message),
+    Rule("layout.torus_axes", _torus_axes_exist, _torus_axes_message),
+    Rule("layout.torus_block", _block_divides_torus, _block_message),
+    Rule("layout.placement", _placement_fits_torus, _torus_message),
 )
