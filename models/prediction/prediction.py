@@ -132,6 +132,9 @@ def describe(
     host_usable_bytes = problem.cluster.host_bytes
     memory_spread = float(spreads.reserved[row])
     micro_batches = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
+    interleaving_group = None
+    if layout.schedule == "interleaved":
+        interleaving_group = int(micro_batch_group(layout.pp, micro_batches))
     return Prediction(
         layout=layout,
         step_time_s=step_time_s,
@@ -144,7 +147,7 @@ def describe(
         },
         mfu=mfu,
         num_micro_batches=micro_batches,
-        micro_batch_group=_interleaving_group(layout, micro_batches),
+        micro_batch_group=interleaving_group,
         layers_per_chunk=predictions.rows.layers_per_chunk(row),
         time=time,
         memory_gib=memory,
@@ -164,14 +167,6 @@ def describe(
         ),
         provenance=provenance(problem, layout, time, memory, profile),
     )
-
-
-def _interleaving_group(layout: Layout, micro_batches: int) -> int | None:
-    """Return how many micro-batches pass a chunk before the next under the interleaved schedule;
-    None under others."""
-    if layout.schedule != "interleaved":
-        return None
-    return int(micro_batch_group(layout.pp, micro_batches))
 
 
 def host_memory_note(prediction: Prediction) -> str:

@@ -196,10 +196,11 @@ def chrome_trace(
     ]
     for event in timeline.events:
         numbers = {"micro_batch": event.micro_batch, "chunk": event.chunk}
+        label = event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}"
         events.append(
             {
                 "ph": "X",
-                "name": _event_label(event),
+                "name": label,
                 "cat": event.name,
                 "pid": 0,
                 "tid": event.stage,
@@ -213,7 +214,3 @@ def chrome_trace(
         "of_micro_batches": timeline.of_micro_batches,
     }
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": shown}
-
-
-def _event_label(event: Event) -> str:
-    return event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}"
