@@ -382,10 +382,10 @@ class Space:
         (`mesh_class`), (classes, variants)."""
         variants = self.offered[0].variants
         classes = 1 << len(_CLASS_DEGREES)
-        number, variant = np.indices((classes, len(variants))).reshape(2, -1)
+        mesh, variant = np.indices((classes, len(variants))).reshape(2, -1)
         # Of each class the smallest mesh is tested, whose degrees are 1 or 2.
         degrees = {
-            degree: 1 + (number >> bit & 1) for bit, degree in enumerate(reversed(_CLASS_DEGREES))
+            degree: 1 + (mesh >> bit & 1) for bit, degree in enumerate(reversed(_CLASS_DEGREES))
         }
         rows = variants.take(variant).with_columns(**degrees)
         legal = np.all([self._obeys(name, rows) for name in _VARIANT_RULES], axis=0)
@@ -399,12 +399,13 @@ class Space:
         layouts that each rule or constraint has refused so far. A trunk without a legal schedule is
         dropped. Raises TooLarge where there would be more than MAX_TRUNKS."""
         rejected: Counter[str] = Counter()
-        c = self.cardinality
-        below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
-        rows = self._legal_degrees(rejected, below * c["micro_batch"])
+        count = self.cardinality
+        # The layouts that would grow from a trunk, for every way to divide dp.
+        below = count["ep"] * count["etp"] * self.placements * len(self.policies)
+        rows = self._legal_degrees(rejected, below * count["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
-        m = rows.num_micro_batches(self.problem.workload.global_batch)
-        trunk_of_chain, chains = distinct(rows.pp, m)
+        micro_batches = rows.num_micro_batches(self.problem.workload.global_batch)
+        trunk_of_chain, chains = distinct(rows.pp, micro_batches)
         breaks = self._broken_schedule_rules(rows.take(trunk_of_chain))
         # Trunks of a chain that no schedule suits are dropped, and counted with all schedules.
         has_schedule = np.asarray((breaks < 0).any(axis=1))
@@ -412,7 +413,7 @@ class Space:
         refused = Counter[str]()
         self._filter(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
         refused += first_refusals(breaks[~has_schedule], meshes)
-        rejected += scaled(refused, below // c["schedule"])
+        rejected += scaled(refused, below // count["schedule"])
         usable = has_schedule[chains]
         renumbered = np.cumsum(has_schedule) - 1
         trunk_of_chain = trunk_of_chain[has_schedule]
@@ -420,12 +421,13 @@ class Space:
             rows=rows.take(usable),
             chains=renumbered[chains[usable]],
             pp=rows.pp[trunk_of_chain],
-            micro_batches=m[trunk_of_chain],
+            micro_batches=micro_batches[trunk_of_chain],
             breaks=breaks[has_schedule],
         ), rejected
 
     def splits(self, rows: Layouts) -> Array:
-        """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard."""
+        """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard,
+        such as 3 for dp 4, (n,)."""
         degrees, counts, _ = self._divisors
         return np.asarray(counts[np.searchsorted(degrees, rows.dp)])
 
@@ -610,9 +612,9 @@ def common_expert_divisors(problem: Problem, size: str) -> list[int]:
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
-    """Return how many pairs of a mesh and a schedule each rule refuses first. `breaks` (chains,
-    schedules) has indices into SCHEDULE_RULES or -1, and `meshes` (chains,) the number of meshes of
-    each chain."""
+    """Return how many pairs of a mesh and a schedule each rule refuses first. A chain is a number
+    of stages with one of micro-batches: `breaks` (chains, schedules) has indices into
+    SCHEDULE_RULES or -1, and `meshes` (chains,) the number of meshes of each chain."""
     refused = {
         name: int(((breaks == rule).sum(axis=1) * meshes).sum())
         for rule, name in enumerate(SCHEDULE_RULES)
@@ -626,8 +628,8 @@ def scaled(counts: Counter[str], factor: int) -> Counter[str]:
 
 
 def with_experts(rows: Layouts, experts: Layouts, pair: Array) -> Layouts:
-    """Return n trunks with the expert degrees of a pair each, whose positions in `experts` are
-    `pair` (n,)."""
+    """Return n layouts with the expert degrees, ep and etp, of a pair each. `experts` has the
+    pairs, and `pair` (n,) the position of each layout's."""
     return rows.with_columns(ep=experts.ep[pair], etp=experts.etp[pair])
 
 

@@ -107,20 +107,25 @@ class SearchTables:
         if (cores := len(rows) * len(self.experts)) > MOST_CORES:
             chips = self.problem.cluster.num_chips
             raise TooLarge(chips, cores, "meshes with their expert degrees", MOST_CORES)
-        splits, policies = space.splits(rows), len(space.policies)
-        self.splits = splits * space.allowed_placements
-        meshes = int(self.splits.sum())
-        # Placements that the constraints do not allow count with all pairs of expert degrees, since
-        # the constraints refuse them first.
-        pairs = len(self.experts) + sum(refused_pairs.values())
-        other_placements = int(splits.sum()) * space.placements - meshes
-        self.rejected["constraints.torus_block"] += other_placements * pairs * policies
-        self.rejected += scaled(refused_pairs, meshes * policies)
-        self.rejected += scaled(refused_policies, meshes * len(self.experts))
+        self.splits = space.splits(rows) * space.allowed_placements
+        self._count_refused(refused_pairs, refused_policies)
         self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
         self._drop_offload()
         self._list_variants()
+
+    def _count_refused(self, pairs: Counter[str], policies: Counter[str]) -> None:
+        """Add to `rejected` the layouts on legal trunks that have refused placements, or pairs of
+        expert degrees or policies that a rule refuses, given their numbers by rule."""
+        space, meshes = self.space, int(self.splits.sum())
+        # Placements that the constraints do not allow count with all pairs of expert degrees, since
+        # the constraints refuse them first.
+        all_pairs = len(self.experts) + sum(pairs.values())
+        placed_anywhere = int(space.splits(self.trunks.rows).sum()) * space.placements
+        refused_placements = (placed_anywhere - meshes) * all_pairs * len(space.policies)
+        self.rejected["constraints.torus_block"] += refused_placements
+        self.rejected += scaled(pairs, meshes * len(space.policies))
+        self.rejected += scaled(policies, meshes * len(self.experts))
 
     def at_fit_probability(self, probability: float) -> SearchTables:
         """Return the tables for layouts that must fit with this probability. Legality and cost do
@@ -291,13 +296,13 @@ class SearchTables:
 
     @cached_property
     def _partitions(self) -> tuple[StageTables, Array]:
-        """The distinct partitions of layers over stages, and the row of the one that each chain has
-        under each schedule, (chains, schedules)."""
-        code = np.zeros(self.legal_schedules.shape, dtype=np.int64)
+        """The distinct partitions of layers over stages, and the number of the one that each chain
+        (pp with a number of micro-batches) has under each schedule, (chains, schedules)."""
+        partition = np.zeros(self.legal_schedules.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal_schedules)
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
-        tables, code[chain, schedule] = partitions(self.problem, shapes)
-        return tables, code
+        tables, partition[chain, schedule] = partitions(self.problem, shapes)
+        return tables, partition
 
     @cached_property
     def passes(self) -> LeastPasses:
@@ -321,6 +326,7 @@ class SearchTables:
         fillings = filling_code(*self.space.fillings.T)
         count = len(degrees)
         costs = np.empty((len(fillings) + 1, DISPATCH + len(question.layers), count, count + 1, 2))
+        # The last row of costs is for a torus filled in any way.
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
@@ -351,6 +357,7 @@ class SearchTables:
         """The code of a schedule under which at least as much traffic hides as under any offered
         one, for lower bounds. It stands for all of them before the schedule is chosen."""
         schedules = self.policies.schedules
+        # Traffic hides beside another micro-batch's compute where devices have several chunks.
         overlapping = (schedules.virtual_stages > 1) | (schedules.schedule >= ZERO_BUBBLE_V)
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
 
@@ -366,11 +373,11 @@ class SearchTables:
         rows["virtual_stages"] = 1
         return rows
 
-    def undivided_rows(self, cores: Layouts) -> Array:
-        """Return trunks or cores as records of Row, (n,), whose data parallelism is not divided
-        into shards and replicas yet. Collectives that depend on the division cost nothing, and ZeRO
-        1 makes all ranks share the update, so that bounds hold for every division."""
-        rows = self.rows(cores)
+    def undivided_rows(self, layouts: Layouts) -> Array:
+        """Return layouts as records of Row, (n,), whose data parallelism is not divided into shards
+        and replicas yet. Collectives that depend on the division cost nothing, and ZeRO 1 makes all
+        ranks share the update, so that bounds hold for every division."""
+        rows = self.rows(layouts)
         rows["placement"], rows["zero_stage"] = UNDECIDED, 1
         return rows
 
@@ -490,9 +497,9 @@ class SearchTables:
         )
 
     def bound_trunks(self, rows: Array, chain: Array) -> Array:
-        """Return a lower bound of the seconds of a step for each trunk, (n,), that holds for all
-        expert degrees: experts send nothing, and compute as fast as the largest matrix products.
-        """
+        """Return a lower bound of the seconds of a step for each trunk (pp, tp, cp and micro-batch)
+        that holds for all expert degrees, (n,): experts send nothing, and compute as fast as the
+        largest matrix products."""
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
         free = self.question._replace(layers=layers)
