@@ -66,9 +66,9 @@ def cross_all(
     *,
     of_memory: bool = False,
 ) -> Cores:
-    """Return the cores made of these trunks (positions) and every pair of expert degrees, as far as
-    their bound is within the limits. The bound is of seconds, or of bytes if `of_memory`. `counts`
-    is updated."""
+    """Return the cores made of these trunks (positions of pp, tp, cp and micro-batch) and every
+    pair of expert degrees, as far as their bound is within the limits. The bound is of seconds, or
+    of bytes if `of_memory`. `counts` is updated."""
     # Trunks are sorted so that neighbours have one shard, which is then worked out once.
     trunks = np.sort(trunks)
     count = len(trunks) * len(crossing.ep)
@@ -120,9 +120,10 @@ def cross_block(
     counts: Array,
     cores: Cores,
 ) -> int:
-    """Write to `cores` those of one block of crossings whose bound is within the limits, and return
-    their number. Crossings are numbered from the trunks with the first pair to the trunks with the
-    last. The block starts at number `begin` and is as long as the buffers."""
+    """Cross trunks (pp, tp, cp and micro-batch) with pairs of expert degrees, write to `cores`
+    those of one block whose bound is within the limits, and return their number. Crossings are
+    numbered from the trunks with the first pair to the trunks with the last. The block starts at
+    number `begin` and is as long as the buffers."""
     reset(tables.buffers)
     count = 0
     for number in range(begin, min(begin + len(cores.bound), len(trunks) * len(crossing.ep))):
@@ -149,9 +150,9 @@ def cross_block(
 
 @inlined
 def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
-    """Write the core of a trunk and a pair of expert degrees to `crossing.row`. Return false, and
-    write nothing, where the expert degrees do not divide a stage's devices, or differ from tp in a
-    stack that cuts experts as all else."""
+    """Write a trunk (pp, tp, cp and micro-batch) with a pair of expert degrees to `crossing.row`.
+    Return false, and write nothing, where these do not divide a stage's devices, or etp differs
+    from tp in a stack that cuts experts as all else."""
     row = crossing.rows[trunk]
     if (crossing.devices // row.pp) % (crossing.ep[pair] * crossing.etp[pair]) != 0:
         return False
@@ -165,8 +166,9 @@ def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
 
 @inlined
 def least_bytes(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return a lower bound of the bytes that any layout from a core needs: the least over all
-    variants of sharding and memory policy. `chain` is the number of its pipeline."""
+    """Return a lower bound of the bytes that any layout needs which grows from a row of undivided
+    data parallelism: the least over all variants of sharding and memory policy. `chain` is the
+    number of its pipeline."""
     least = np.inf
     for variant in range(len(tables.policies.variants)):
         set_variant(tables.policies, row, variant)

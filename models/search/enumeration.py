@@ -22,7 +22,7 @@ from models.columns import Array, growing_slices
 from models.errors import OutOfTime
 from models.layouts.complexity import complexity
 from models.layouts.space import Space
-from models.search.compiled_tables import Meshes, empty_found, new_counts, take_meshes
+from models.search.compiled_tables import Meshes, Progress, empty_found, new_counts, take_meshes
 from models.search.cores import Cores, cross_all
 from models.search.incumbent import Incumbent
 from models.search.mesh_policies import bound_meshes
@@ -238,10 +238,8 @@ class _Search:
         """Search meshes in every placement and under every policy, and keep the layouts found. The
         clock is looked at every _STEPS steps; stop where time is over."""
         while len(meshes.rows) and self._may_go_on(float(meshes.bound.min())):
-            limits = self.incumbent.limits
-            opened = open_meshes(
-                self.tables.compiled, meshes, limits, _STEPS, self.counts, self.found
-            )
+            progress = Progress(self.incumbent.limits, self.counts, self.found)
+            opened = open_meshes(self.tables.compiled, meshes, _STEPS, progress)
             self._move_found_to_incumbent()
             if not opened:  # One mesh has more layouts than the buffers hold.
                 self.found = empty_found(8 * len(self.found.seconds))

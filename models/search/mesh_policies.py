@@ -17,9 +17,15 @@ from models.cost.rows import Row
 from models.cost.stages import expose_parts, fill_stages, reset, set_kept
 from models.cost.step import same_regime, set_mesh
 from models.cost.time_terms import write_time_terms
-from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, SearchCounts
+from models.search.compiled_tables import (
+    CompiledTables,
+    Meshes,
+    PolicyTables,
+    Progress,
+    SearchCounts,
+)
 from models.search.least_passes import least_seconds, seconds_of
-from models.search.limits import Limits, consider
+from models.search.limits import consider
 from models.search.partial_sums import least_memory, least_step
 
 
@@ -38,13 +44,15 @@ def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
     are not plain are skipped, since they only add work."""
     row, policies = meshes.rows[mesh], tables.policies
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
-    seconds, keeps_all = np.inf, False
+    seconds, plain_may_fit = np.inf, False
     for variant in range(len(policies.variants)):
         plain = policies.plain[variant]
-        if meshes.legal[mesh, variant] and (plain or not keeps_all):
-            bound = bound_variant(tables, meshes.chain[mesh], variant, row)
-            seconds = min(seconds, bound)
-            keeps_all = bound < np.inf if plain else keeps_all
+        if not meshes.legal[mesh, variant] or (plain_may_fit and not plain):
+            continue
+        bound = bound_variant(tables, meshes.chain[mesh], variant, row)
+        seconds = min(seconds, bound)
+        if plain:
+            plain_may_fit = bound < np.inf
     return seconds
 
 
@@ -104,10 +112,8 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
 @inlined
 def step_seconds(tables: CompiledTables, row: Row) -> float:
     """Return the seconds of a step of a layout. Its parts must have been exposed (`expose`)."""
-    workspace = tables.buffers.workspace
-    stages = tables.buffers.stages
+    workspace, stages = tables.buffers.workspace, tables.buffers.stages
     facts = tables.question.facts[0]
-    time = tables.scratch.time
     fill_stages(facts, tables.question.layers, row, tables.stages, workspace, stages)
     write_time_terms(
         f=facts,
@@ -117,15 +123,13 @@ def step_seconds(tables: CompiledTables, row: Row) -> float:
         w=workspace,
         s=stages,
         scratch=tables.buffers.scratch,
-        time=time,
+        time=tables.scratch.time,
     )
-    return time.sum()
+    return tables.scratch.time.sum()
 
 
 @inlined
-def price_policies(
-    tables: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, counts: SearchCounts
-) -> bool:
+def price_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progress) -> bool:
     """Write to the scratch the seconds of a step under every policy of a mesh that fits and may be
     in the answer, over the least links of any placement; infinity for others. Write also how many
     layers each recomputes. Return whether any policy is left.
@@ -133,13 +137,13 @@ def price_policies(
     Where the plain variant of a sharding (no recompute, no offload) fits under a schedule, or takes
     too long, the schedule is settled: other variants only add work and are skipped.
     """
-    policies = tables.policies
+    policies, counts = tables.policies, progress.counts[0]
     settled = tables.scratch.settled
     least = tables.scratch.least
+    quickest = tables.scratch.quickest
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
-    longest, any_left = limits.longest[with_pipeline], False
-    quickest = tables.scratch.quickest
+    longest, any_left = progress.limits.longest[with_pipeline], False
     least[:] = np.inf
     quickest[:] = np.inf
     for variant in range(len(policies.variants)):
@@ -159,6 +163,7 @@ def price_policies(
             if not policies.legal[chain, schedule] or settled[schedule]:
                 continue
             set_schedule(policies, chain, row, schedule)
+            # The bound holds for any number of layers, since every layer more only adds work.
             row.recompute_layers = fewest_layers(policies) if policies.open_layers[variant] else 0
             limit = longest[points + with_pipeline * policies.schedule_points[schedule]]
             seconds = bound_schedule(tables, chain, schedule, row)
@@ -180,19 +185,14 @@ def price_policies(
 
 @inlined
 def is_promising(
-    tables: CompiledTables,
-    meshes: Meshes,
-    mesh: int,
-    points: int,
-    limits: Limits,
-    counts: SearchCounts,
+    tables: CompiledTables, meshes: Meshes, mesh: int, points: int, progress: Progress
 ) -> bool:
     """Say whether a layout of a mesh may be in the answer, by a bound over the policies that
     `price_policies` left. The mesh's row has a placement and a filling of the torus, or UNPLACED
     for the best placement. `points` is its complexity there. The workspace is left with this mesh.
     """
-    row, chain = meshes.rows[mesh], meshes.chain[mesh]
-    longest = limits.longest[1 if row.pp > 1 else 0]
+    row, chain, counts = meshes.rows[mesh], meshes.chain[mesh], progress.counts[0]
+    longest = progress.limits.longest[1 if row.pp > 1 else 0]
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
     set_decided(tables, False)
     counts.steps += 1
@@ -211,27 +211,24 @@ def is_promising(
 
 @inlined
 def evaluate_policies(
-    tables: CompiledTables,
-    meshes: Meshes,
-    mesh: int,
-    points: int,
-    limits: Limits,
-    counts: SearchCounts,
-    found: Found,
+    tables: CompiledTables, meshes: Meshes, mesh: int, points: int, progress: Progress
 ) -> bool:
     """Evaluate the policies that `price_policies` left for a mesh in its present placement, and
-    write the layouts that may be in the answer to `found`. `points` is the mesh's complexity there.
-    Return false where `found` was full."""
+    write the layouts that may be in the answer to `progress.found`. `points` is the mesh's
+    complexity there. Return false where the buffers of found layouts were full."""
     policies, least = tables.policies, tables.scratch.least
+    counts, found = progress.counts[0], progress.found
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
-    longest = limits.longest[with_pipeline]
+    longest = progress.limits.longest[with_pipeline]
     for variant in range(len(policies.variants)):
         if tables.scratch.quickest[variant] == np.inf:
             continue
         for schedule in range(len(policies.schedules)):
             layout_points = points + policies.points[variant]
             layout_points += with_pipeline * policies.schedule_points[schedule]
+            # Bounds get closer and dearer: over the least links of any placement, over the links of
+            # this one, and then the step itself.
             seconds = least[variant, schedule]
             if seconds <= longest[layout_points]:
                 set_variant(policies, row, variant)
@@ -246,7 +243,7 @@ def evaluate_policies(
                 continue
             if counts.found == len(found.seconds):
                 return False
-            if consider(limits, row, seconds, layout_points):
+            if consider(progress.limits, row, seconds, layout_points):
                 found.rows[counts.found] = row
                 found.variant[counts.found] = variant
                 found.schedule[counts.found] = schedule
@@ -342,11 +339,10 @@ def least_that_fits(tables: CompiledTables, row: Row, partial: int, choices: int
 @inlined
 def set_memory(tables: CompiledTables, row: Row) -> float:
     """Write the bytes of a layout by term to the scratch. Return the bytes on the host."""
-    question, workspace = tables.question, tables.buffers.workspace
-    stages = tables.buffers.stages
-    facts = question.facts[0]
-    set_kept(facts, question.policies, row, workspace)
-    fill_stages(facts, question.layers, row, tables.stages, workspace, stages)
+    workspace, stages = tables.buffers.workspace, tables.buffers.stages
+    facts = tables.question.facts[0]
+    set_kept(facts, tables.question.policies, row, workspace)
+    fill_stages(facts, tables.question.layers, row, tables.stages, workspace, stages)
     _, on_host = write_memory_terms(
         f=facts,
         row=row,
@@ -361,6 +357,7 @@ def set_memory(tables: CompiledTables, row: Row) -> float:
 
 @inlined
 def fewest_layers(policies: PolicyTables) -> int:
+    """Return the fewest layers of a chunk that constraints allow to recompute; 0 means all."""
     return policies.layers[0] if len(policies.layers) > 0 else 0
 
 

@@ -86,7 +86,8 @@ def find_most_frugal(
                 on_host = set_memory(tables, row)
                 needed = needed_bytes(tables.margin, tables.scratch.memory, on_host, counts_host)
                 points = meshes.points[mesh] + policies.points[variant]
-                points += policies.schedule_points[schedule] if row.pp > 1 else 0
+                if row.pp > 1:
+                    points += policies.schedule_points[schedule]
                 if needed == np.inf:
                     frugal.beyond_host[0] = True
                 elif is_more_frugal(needed, points, frugal):
