@@ -20,7 +20,7 @@ from models.search.result import Goal, ShouldContinue
 from models.search.tables import SearchTables
 from models.spec.constraints import EVEN_CHANCE, MAX_FIT_PROBABILITY
 from models.spec.hardware import GIB
-from models.spec.layout import AXES, TORUS_AXES, Layout, Layouts
+from models.spec.layout import Layout, Layouts
 
 # Cores that are opened together, at first and at most. Between two such blocks the search asks
 # whether time is over, and ends where the layout found so far rules out the cores that are left.
@@ -96,9 +96,7 @@ class MinimumMemory:
         for to get the layout, if there is one. They are empty without a surest layout."""
         if surest is None:
             return ""
-        is_named = self.layout is not None and _in_default_placement(
-            surest.layout
-        ) == _in_default_placement(self.layout)
+        is_named = self.layout and _differ_in_placement_only(surest.layout, self.layout)
         which = "it" if is_named else f"the surest, {surest.layout.summary()},"
         if self.tables.space.constraints.memory_reserve_gib:
             which = f"without constraints.memory_reserve_gib {which}"
@@ -120,7 +118,8 @@ class MinimumMemory:
             least = float(cores.bound[block[0]])
             if least >= self.least:
                 return
-            # The error then speaks of the host, whatever is too large for a device as well.
+            # Where layouts fail on the host alone, the error names the host: those that are too
+            # large for a device as well cannot change it.
             only_host_is_short = self.beyond_host and self.layout is None
             if only_host_is_short and least > tables.capacity_and_rounding:
                 return
@@ -148,7 +147,7 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
     memory, and could only be surer by having less of what is uncertain in it.
     """
     best: Layout | None = None
-    most = -math.inf
+    most_deviations = -math.inf
     uncertainty = tables.memory_uncertainty
     probability = uncertainty.probability
     while True:
@@ -157,9 +156,9 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
         if layout is None:
             break
         deviations = _deviations(tables, layout)
-        if best is not None and deviations <= most + _SAME_DEVIATIONS:
+        if best is not None and deviations <= most_deviations + _SAME_DEVIATIONS:
             break
-        best, most = layout, deviations
+        best, most_deviations = layout, deviations
         next_probability = max(NormalDist().cdf(deviations), EVEN_CHANCE)
         if uncertainty.is_uniform or next_probability == probability:
             break
@@ -205,7 +204,12 @@ def _placed_legally(tables: SearchTables, layout: Layout) -> Layout:
     return placed[0] if len(placed) else layout
 
 
-def _in_default_placement(layout: Layout) -> Layout:
-    """Return the layout in the default placement, so that layouts compare by what matters for
-    memory."""
-    return replace(layout, placement=AXES, torus_axes=TORUS_AXES[0], torus_block=1)
+def _differ_in_placement_only(layout: Layout, other: Layout) -> bool:
+    """Say whether two layouts differ at most in their placement, which memory does not depend
+    on."""
+    return other == replace(
+        layout,
+        placement=other.placement,
+        torus_axes=other.torus_axes,
+        torus_block=other.torus_block,
+    )

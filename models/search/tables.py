@@ -208,9 +208,8 @@ class SearchTables:
             return
         self.legal_variants = self.legal_variants[:, np.tile(kept, len(self.policies.shardings))]
         left = self.policies.with_memory_policies(kept)
-        self.pruned_by_memory += (
-            int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
-        )
+        dropped = len(self.policies) - len(left)
+        self.pruned_by_memory += int(self.splits.sum()) * len(self.experts) * dropped
         self.policies = left
 
     def _hosts_hold_states(self) -> bool:
@@ -465,6 +464,7 @@ class SearchTables:
                 layers=np.empty(policies_shape, dtype=np.int64),
                 least=np.empty(policies_shape),
                 quickest=np.empty(len(policies.variants)),
+                # two numbers for each of eight axes on every dim, in the places of one mesh
                 links=np.empty((len(PLACEMENTS) + 1, 16 * dims)),
             ),
         )
