@@ -103,9 +103,9 @@ class Claim:
 def _remove_other_versions(file: Path) -> None:
     """Remove the files of other versions of a function. Names are FUNCTION-VERSION-TYPES; files of
     the same version stay, whatever their types of arguments."""
-    of, version, _ = file.name.split("-", 2)
-    for other in file.parent.glob(f"{of}-*"):
-        if not other.name.startswith(f"{of}-{version}-"):
+    function, version, _ = file.name.split("-", 2)
+    for other in file.parent.glob(f"{function}-*"):
+        if not other.name.startswith(f"{function}-{version}-"):
             _remove(other)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 from models.compilation.cache_folder import CacheFolders, Claim
-from models.compilation.parts import PartLibrary, is_part
+from models.compilation.parts import PartLibrary, is_part, set_within
 from models.compilation.source_digest import source_digest
 
 _may_compile = ContextVar("may_compile", default=True)
@@ -30,26 +30,16 @@ class NotKept(Exception):
     """The machine code of a function is not kept, and compiling it is not allowed."""
 
 
-@contextmanager
-def only_kept() -> Iterator[None]:
-    """Forbid compilation within the block, in this thread. A function whose machine code is not in
-    the cache raises NotKept when it is called."""
-    token = _may_compile.set(False)
-    try:
-        yield
-    finally:
-        _may_compile.reset(token)
+def only_kept() -> AbstractContextManager[None]:
+    """Forbid compilation within a `with` block, in this thread. A function whose machine code is
+    not in the cache raises NotKept when it is called."""
+    return set_within(_may_compile, False)
 
 
-@contextmanager
-def taking_turns() -> Iterator[None]:
-    """Make each function that is compiled within the block wait while another process compiles it,
-    and then take that process's result, so that none is compiled twice."""
-    token = _takes_turns.set(True)
-    try:
-        yield
-    finally:
-        _takes_turns.reset(token)
+def taking_turns() -> AbstractContextManager[None]:
+    """Make each function that is compiled within a `with` block wait while another process compiles
+    it, and then take that process's result, so that none is compiled twice."""
+    return set_within(_takes_turns, True)
 
 
 class MachineCode:

@@ -28,13 +28,13 @@ def is_part() -> bool:
 
 
 @contextmanager
-def _as_part() -> Iterator[None]:
-    """Mark functions that are compiled within the block as parts."""
-    token = _is_part.set(True)
+def set_within(variable: ContextVar[bool], value: bool) -> Iterator[None]:
+    """Set a context variable to a value within the block, in this thread."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _is_part.reset(token)
+        variable.reset(token)
 
 
 class PartLibrary(JITCodeLibrary):
@@ -50,11 +50,13 @@ class PartLibrary(JITCodeLibrary):
 
     def with_callees(self) -> list[Any]:
         """Return this library and those of all that it calls, directly or not."""
-        found = [self]
-        for library in found:
+        libraries = [self]
+        for library in libraries:  # grows on the way, by the callees that are not in it yet
             if isinstance(library, PartLibrary):
-                found += [each for each in library._linking_libraries if each not in found]
-        return found
+                libraries += [
+                    callee for callee in library._linking_libraries if callee not in libraries
+                ]
+        return libraries
 
 
 class _Whole(JITCodeLibrary):
@@ -62,11 +64,9 @@ class _Whole(JITCodeLibrary):
 
     def add_linking_library(self, library: Any) -> None:
         """Link a library that this code calls, and for a part all that it calls in turn."""
-        if isinstance(library, PartLibrary):
-            for each in library.with_callees():
-                super().add_linking_library(each)
-        else:
-            super().add_linking_library(library)
+        is_part = isinstance(library, PartLibrary)
+        for linked in library.with_callees() if is_part else [library]:
+            super().add_linking_library(linked)
 
 
 class _Pipeline(Compiler):
@@ -96,19 +96,19 @@ class Dispatcher(CPUDispatcher):
 
     def __init__(self, function: Any, options: dict[str, Any]) -> None:
         super().__init__(function, targetoptions=options, pipeline_class=_Pipeline)
-        self._compiler._customize_flags = _customized
+        self._compiler._customize_flags = _translate_parts_only
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Compile for a caller that is being compiled."""
-        with _as_part():
+        with set_within(_is_part, True):
             return super().get_call_template(args, kws)
 
     def compile(self, sig: Any) -> Any:
         """Compile for these types: as a part within a caller that is being compiled, and else whole
         for Python. A part that was compiled earlier is dropped where Python needs a whole."""
         args, _ = sigutils.normalize_signature(sig)
-        found = self.overloads.get(tuple(args))
-        if found is not None and isinstance(found.library, PartLibrary) and not is_part():
+        compiled = self.overloads.get(tuple(args))
+        if compiled and isinstance(compiled.library, PartLibrary) and not is_part():
             del self.overloads[tuple(args)]
         return super().compile(sig)
 
@@ -123,7 +123,7 @@ class Dispatcher(CPUDispatcher):
         self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)
 
 
-def _customized(flags: Any) -> Any:
+def _translate_parts_only(flags: Any) -> Any:
     """Return numba's flags, set so that a part is only translated to LLVM's intermediate code."""
     if is_part():
         flags.no_compile = True

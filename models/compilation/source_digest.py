@@ -26,9 +26,9 @@ def source_digest(file: Path, package: Path) -> str:
     versions of Python, numba, llvmlite and numpy, on which machine code depends."""
     versions = platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__
     digest = hashlib.sha256(repr((versions, numba.config.BOUNDSCHECK)).encode())
-    for each in sorted(sources(file, package)):
-        text = _text(each)
-        digest.update(f"{each.relative_to(package)} {len(text)}\n{text}".encode())
+    for source in sorted(sources(file, package)):
+        text = _text(source)
+        digest.update(f"{source.relative_to(package)} {len(text)}\n{text}".encode())
     return digest.hexdigest()[:16]
 
 
@@ -39,7 +39,8 @@ def sources(file: Path, package: Path) -> set[Path]:
         file = pending.pop()
         if file not in found and file.exists():
             found.add(file)
-            pending += [each for name in _imported(file) for each in _files_of(name, package)]
+            for name in _imported(file):
+                pending += _files_of(name, package)
     return found
 
 

@@ -16,54 +16,38 @@ from models.spec.layout import AFAB, DEFAULT_PLACEMENT, ONE_F_ONE_B, Layouts
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, NONE
 
-POINTS: dict[str, int] = {
-    "pipeline": 100,
-    "pipeline_depth": 15,  # every doubling of its stages beyond two, as awkward as unequal ones
-    "pipeline_schedule": 25,  # anything beyond 1F1B or all-forward-all-backward
-    "pipeline_partition": 15,  # stages of unequal length
-    "expert_across_domains": 50,
-    "expert_tensor": 15,
-    "expert": 20,
-    "tensor_across_domains": 30,
-    "tensor": 30,
-    "context": 25,
-    "hybrid_sharding": 8,
-    "offload_optimizer": 12,
-    "offload_activations": 12,
-    "full_recompute": 6,
-    "selective_recompute": 3,
-    "kept_gathered": 2,
-    "sharded": 1,
-    "placement": 4,  # axes in another order than tp < cp < dp < pp
-    "torus_block": 4,
+_REASONS: dict[str, tuple[int, str]] = {
+    "pipeline": (100, "a pipeline"),
+    # for every doubling of the stages beyond two, which is as awkward as unequal stages
+    "pipeline_depth": (15, "a pipeline of more than two stages"),
+    # anything beyond 1F1B or all-forward-all-backward
+    "pipeline_schedule": (25, "a pipeline schedule beyond 1F1B"),
+    "pipeline_partition": (15, "pipeline stages of unequal length"),
+    "expert_across_domains": (50, "expert parallelism across scale-up domains"),
+    "expert_tensor": (15, "tensor parallelism of experts"),
+    "expert": (20, "expert parallelism"),
+    "tensor_across_domains": (30, "tensor parallelism across scale-up domains"),
+    "tensor": (30, "tensor parallelism"),
+    "context": (25, "context parallelism"),
+    "hybrid_sharding": (8, "replicas beside shards"),
+    "offload_optimizer": (12, "offload of the optimizer"),
+    "offload_activations": (12, "offload of activations"),
+    "full_recompute": (6, "full recompute"),
+    "selective_recompute": (3, "selective recompute"),
+    "kept_gathered": (2, "parameters that stay gathered"),
+    "sharded": (1, "ZeRO"),
+    "placement": (4, "axes in an unusual order"),  # another one than tp < cp < dp < pp
+    "torus_block": (4, "blocks of a torus"),
 }
+
+POINTS: dict[str, int] = {name: points for name, (points, _) in _REASONS.items()}
 """The points of each reason why a layout is not the simplest one."""
 
 MOST_POINTS = 1 + sum(POINTS.values()) + POINTS["pipeline_depth"] * 20
 """A number of points that no layout reaches: those of all reasons at once, and of a pipeline 21
 doublings deeper than two stages."""
 
-TERM_WORDS: dict[str, str] = {
-    "pipeline": "a pipeline",
-    "pipeline_depth": "a pipeline of more than two stages",
-    "pipeline_schedule": "a pipeline schedule beyond 1F1B",
-    "pipeline_partition": "pipeline stages of unequal length",
-    "expert_across_domains": "expert parallelism across scale-up domains",
-    "expert_tensor": "tensor parallelism of experts",
-    "expert": "expert parallelism",
-    "tensor_across_domains": "tensor parallelism across scale-up domains",
-    "tensor": "tensor parallelism",
-    "context": "context parallelism",
-    "hybrid_sharding": "replicas beside shards",
-    "offload_optimizer": "offload of the optimizer",
-    "offload_activations": "offload of activations",
-    "full_recompute": "full recompute",
-    "selective_recompute": "selective recompute",
-    "kept_gathered": "parameters that stay gathered",
-    "sharded": "ZeRO",
-    "placement": "axes in an unusual order",
-    "torus_block": "blocks of a torus",
-}
+TERM_WORDS: dict[str, str] = {name: words for name, (_, words) in _REASONS.items()}
 """The words by which answers name each reason for points."""
 
 
@@ -141,10 +125,9 @@ def _placement_counts(problem: Problem, layouts: Layouts, placed: LayoutGroups) 
 def _policy_counts(layouts: Layouts) -> dict[str, Array]:
     """Return counts of the reasons that schedule, sharding and memory policy give, by keys of
     POINTS, each (n,)."""
+    has_plain_schedule = (layouts.schedule == ONE_F_ONE_B) | (layouts.schedule == AFAB)
     return {
-        "pipeline_schedule": (layouts.pp > 1)
-        & (layouts.schedule != ONE_F_ONE_B)
-        & (layouts.schedule != AFAB),
+        "pipeline_schedule": (layouts.pp > 1) & ~has_plain_schedule,
         "pipeline_partition": (layouts.pp > 1) & layouts.balanced,
         "offload_optimizer": layouts.offload_optimizer,
         "offload_activations": layouts.offload_activations,

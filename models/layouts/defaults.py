@@ -47,9 +47,8 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
     # FSDP shards over context parallelism too (torchtitan distributed/parallel_dims.py,
     # fsdp_enabled; accelerate parallelism_config.py).
     is_sharded = layout.dp_shard > 1 or (layout.cp > 1 and stack.shards != "in_place")
-    if layout.zero_stage == 0 and (
-        is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
-    ):
+    needs_shards = is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
+    if layout.zero_stage == 0 and needs_shards:
         defaults["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
     if stack.shards_over_context_and_experts and (layout.cp > 1 or layout.ep > 1):
         defaults["zero_stage"] = 3
@@ -99,11 +98,9 @@ def _first_allowed_schedule(problem: Problem, layout: Layout, schedules: Iterabl
     names = list(schedules)
     if not balances_global_batch(problem):
         return names[0]
-    rule = RULES_BY_NAME["balancing_needs_all_forwards_first"]
-    for name in names:
-        if rule.test(problem, Layouts.of([replace(layout, schedule=name)]))[0]:
-            return name
-    return names[0]
+    layouts = Layouts.of([replace(layout, schedule=name) for name in names])
+    allowed = RULES_BY_NAME["balancing_needs_all_forwards_first"].test(problem, layouts)
+    return names[int(allowed.argmax())]  # 0 where none is allowed
 
 
 def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ def _degrees_offered(problem: Problem, layouts: Layouts) -> Array:
         ok &= (getattr(layouts, axis) == 1) | _has_axis(problem, axis)
     ok &= (layouts.pp == 1) | (layouts.cp == 1) | s.context_in_pipeline
     # In a stack with `tensor_alone`, tp goes neither with a pipeline nor with context parallelism.
-    return ok & ((layouts.tp == 1) | ((layouts.pp == 1) & (layouts.cp == 1)) | (not s.tensor_alone))
+    is_beside_others = (layouts.tp > 1) & ((layouts.pp > 1) | (layouts.cp > 1))
+    return ok & (~is_beside_others | (not s.tensor_alone))
 
 
 def _has_axis(problem: Problem, axis: str) -> bool:
@@ -85,7 +86,7 @@ def limits_over(problem: Problem, layout: Layout) -> dict[str, int]:
     return {name: value for name, value in needed.items() if value > getattr(problem.stack, name)}
 
 
-def _sp_offered(problem: Problem, layouts: Layouts) -> Array:
+def _sequence_parallel_offered(problem: Problem, layouts: Layouts) -> Array:
     """`sequence_parallel` goes with `tp` above 1, and is on or off as the stack has it."""
     with_tp = is_one_of(layouts.sequence_parallel, problem.stack.sequence_parallel)
     return np.where(layouts.tp > 1, with_tp, ~layouts.sequence_parallel)
@@ -101,16 +102,14 @@ def _sp_message(problem: Problem, layout: Layout) -> str:
     return rule + cure if can_say_otherwise else rule
 
 
-def _moe_has_sp(problem: Problem, layouts: Layouts) -> Array:
+def _moe_needs_sequence_parallel(problem: Problem, layouts: Layouts) -> Array:
     """Experts with `tp` above 1 have `sequence_parallel`.
 
     Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism.
     """
-    return (
-        (layouts.tp == 1) | layouts.sequence_parallel
-        if problem.architecture.is_moe
-        else holds_for_all(layouts)
-    )
+    if not problem.architecture.is_moe:
+        return holds_for_all(layouts)
+    return (layouts.tp == 1) | layouts.sequence_parallel
 
 
 def _moe_sp_message(problem: Problem, layout: Layout) -> str:
@@ -147,14 +146,9 @@ def _graphs_message(problem: Problem, layout: Layout) -> str:
 
 
 DEGREE_RULES = (
-    Rule("degrees_offered", "layout", _degrees_offered, _degrees_message),
-    Rule("degrees_searched", "layout", _degrees_searched, _searched_message, kind="search"),
-    Rule(
-        "graphs_have_static_experts",
-        "stack.moe_graphs",
-        _graphs_have_static_experts,
-        _graphs_message,
-    ),
-    Rule("sequence_parallel_offered", "layout.sequence_parallel", _sp_offered, _sp_message),
-    Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_has_sp, _moe_sp_message),
+    Rule("layout", _degrees_offered, _degrees_message),
+    Rule("layout", _degrees_searched, _searched_message, kind="search"),
+    Rule("stack.moe_graphs", _graphs_have_static_experts, _graphs_message),
+    Rule("layout.sequence_parallel", _sequence_parallel_offered, _sp_message),
+    Rule("layout.sequence_parallel", _moe_needs_sequence_parallel, _moe_sp_message),
 )

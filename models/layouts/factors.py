@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -33,13 +34,7 @@ def ordered_factorisations(n: int, parts: int) -> int:
         while rest % prime == 0:
             rest //= prime
             power += 1
-        # The binomial coefficient, as a product over (parts - 1)!.
-        for i in range(parts - 1):
-            count = count * (power + i + 1)
-        divisor = 1
-        for i in range(parts - 1):
-            divisor *= i + 1
-        count //= divisor
+        count *= math.comb(power + parts - 1, parts - 1)
         prime += 1
         if prime * prime > rest > 1:  # The rest is a prime itself.
             prime = rest
@@ -51,10 +46,10 @@ def factorisations(n: int, parts: int) -> Array:
     """Return every ordered product of `parts` factors that is n; shape (ways, parts). The array is
     shared through a cache: nobody may write to it."""
     factors = np.array(divisors(n))
-    found = np.array([[n]])
+    products = np.array([[n]])
     for _ in range(parts - 1):
         # Split the last column into a factor and what it leaves.
-        row, factor = np.nonzero(found[:, -1:] % factors == 0)
-        rest = found[row, -1] // factors[factor]
-        found = np.column_stack([found[row, :-1], factors[factor], rest])
-    return found
+        row, factor = np.nonzero(products[:, -1:] % factors == 0)
+        rest = products[row, -1] // factors[factor]
+        products = np.column_stack([products[row, :-1], factors[factor], rest])
+    return products

@@ -150,20 +150,20 @@ def set_group(
     last = len(domains) - 1  # The last domain joins everything.
     # By the rule of this module's docstring, each domain keeps `together` members. Its dim joins
     # groups of `inside` members, which the domain inside it keeps already.
-    for step in range(len(domains)):
+    for level in range(len(domains)):
         together = degree
-        if step < last:
-            together = min(max(math.gcd(stride * degree, domains[step]) // stride, 1), degree)
+        if level < last:
+            together = min(max(math.gcd(stride * degree, domains[level]) // stride, 1), degree)
         joined, apart = together / inside, max(stride // below, 1)
         if filling == 0:
-            groups.members[axis, step] = joined
-            groups.stride[axis, step] = apart
+            groups.members[axis, level] = joined
+            groups.stride[axis, level] = apart
         elif joined > 1:
-            dim = order.dims[filling, step]
+            dim = order.dims[filling, level]
             if groups.members[axis, dim] == 1:
-                groups.stride[axis, dim] = apart * order.strides[filling, step]
+                groups.stride[axis, dim] = apart * order.strides[filling, level]
             groups.members[axis, dim] *= joined
-        inside, below = together, domains[step]
+        inside, below = together, domains[level]
 
 
 @compiled
@@ -183,11 +183,11 @@ def join(groups: Groups, one: int, other: int, joined: int) -> None:
     both use, the smaller stride counts."""
     groups.degree[joined] = groups.degree[one] * groups.degree[other]
     for dim in range(groups.members.shape[1]):
-        a, b = groups.members[one, dim], groups.members[other, dim]
-        groups.members[joined, dim] = a * b
-        if a == 1:
+        members, others = groups.members[one, dim], groups.members[other, dim]
+        groups.members[joined, dim] = members * others
+        if members == 1:
             groups.stride[joined, dim] = groups.stride[other, dim]
-        elif b == 1:
+        elif others == 1:
             groups.stride[joined, dim] = groups.stride[one, dim]
         else:
             groups.stride[joined, dim] = min(groups.stride[one, dim], groups.stride[other, dim])

@@ -13,11 +13,9 @@ from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE, policy_c
 
 def _recompute_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has this kind of recompute."""
-    offered = problem.stack.recompute
-    is_none, is_full = layouts.recompute == NONE, layouts.recompute == FULL
-    return np.where(
-        is_none, "none" in offered, np.where(is_full, "full" in offered, "selective" in offered)
-    )
+    is_kind = {"none": layouts.recompute == NONE, "full": layouts.recompute == FULL}
+    is_kind["selective"] = ~is_kind["none"] & ~is_kind["full"]
+    return np.any([is_kind[kind] for kind in problem.stack.recompute], axis=0)
 
 
 def _recompute_message(problem: Problem, layout: Layout) -> str:
@@ -37,11 +35,9 @@ def _modules_offered(problem: Problem, layouts: Layouts) -> Array:
 
 
 def _modules_message(problem: Problem, layout: Layout) -> str:
-    return (
-        f"stack {problem.stack.id} recomputes the modules"
-        f" {', '.join(problem.stack.recomputable_modules)}, not"
-        f" all of {', '.join(layout.recompute_modules)}"
-    )
+    offered = ", ".join(problem.stack.recomputable_modules)
+    asked = ", ".join(layout.recompute_modules)
+    return f"stack {problem.stack.id} recomputes the modules {offered}, not all of {asked}"
 
 
 def _modules_exist(problem: Problem, layouts: Layouts) -> Array:
@@ -55,20 +51,17 @@ def _missing_modules_message(problem: Problem, layout: Layout) -> str:
     return f"no layer of {problem.architecture.name} has {nowhere}"
 
 
-def _layers_fit(problem: Problem, layouts: Layouts) -> Array:
+def _recompute_layers_offered(problem: Problem, layouts: Layouts) -> Array:
     """A number of layers to recompute is less than the layers of a chunk, with an even split and
     activations on the device, and the stack takes such a number.
 
     A number of layers is meant for chunks of equal length: for unequal ones it would not say which
     share of a stage is recomputed.
     """
-    fewer = (
-        layouts.recompute_layers * layouts.pp * layouts.virtual_stages
-        < problem.architecture.num_layers
-    )
-    return (layouts.recompute_layers == 0) | (
-        problem.stack.recompute_layers & fewer & ~layouts.balanced & ~layouts.offload_activations
-    )
+    chunks = layouts.pp * layouts.virtual_stages
+    is_legal = layouts.recompute_layers * chunks < problem.architecture.num_layers
+    is_legal &= ~layouts.balanced & ~layouts.offload_activations
+    return (layouts.recompute_layers == 0) | (is_legal & problem.stack.recompute_layers)
 
 
 def _num_layers_message(problem: Problem, layout: Layout) -> str:
@@ -129,7 +122,7 @@ def _offload_message(problem: Problem, layout: Layout) -> str:
     return offered
 
 
-def _offload_sharded(problem: Problem, layouts: Layouts) -> Array:
+def _offload_needs_sharding(problem: Problem, layouts: Layouts) -> Array:
     """Optimizer states are offloaded as the shards of ZeRO 1 to 3 only. A stack that offloads the
     activations which FSDP's checkpointing keeps does so with ZeRO 3 only.
 
@@ -172,22 +165,11 @@ def _pipelined_message(problem: Problem, layout: Layout) -> str:
 
 
 MEMORY_RULES = (
-    Rule("recompute_offered", "layout.recompute", _recompute_offered, _recompute_message),
-    Rule("modules_offered", "layout.recompute_modules", _modules_offered, _modules_message),
-    Rule("modules_exist", "layout.recompute_modules", _modules_exist, _missing_modules_message),
-    Rule("recompute_layers_offered", "layout.recompute_layers", _layers_fit, _num_layers_message),
-    Rule("offload_offered", "layout", _offload_offered, _offload_message),
-    Rule(
-        "offload_needs_sharding",
-        "layout.offload_optimizer",
-        _offload_sharded,
-        _unsharded_message,
-        _offload_blame,
-    ),
-    Rule(
-        "offload_in_pipeline",
-        "layout.offload_activations",
-        _offload_in_pipeline,
-        _pipelined_message,
-    ),
+    Rule("layout.recompute", _recompute_offered, _recompute_message),
+    Rule("layout.recompute_modules", _modules_offered, _modules_message),
+    Rule("layout.recompute_modules", _modules_exist, _missing_modules_message),
+    Rule("layout.recompute_layers", _recompute_layers_offered, _num_layers_message),
+    Rule("layout", _offload_offered, _offload_message),
+    Rule("layout.offload_optimizer", _offload_needs_sharding, _unsharded_message, _offload_blame),
+    Rule("layout.offload_activations", _offload_in_pipeline, _pipelined_message),
 )

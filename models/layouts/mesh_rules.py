@@ -36,26 +36,25 @@ def _mesh_message(problem: Problem, layout: Layout) -> str:
 def _tensor_divides_heads(problem: Problem, layouts: Layouts) -> Array:
     """`tp` divides the attention heads, and the key-value heads, unless the stack repeats these."""
     ok = holds_for_all(layouts)
-    for a in problem.architecture.attentions:
-        repeats_heads = (
-            layouts.tp % a.num_key_value_heads == 0
-        ) & problem.stack.replicates_kv_heads
-        ok &= (a.num_attention_heads % layouts.tp == 0) & (
-            (a.num_key_value_heads % layouts.tp == 0) | repeats_heads
-        )
-    for r in problem.architecture.recurrences:
-        ok &= (r.num_heads % layouts.tp == 0) & (r.num_key_heads % layouts.tp == 0)
+    for attention in problem.architecture.attentions:
+        heads, kv_heads = attention.num_attention_heads, attention.num_key_value_heads
+        repeats_heads = (layouts.tp % kv_heads == 0) & problem.stack.replicates_kv_heads
+        ok &= (heads % layouts.tp == 0) & ((kv_heads % layouts.tp == 0) | repeats_heads)
+    for recurrence in problem.architecture.recurrences:
+        ok &= recurrence.num_heads % layouts.tp == 0
+        ok &= recurrence.num_key_heads % layouts.tp == 0
     return ok
 
 
 def _heads_message(problem: Problem, layout: Layout) -> str:
     """Return the sentence that says which heads tp must divide. Those of linear attention come
     first where tp does not divide them."""
-    for r in problem.architecture.recurrences:
-        if r.num_heads % layout.tp or r.num_key_heads % layout.tp:
+    for recurrence in problem.architecture.recurrences:
+        heads, key_heads = recurrence.num_heads, recurrence.num_key_heads
+        if heads % layout.tp or key_heads % layout.tp:
             return (
-                f"tp({layout.tp}) must divide the {r.num_heads} heads of linear attention or"
-                f" state-space layers, and the {r.num_key_heads} of their keys"
+                f"tp({layout.tp}) must divide the {heads} heads of linear attention or"
+                f" state-space layers, and the {key_heads} of their keys"
             )
     attention = problem.architecture.attentions[0]
     must = (
@@ -87,7 +86,7 @@ def _widths_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _weights_are_whole_blocks(problem: Problem, layouts: Layouts) -> Array:
+def _whole_blocks(problem: Problem, layouts: Layouts) -> Array:
     """The sides of a device's weight matrices are multiples of the block of the number format,
     where the kernels of the stack need it.
 
@@ -109,13 +108,14 @@ def _weight_sides(problem: Problem, layouts: Layouts) -> list[Array | float]:
     if problem.architecture.mtp_layers:
         sides.append(hidden / layouts.tp)
     for layer in problem.architecture.kinds:
-        sides += [side for each in layer.mixers for side in _mixer_sides(each, hidden, layouts.tp)]
+        for mixer in layer.mixers:
+            sides += _mixer_sides(mixer, layouts.tp)
         sides += [layer.dense.intermediate_size / layouts.tp] if layer.dense else []
         sides += [layer.moe.intermediate_size / layouts.etp] if layer.moe else []
     return sides
 
 
-def _mixer_sides(mixer: Attention | Recurrence, hidden: int, tp: Array) -> list[Array | float]:
+def _mixer_sides(mixer: Attention | Recurrence, tp: Array) -> list[Array | float]:
     """Return the sides of the weight matrices of attention or of a recurrence on one device, beside
     the hidden size, each (n,) for n degrees of tp or one number for all."""
     if isinstance(mixer, Recurrence):
@@ -138,7 +138,7 @@ def _blocks_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _expert_parallel_divides_experts(problem: Problem, layouts: Layouts) -> Array:
+def _experts_divide(problem: Problem, layouts: Layouts) -> Array:
     """`ep` divides the number of experts; in a dense model `ep` and `etp` are 1."""
     counts = [layer.moe.num_experts for layer in problem.architecture.kinds if layer.moe]
     if not counts:
@@ -152,7 +152,7 @@ def _experts_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _experts_fold(problem: Problem, layouts: Layouts) -> Array:
+def _experts_fold_over_dense_axes(problem: Problem, layouts: Layouts) -> Array:
     """`ep` times `etp` divides the product of the axes that the stack folds experts over.
 
     In torchtitan (parallel_dims.py) these are dp_shard, cp and tp; in plain Megatron-Core all of
@@ -185,16 +185,15 @@ def _folding_message(problem: Problem, layout: Layout) -> str:
             f" tp({layout.tp}), and ep({layout.ep}) divide dp_shard({layout.dp_shard}), or with tp"
             f" 1 cover cp({layout.cp}) and divide dp_shard * cp"
         )
-    replicas = (
-        " (times dp_replicate without sharding)" if problem.stack.expert_folding == "all" else ""
-    )
+    over_replicas = problem.stack.expert_folding == "all"
+    replicas = " (times dp_replicate without sharding)" if over_replicas else ""
     return (
         f"etp({layout.etp}) * ep({layout.ep}) must divide dp_shard({layout.dp_shard}) *"
         f" cp({layout.cp}) * tp({layout.tp}){replicas}"
     )
 
 
-def _sequence_divides_into_chunks(problem: Problem, layouts: Layouts) -> Array:
+def _sequence_divides(problem: Problem, layouts: Layouts) -> Array:
     """`seq_len` divides into two chunks for each rank of `cp`, one from the front and one from the
     back, so that causal attention is balanced."""
     return problem.workload.seq_len % _sequence_chunks(layouts) == 0
@@ -211,14 +210,11 @@ def _sequence_message(problem: Problem, layout: Layout) -> str:
     return f"seq_len({problem.workload.seq_len}) must be a multiple of 2*cp({layout.cp})"
 
 
-def _chunks_divide_over_tensor(problem: Problem, layouts: Layouts) -> Array:
+def _sequence_divides_over_tensor(problem: Problem, layouts: Layouts) -> Array:
     """With sequence parallelism the tokens of a sequence, or of each chunk that context parallelism
     makes of it, divide over `tp` as well."""
-    return (
-        problem.workload.seq_len
-        % (_sequence_chunks(layouts) * np.where(layouts.sequence_parallel, layouts.tp, 1))
-        == 0
-    )
+    ranks = np.where(layouts.sequence_parallel, layouts.tp, 1)
+    return problem.workload.seq_len % (_sequence_chunks(layouts) * ranks) == 0
 
 
 def _chunks_message(problem: Problem, layout: Layout) -> str:
@@ -302,14 +298,14 @@ def nearest_batches(batch: int, layout: Layout, rounds: int = 1) -> tuple[int, .
 
 
 MESH_RULES = (
-    Rule("mesh_fills_cluster", "layout", _mesh_fills_cluster, _mesh_message),
-    Rule("tensor_divides_heads", "layout.tp", _tensor_divides_heads, _heads_message),
-    Rule("tensor_divides_widths", "layout.tp", _tensor_divides_widths, _widths_message),
-    Rule("whole_blocks", "layout.tp", _weights_are_whole_blocks, _blocks_message),
-    Rule("experts_divide", "layout.ep", _expert_parallel_divides_experts, _experts_message),
-    Rule("experts_fold_over_dense_axes", "layout.ep", _experts_fold, _folding_message),
-    Rule("sequence_divides", "layout.cp", _sequence_divides_into_chunks, _sequence_message),
-    Rule("sequence_divides_over_tensor", "layout.tp", _chunks_divide_over_tensor, _chunks_message),
-    Rule("context_divides_heads", "layout.cp", _context_divides_heads, _context_message),
-    Rule("batch_divides", "layout.micro_batch", _batch_divides, _batch_message, _batch_blame),
+    Rule("layout", _mesh_fills_cluster, _mesh_message),
+    Rule("layout.tp", _tensor_divides_heads, _heads_message),
+    Rule("layout.tp", _tensor_divides_widths, _widths_message),
+    Rule("layout.tp", _whole_blocks, _blocks_message),
+    Rule("layout.ep", _experts_divide, _experts_message),
+    Rule("layout.ep", _experts_fold_over_dense_axes, _folding_message),
+    Rule("layout.cp", _sequence_divides, _sequence_message),
+    Rule("layout.tp", _sequence_divides_over_tensor, _chunks_message),
+    Rule("layout.cp", _context_divides_heads, _context_message),
+    Rule("layout.micro_batch", _batch_divides, _batch_message, _batch_blame),
 )

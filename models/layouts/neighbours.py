@@ -8,11 +8,10 @@ from another (sequence parallelism from tp), it follows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
-
-import numpy as np
 
 from models.layouts.defaults import torus_axes_covering_dims, with_stack_defaults
 from models.layouts.factors import divisors
@@ -25,7 +24,6 @@ from models.spec.layout import (
     Layouts,
     active_axes,
     equivalent_placements,
-    offered_orders,
 )
 from models.spec.problem import Problem
 from models.spec.recompute import MODULES
@@ -83,16 +81,16 @@ def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
 def _vary_tp(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield other degrees of tp. Sequence parallelism stays as it is, or is on from tp 1 where the
     stack has it; etp follows in a stack that cuts experts by tp."""
-    sharded = layout.sequence_parallel
+    sequence_parallel = layout.sequence_parallel
     if layout.tp == 1:
-        sharded = True in problem.stack.sequence_parallel
+        sequence_parallel = True in problem.stack.sequence_parallel
     for tp in divisors(problem.cluster.num_devices):
         yield from _on_all_devices(
             problem,
             layout,
             tp=tp,
             etp=tp if problem.experts_keep_tensor else layout.etp,
-            sequence_parallel=sharded and tp > 1,
+            sequence_parallel=sequence_parallel and tp > 1,
         )
 
 
@@ -121,27 +119,17 @@ def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterato
     up for the change under ZeRO, and else dp_replicate; nothing is yielded where it cannot. On a
     torus, yield it once more with its axes along other dims."""
     degrees = [changes.get(name, getattr(layout, name)) for name in ("pp", "cp", "tp")]
-    dp, rest = divmod(problem.cluster.num_devices, int(np.prod(degrees)))
-    kept, varied = (
-        ("dp_replicate", "dp_shard") if layout.zero_stage else ("dp_shard", "dp_replicate")
-    )
-    size, remainder = divmod(dp, getattr(layout, kept))
-    if rest or remainder or not size:
+    dp, idle_devices = divmod(problem.cluster.num_devices, math.prod(degrees))
+    kept, varied = "dp_shard", "dp_replicate"
+    if layout.zero_stage:
+        kept, varied = varied, kept
+    degree, idle_ranks = divmod(dp, getattr(layout, kept))
+    if idle_devices or idle_ranks or not degree:
         return
-    variant = replace(layout, **{varied: size}, **changes)
+    variant = replace(layout, **{varied: degree}, **changes)
     yield variant
     if problem.cluster.device_orders.has_choice:
         yield replace(variant, torus_axes=torus_axes_covering_dims(problem, variant))
-
-
-def _vary_ep(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    for ep in common_expert_divisors(problem, "num_experts"):
-        yield replace(layout, ep=ep)
-
-
-def _vary_etp(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    for etp in common_expert_divisors(problem, "intermediate_size"):
-        yield replace(layout, etp=etp)
 
 
 def _vary_dp(problem: Problem, layout: Layout) -> Iterator[Layout]:
@@ -151,9 +139,9 @@ def _vary_dp(problem: Problem, layout: Layout) -> Iterator[Layout]:
         yield replace(layout, dp_shard=shard, dp_replicate=dp // shard)
 
 
-def _vary_micro_batch(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    for micro_batch in divisors(max(problem.workload.global_batch // layout.dp, 1)):
-        yield replace(layout, micro_batch=micro_batch)
+def _micro_batches(problem: Problem, layout: Layout) -> list[int]:
+    """Return the micro-batches that divide the sequences of a data-parallel rank."""
+    return divisors(max(problem.workload.global_batch // layout.dp, 1))
 
 
 # -- the pipeline
@@ -181,9 +169,8 @@ def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, An
     divide; and recompute_layers becomes 0 (all) where chunks have no more layers than that."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
-    if chunks == layout.pp * layout.virtual_stages:
-        stated, balanced = layout.layers_per_chunk, layout.balanced
-    else:
+    stated, balanced = layout.layers_per_chunk, layout.balanced
+    if chunks != layout.pp * layout.virtual_stages:
         must_be_uneven = layers % chunks > 0 and problem.stack.partition == "balanced"
         stated, balanced = (), layout.balanced or must_be_uneven
     return {
@@ -248,19 +235,9 @@ def _vary_zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
         yield replace(variant, reshard=not layout.reshard)
 
 
-def _vary_reshard(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    if layout.zero_stage == 3:
-        yield replace(layout, reshard=not layout.reshard)
-
-
-def _switch(name: str) -> Knob:
-    """Return the knob of a field that is on or off, given its name."""
-
-    def toggle(problem: Problem, layout: Layout) -> Iterator[Layout]:
-        other: dict[str, Any] = {name: not getattr(layout, name)}
-        yield replace(layout, **other)
-
-    return Knob((name,), toggle)
+def _reshards(problem: Problem, layout: Layout) -> tuple[bool, ...]:
+    """Return the values of `reshard` that make a difference, which it does with ZeRO 3 only."""
+    return (False, True) if layout.zero_stage == 3 else ()
 
 
 # -- the fabric
@@ -270,13 +247,13 @@ def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
     """Yield the layout in other placements that the stack offers. Placements that order the axes
     with more than one rank alike are the same on the fabric, so one of them is yielded."""
     pattern = int(active_axes(Layouts.of([layout]))[0])
-    alike = equivalent_placements()[pattern]
-    own = alike[PLACEMENTS.index(tuple(layout.placement))]
-    offered = np.flatnonzero(offered_orders(problem.stack.placements)[pattern])
+    first_alike = equivalent_placements()[pattern].tolist()
+    own = first_alike[PLACEMENTS.index(tuple(layout.placement))]
     orders = problem.stack.placements or PLACEMENTS
-    by_kind = {int(alike[PLACEMENTS.index(order)]): order for order in reversed(orders)}
-    for kind in sorted({int(alike[code]) for code in offered} - {int(own)}):
-        yield replace(layout, placement=by_kind[kind])
+    # Backwards, so that of placements that are alike the first stays.
+    distinct = {first_alike[PLACEMENTS.index(order)]: order for order in reversed(orders)}
+    for number in sorted(distinct.keys() - {own}):
+        yield replace(layout, placement=distinct[number])
 
 
 def _vary_torus_axes(problem: Problem, layout: Layout) -> Iterator[Layout]:
@@ -296,24 +273,40 @@ def _vary_torus_block(problem: Problem, layout: Layout) -> Iterator[Layout]:
 _DATA = ("dp_replicate", "dp_shard")
 _CHUNKS = ("balanced", "layers_per_chunk", "recompute_layers")
 
+
+def _knob(field: str, values: Callable[[Problem, Layout], Iterable[Any]]) -> Knob:
+    """Return the knob of a single field that no other follows, given the field's name and a
+    function that returns its possible values."""
+
+    def variants(problem: Problem, layout: Layout) -> Iterator[Layout]:
+        for value in values(problem, layout):
+            yield replace(layout, **{field: value})
+
+    return Knob((field,), variants)
+
+
+def _on_and_off(problem: Problem, layout: Layout) -> tuple[bool, bool]:
+    return False, True
+
+
 KNOBS: dict[str, Knob] = {
     "tp": Knob(("tp",), _vary_tp, (*_DATA, "sequence_parallel", "etp", "torus_axes")),
     "pp": Knob(("pp",), _vary_pp, (*_DATA, "schedule", "virtual_stages", *_CHUNKS, "torus_axes")),
     "cp": Knob(("cp",), _vary_cp, (*_DATA, "torus_axes")),
-    "ep": Knob(("ep",), _vary_ep),
-    "etp": Knob(("etp",), _vary_etp),
+    "ep": _knob("ep", lambda problem, _: common_expert_divisors(problem, "num_experts")),
+    "etp": _knob("etp", lambda problem, _: common_expert_divisors(problem, "intermediate_size")),
     "dp": Knob(_DATA, _vary_dp),
-    "micro_batch": Knob(("micro_batch",), _vary_micro_batch),
+    "micro_batch": _knob("micro_batch", _micro_batches),
     "schedule": Knob(("schedule",), _vary_schedule, ("virtual_stages", *_CHUNKS)),
     "virtual_stages": Knob(("virtual_stages",), _vary_virtual_stages, _CHUNKS),
     "layers_per_chunk": Knob(("balanced", "layers_per_chunk"), _vary_split),
     "recompute": Knob(("recompute", "recompute_modules", "recompute_layers"), _vary_recompute),
     "recompute_layers": Knob(("recompute_layers",), _vary_recompute_layers),
     "zero_stage": Knob(("zero_stage",), _vary_zero_stage, (*_DATA, "reshard")),
-    "reshard": Knob(("reshard",), _vary_reshard),
-    "sequence_parallel": _switch("sequence_parallel"),
-    "offload_activations": _switch("offload_activations"),
-    "offload_optimizer": _switch("offload_optimizer"),
+    "reshard": _knob("reshard", _reshards),
+    "sequence_parallel": _knob("sequence_parallel", _on_and_off),
+    "offload_activations": _knob("offload_activations", _on_and_off),
+    "offload_optimizer": _knob("offload_optimizer", _on_and_off),
     "placement": Knob(("placement",), _vary_placement),
     "torus_axes": Knob(("torus_axes",), _vary_torus_axes),
     "torus_block": Knob(("torus_block",), _vary_torus_block),

@@ -23,9 +23,8 @@ from models.spec.problem import Problem
 def _schedule_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack runs the schedule."""
     offered = [SCHEDULES.index(name) for name in problem.stack.schedules]
-    return is_one_of(layouts.schedule, offered) | (
-        (layouts.pp == 1) & is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB))
-    )
+    without_pipeline = (layouts.pp == 1) & is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB))
+    return is_one_of(layouts.schedule, offered) | without_pipeline
 
 
 def _schedule_message(problem: Problem, layout: Layout) -> str:
@@ -34,35 +33,30 @@ def _schedule_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _schedule_has_its_shape(problem: Problem, layouts: Layouts) -> Array:
+def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
     """The schedule has as many stages, virtual stages and micro-batches as it is made for."""
     m = layouts.num_micro_batches(problem.workload.global_batch)
-    single = (
-        (layouts.pp == 1)
-        & is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB))
-        & (layouts.virtual_stages == 1)
-    )
+    not_virtual = layouts.virtual_stages == 1
+    without_pipeline = is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB)) & not_virtual
     interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
     # Stacks pass micro-batches through a chunk in groups: of any size, of equal size, or of pp.
     if problem.stack.micro_batch_groups != "any":
         equal = problem.stack.micro_batch_groups == "equal"
         interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0
     enough = {"any": m > 0, "stages": m >= layouts.pp, "multiple": m % layouts.pp == 0}
-    plain = (layouts.virtual_stages == 1) & enough[problem.stack.plain_micro_batches]
+    plain = not_virtual & enough[problem.stack.plain_micro_batches]
     # DualPipe sends half of the micro-batches from either end.
-    both_ways = (
-        (layouts.virtual_stages == 1) & (layouts.pp % 2 == 0) & (m >= 2 * layouts.pp) & (m % 2 == 0)
-    )
+    both_ways = not_virtual & (layouts.pp % 2 == 0) & (m >= 2 * layouts.pp) & (m % 2 == 0)
     with_pipeline = (
         (is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE)) & plain)
         | ((layouts.schedule == INTERLEAVED) & interleaved)
         | ((layouts.schedule == ZERO_BUBBLE_V) & (layouts.virtual_stages == 2))
         | ((layouts.schedule == DUALPIPE) & both_ways)
     )
-    return np.where(layouts.pp == 1, single, with_pipeline)
+    return np.where(layouts.pp == 1, without_pipeline, with_pipeline)
 
 
-def _virtual_stages_have_code(problem: Problem, layouts: Layouts) -> Array:
+def _virtual_stages_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has virtual stages, where the layout has any, and has them for hybrid models where
     the model is one."""
     return (layouts.virtual_stages == 1) | (problem.max_virtual_stages > 1) | (layouts.pp == 1)
@@ -129,7 +123,7 @@ def _shape_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _layers_divide_into_chunks(problem: Problem, layouts: Layouts) -> Array:
+def _layers_divide(problem: Problem, layouts: Layouts) -> Array:
     """There are enough layers for all chunks of the pipeline, and the same number for each unless
     the layout is `balanced`."""
     chunks = layouts.pp * layouts.virtual_stages
@@ -162,9 +156,8 @@ def _stated_layers_add_up(problem: Problem, layouts: Layouts) -> Array:
     stated = layouts.stated_layers
     chunk = np.arange(stated.shape[1])
     chunks = (layouts.pp * layouts.virtual_stages)[:, None]
-    may_be_empty = (layouts.schedule == INTERLEAVED)[:, None] & (
-        (chunk == 0) | (chunk == chunks - 1)
-    )
+    is_end = (chunk == 0) | (chunk == chunks - 1)
+    may_be_empty = (layouts.schedule == INTERLEAVED)[:, None] & is_end
     filled = (stated > 0) | may_be_empty | (chunk >= chunks)
     adds_up = (stated.sum(axis=1) == problem.architecture.num_layers) & filled.all(axis=1)
     return ~layouts.states_layers | (adds_up & (not problem.stack.splits_by_threshold))
@@ -182,14 +175,11 @@ def _stated_layers_message(problem: Problem, layout: Layout) -> str:
     return f"{list(layout.layers_per_chunk)}: each chunk needs a layer{ends}"
 
 
-def _tied_embedding_allowed(problem: Problem, layouts: Layouts) -> Array:
+def _tied_embedding_in_pipeline(problem: Problem, layouts: Layouts) -> Array:
     """A model that ties its embedding to its head has no pipeline, unless the stack can share them
     between stages."""
-    return (
-        (layouts.pp == 1)
-        | problem.stack.ties_in_pipeline
-        | (not problem.architecture.tie_word_embeddings)
-    )
+    may_tie = problem.stack.ties_in_pipeline or not problem.architecture.tie_word_embeddings
+    return (layouts.pp == 1) | may_tie
 
 
 def _tie_message(problem: Problem, layout: Layout) -> str:
@@ -213,18 +203,15 @@ def _mtp_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _gradients_accumulate(problem: Problem, layouts: Layouts) -> Array:
+def _accumulation_offered(problem: Problem, layouts: Layouts) -> Array:
     """There is one micro-batch only, or a pipeline, where the stack accumulates no gradients in fp8
     on these chips."""
     at_once = (
         problem.workload.precision == "fp8"
         and problem.cluster.chip.vendor in problem.stack.fp8_at_once_on
     )
-    return (
-        (layouts.pp > 1)
-        | (layouts.num_micro_batches(problem.workload.global_batch) <= 1)
-        | (not at_once)
-    )
+    is_single = layouts.num_micro_batches(problem.workload.global_batch) <= 1
+    return (layouts.pp > 1) | is_single | (not at_once)
 
 
 def _accumulate_message(problem: Problem, layout: Layout) -> str:
@@ -250,7 +237,7 @@ def _partition_message(problem: Problem, layout: Layout) -> str:
     return f"stack {problem.stack.id} splits layers {split}"
 
 
-def _forwards_first(problem: Problem, layouts: Layouts) -> Array:
+def _balancing_needs_all_forwards_first(problem: Problem, layouts: Layouts) -> Array:
     """With `global_batch_loss` there is one micro-batch, or the schedule runs all forward passes
     before the first backward pass.
 
@@ -259,9 +246,8 @@ def _forwards_first(problem: Problem, layouts: Layouts) -> Array:
     """
     if not balances_global_batch(problem):
         return holds_for_all(layouts)
-    return (layouts.schedule == AFAB) | (
-        layouts.num_micro_batches(problem.workload.global_batch) == 1
-    )
+    is_single = layouts.num_micro_batches(problem.workload.global_batch) == 1
+    return (layouts.schedule == AFAB) | is_single
 
 
 def balances_global_batch(problem: Problem) -> bool:
@@ -284,33 +270,15 @@ def _balancing_message(problem: Problem, layout: Layout) -> str:
 
 
 PIPELINE_RULES = (
-    Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedule_message),
-    Rule("schedule_shape", "layout.schedule", _schedule_has_its_shape, _shape_message),
-    Rule(
-        "virtual_stages_offered",
-        "layout.virtual_stages",
-        _virtual_stages_have_code,
-        _no_virtual_message,
-    ),
-    Rule(
-        "virtual_stages_searched",
-        "layout.virtual_stages",
-        _virtual_stages_searched,
-        _many_virtual_message,
-        kind="search",
-    ),
-    Rule(
-        "stated_layers_add_up",
-        "layout.layers_per_chunk",
-        _stated_layers_add_up,
-        _stated_layers_message,
-    ),
-    Rule("layers_divide", "layout.pp", _layers_divide_into_chunks, _layers_message),
-    Rule("tied_embedding_in_pipeline", "layout.pp", _tied_embedding_allowed, _tie_message),
-    Rule("mtp_offered", "layout.pp", _mtp_offered, _mtp_message),
-    Rule("accumulation_offered", "layout.micro_batch", _gradients_accumulate, _accumulate_message),
-    Rule("partition_offered", "layout.balanced", _partition_offered, _partition_message),
-    Rule(
-        "balancing_needs_all_forwards_first", "layout.schedule", _forwards_first, _balancing_message
-    ),
+    Rule("layout.schedule", _schedule_offered, _schedule_message),
+    Rule("layout.schedule", _schedule_shape, _shape_message),
+    Rule("layout.virtual_stages", _virtual_stages_offered, _no_virtual_message),
+    Rule("layout.virtual_stages", _virtual_stages_searched, _many_virtual_message, kind="search"),
+    Rule("layout.layers_per_chunk", _stated_layers_add_up, _stated_layers_message),
+    Rule("layout.pp", _layers_divide, _layers_message),
+    Rule("layout.pp", _tied_embedding_in_pipeline, _tie_message),
+    Rule("layout.pp", _mtp_offered, _mtp_message),
+    Rule("layout.micro_batch", _accumulation_offered, _accumulate_message),
+    Rule("layout.balanced", _partition_offered, _partition_message),
+    Rule("layout.schedule", _balancing_needs_all_forwards_first, _balancing_message),
 )

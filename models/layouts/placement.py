@@ -43,14 +43,6 @@ class AxisGroups:
             self.members.take(rows, axis=1), self.stride.take(rows, axis=1), self.whole.take(rows)
         )
 
-    def split(self, ends: Array) -> list[AxisGroups]:
-        """Return the groups in consecutive parts. `ends` ascends and has the position after the
-        last group of each part."""
-        columns = (
-            np.split(of, ends[:-1], axis=-1) for of in (self.members, self.stride, self.whole)
-        )
-        return [AxisGroups(*parts) for parts in zip(*columns, strict=True)]
-
     def crosses(self, dims: Array) -> Array:
         """Return for each group whether it has several members on one of these dims of the cluster,
         (n,). `dims` is a mask, (dims,)."""
@@ -97,9 +89,15 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> LayoutGroups:
         rows[name] = getattr(meshes, name)
     if orders.has_choice:
         rows["filling"] = filling_code(meshes.torus_axes, meshes.torus_block)
-    degree, distance = np.empty((2, len(rows), AXIS_GROUPS), dtype=np.int64)
-    _fill_axes(rows, degree, distance)
-    return _groups(orders, distance.T, degree.T, rows["filling"])
+    degrees, distances = np.empty((2, len(rows), AXIS_GROUPS), dtype=np.int64)
+    _fill_axes(rows, degrees, distances)
+    order = device_order(orders)
+    return LayoutGroups(
+        *(
+            _shared_groups(order, distance, degree, rows["filling"])
+            for distance, degree in zip(distances.T, degrees.T, strict=True)
+        )
+    )
 
 
 @compiled
@@ -108,56 +106,33 @@ def _fill_axes(rows: Array, degree: Array, distance: Array) -> None:
         set_axes(rows[i], degree[i], distance[i])
 
 
-def _groups(
-    device_orders: DeviceOrders, distances: Array, degrees: Array, filling: Array
-) -> LayoutGroups:
-    """Return the communication groups of n meshes. `distances` between neighbours and `degrees` are
-    (axes, n), with axes in the order of their group numbers; `filling` (n,) has the numbers of
-    torus fillings."""
-    axes = range(len(degrees))
-    # Few meshes differ in an axis, so each group is worked out once: `first` has a mesh for each
-    # group of an axis, and `code` the group of each mesh.
-    distinct_groups = [distinct(distances[axis], degrees[axis], filling) for axis in axes]
-    firsts = [first for first, _ in distinct_groups]
-    codes = [code for _, code in distinct_groups]
-    table = _table(
-        device_orders,
-        np.concatenate([distances[axis][firsts[axis]] for axis in axes]),
-        np.concatenate([degrees[axis][firsts[axis]] for axis in axes]),
-        np.concatenate([filling[first] for first in firsts]),
-    )
-    counts = [len(first) for first in firsts]
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    if filling.any():
-        # Different fillings may give equal groups, which then are one entry of the table.
-        axis_of_group = np.repeat(axes, counts)
-        first, entry = _distinct_entries(table, axis_of_group)
-        table = table.take(first)
-        codes = [entry.take(starts[axis] + codes[axis]) for axis in axes]
-        ends = np.searchsorted(axis_of_group[first], axes, side="right")
-        starts = np.append(0, ends[:-1])
-        codes = [codes[axis] - starts[axis] for axis in axes]
-    return LayoutGroups(*map(SharedRows, table.split(ends), codes))
+def _shared_groups(
+    order: DeviceOrder, distance: Array, degree: Array, filling: Array
+) -> SharedRows[AxisGroups]:
+    """Return the communication groups of one axis of n meshes, of which few differ, as a table that
+    the meshes share. `distance` between neighbours, `degree`, and `filling`, the number of a torus'
+    filling, are (n,)."""
+    first, code = distinct(distance, degree, filling)
+    table = _table(order, distance[first], degree[first], filling[first])
+    if filling.any():  # Different fillings may give equal groups, which then are one entry.
+        first, entry = _distinct_entries(table)
+        table, code = table.take(first), entry.take(code)
+    return SharedRows(table, code)
 
 
-def _distinct_entries(table: AxisGroups, axis: Array) -> tuple[Array, Array]:
-    """Return the positions of the distinct groups of a table, in order of their axes, and for each
-    group the number of the distinct one that it equals. `axis` has the axis of each group. Groups
-    of an axis are equal where they join as many members by the same links, and both are whole or
-    both are not, as may be in different fillings of a torus."""
+def _distinct_entries(table: AxisGroups) -> tuple[Array, Array]:
+    """Return the positions of the distinct groups of a table, and for each group the number of the
+    distinct one that it equals. Groups are equal where they join as many members by the same links,
+    and both are whole or both are not, as may be in different fillings of a torus."""
     links = np.where(table.members > 1, table.stride, 1)
-    columns = np.concatenate([axis[None], table.members, links, table.whole[None]])
+    columns = np.concatenate([table.members, links, table.whole[None]])
     _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)
     return first, entry.ravel()
 
 
-def _table(
-    device_orders: DeviceOrders, distance: Array, degree: Array, filling: Array
-) -> AxisGroups:
+def _table(order: DeviceOrder, distance: Array, degree: Array, filling: Array) -> AxisGroups:
     """Return n communication groups, each of an axis with this distance between neighbours, degree
     and filling of a torus; all (n,)."""
-    order = device_order(device_orders)
     groups = groups_for(order, len(degree))
     whole = np.empty(len(degree), dtype=bool)
     _fill_table(order, distance, degree, filling, groups, whole)

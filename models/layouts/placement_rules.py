@@ -41,7 +41,7 @@ def _equal_dp_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _torus_axes_have_torus(problem: Problem, layouts: Layouts) -> Array:
+def _torus_axes_exist(problem: Problem, layouts: Layouts) -> Array:
     """`torus_axes` are given for a torus only."""
     return np.asarray((layouts.torus_axes == 0) | (problem.cluster.fabric.torus is not None))
 
@@ -77,13 +77,13 @@ def _placement_fits_torus(problem: Problem, layouts: Layouts) -> Array:
     return fits_torus(problem, groups(problem.cluster, layouts))
 
 
-def fits_torus(problem: Problem, g: LayoutGroups) -> Array:
+def fits_torus(problem: Problem, placed: LayoutGroups) -> Array:
     """Return for each layout whether every axis covers whole lines of a torus or divides one, so
-    that its rings close on real links, (n,). `g` has the layouts' groups. On other fabrics every
-    layout passes."""
+    that its rings close on real links, (n,). `placed` has the layouts' groups. On other fabrics
+    every layout passes."""
     if problem.cluster.fabric.torus is None:
-        return np.ones(len(g.tp.code), dtype=bool)
-    axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
+        return np.ones(len(placed.tp.code), dtype=bool)
+    axes = (placed.tp, placed.cp, placed.dp_shard, placed.dp_replicate, placed.pp, placed.ep)
     return np.asarray(np.all([axis.per_row(axis.table.whole) for axis in axes], axis=0))
 
 
@@ -98,9 +98,9 @@ def _torus_message(problem: Problem, layout: Layout) -> str:
 
 
 PLACEMENT_RULES = (
-    Rule("placement_offered", "layout.placement", _placement_offered, _placement_message),
-    Rule("equal_data_parallel", "layout.placement", equal_data_parallel, _equal_dp_message),
-    Rule("torus_axes_exist", "layout.torus_axes", _torus_axes_have_torus, _torus_axes_message),
-    Rule("block_divides_torus", "layout.torus_block", _block_divides_torus, _block_message),
-    Rule("placement_fits_torus", "layout.placement", _placement_fits_torus, _torus_message),
+    Rule("layout.placement", _placement_offered, _placement_message),
+    Rule("layout.placement", equal_data_parallel, _equal_dp_message),
+    Rule("layout.torus_axes", _torus_axes_exist, _torus_axes_message),
+    Rule("layout.torus_block", _block_divides_torus, _block_message),
+    Rule("layout.placement", _placement_fits_torus, _torus_message),
 )

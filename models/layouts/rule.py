@@ -19,7 +19,8 @@ class Rule:
     `blame` names another for a layout.
 
     `test` returns an array of truth values, one for each of n layouts: true where the layout obeys.
-    The first paragraph of its docstring says what the rule asks, as the documentation shows it.
+    The rule has the name of this function: `_batch_divides` tests the rule "batch_divides". The
+    first paragraph of its docstring says what the rule asks, as the documentation shows it.
     `message` says what the rule asks of a layout that breaks it.
 
     A rule of the kind "framework" says what cannot run. One of the kind "search" says how far
@@ -27,12 +28,15 @@ class Rule:
     layout that is stated.
     """
 
-    name: str
     field: str
     test: Callable[[Problem, Layouts], Array]
     message: Callable[[Problem, Layout], str]
     blame: Callable[[Problem, Layout], str] | None = None
     kind: Literal["framework", "search"] = "framework"
+
+    @property
+    def name(self) -> str:
+        return self.test.__name__.removeprefix("_")
 
     def blamed_field(self, problem: Problem, layout: Layout) -> str:
         """Return the dotted path of the value to blame for a layout that breaks the rule."""
@@ -54,7 +58,7 @@ def holds_for_all(layouts: Layouts) -> Array:
 def is_one_of(column: Array, offered: Iterable[int]) -> Array:
     """Return for each value of a column whether it is one of `offered`. For the few values that
     rules offer, this is several times as fast as np.isin."""
-    found = np.zeros(column.shape, dtype=bool)
-    for one in offered:
-        found |= column == one
-    return found
+    is_offered = np.zeros(column.shape, dtype=bool)
+    for value in offered:
+        is_offered |= column == value
+    return is_offered

@@ -23,12 +23,10 @@ def rule_source(rule: Rule, stack: Stack) -> str:
     if rule.kind == "search":
         return _OF_SEARCH.format(stack=stack.id)
     own = [_sources().get(name, {}) for name in (stack.id, stack.like or stack.id)]
-    found = [
-        *(each.get(rule.name) for each in (*own, _sources()[_OF_ALL])),
-        *(each.get(_OTHERWISE) for each in own),
-    ]
-    of_features = f"the features of stack {stack.id}: {stack.source}"
-    return next(filter(None, found), of_features)
+    known = [sources.get(rule.name) for sources in (*own, _sources()[_OF_ALL])]
+    known += [sources.get(_OTHERWISE) for sources in own]
+    known.append(f"the features of stack {stack.id}: {stack.source}")
+    return next(filter(None, known))
 
 
 @cache
@@ -36,5 +34,5 @@ def _sources() -> Mapping[str, Mapping[str, str]]:
     """Return the source of each rule, by the id of the stack and the rule's name. The id _OF_ALL
     stands for reasons in every framework, the name _OTHERWISE for all other rules of a stack."""
     text = (files("models") / "data" / "rule_sources.json").read_text()
-    found: Mapping[str, Mapping[str, str]] = json.loads(text)
-    return found
+    sources: Mapping[str, Mapping[str, str]] = json.loads(text)
+    return sources

@@ -77,8 +77,6 @@ def broken_rules(problem: Problem, layout: Layout) -> list[Rule]:
 
 def require_legal(problem: Problem, layout: Layout) -> None:
     """Raise Invalid with the message of the first broken rule."""
-    index = int(first_broken(problem, Layouts.of([layout]))[0])
-    if index >= 0:
-        rule = RULES[index]
+    for rule in broken_rules(problem, layout):
         field = rule.blamed_field(problem, layout)
         raise Invalid(field, rule.name, rule.message(problem, layout))

@@ -8,7 +8,7 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 
 
-def _zero_stage_matches_degrees(problem: Problem, layouts: Layouts) -> Array:
+def _sharding_shape(problem: Problem, layouts: Layouts) -> Array:
     """ZeRO stage 0 goes with `dp_shard` 1, and stages 1 to 3 with more, or with no data parallelism
     at all."""
     plain = (layouts.zero_stage == 0) & (layouts.dp_shard == 1)
@@ -24,17 +24,16 @@ def _zero_stage_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _zero_stage_offered(problem: Problem, layouts: Layouts) -> Array:
+def _sharding_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has the ZeRO stage, also beside replicas where there are some."""
     is_hybrid = (layouts.dp_replicate > 1) & (layouts.dp_shard > 1)
     others = problem.stack.unsearched_zero_stages
-    hybrid_is_offered = ~is_hybrid | is_one_of(
-        layouts.zero_stage, (*problem.stack.hybrid_stages, *others)
-    )
-    return is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *others)) & hybrid_is_offered
+    is_offered = is_one_of(layouts.zero_stage, (*problem.stack.zero_stages, *others))
+    goes_with_replicas = is_one_of(layouts.zero_stage, (*problem.stack.hybrid_stages, *others))
+    return is_offered & (~is_hybrid | goes_with_replicas)
 
 
-def _zero_stage_searched(problem: Problem, layouts: Layouts) -> Array:
+def _sharding_searched(problem: Problem, layouts: Layouts) -> Array:
     """The ZeRO stage is one of `stack.zero_stages`, also where the stack runs others."""
     others = set(problem.stack.unsearched_zero_stages) - set(problem.stack.zero_stages)
     return ~is_one_of(layouts.zero_stage, others)
@@ -52,14 +51,12 @@ def _zero_stages_message(problem: Problem, layout: Layout) -> str:
     if layout.dp_replicate > 1 and layout.dp_shard > 1:
         hybrid = ", ".join(map(str, problem.stack.hybrid_stages)) or "none"
         beside_replicas = f", and beside replicas {hybrid}"
-    return (
-        f"stack {problem.stack.id} offers ZeRO stages"
-        f" {', '.join(map(str, problem.stack.zero_stages))}"
-        f"{beside_replicas}; got {layout.zero_stage}"
-    )
+    stages = ", ".join(map(str, problem.stack.zero_stages))
+    offered = f"stack {problem.stack.id} offers ZeRO stages {stages}{beside_replicas}"
+    return f"{offered}; got {layout.zero_stage}"
 
 
-def _muon_goes_with_zero_stage(problem: Problem, layouts: Layouts) -> Array:
+def _muon_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has the optimizer Muon with this ZeRO stage."""
     return is_one_of(layouts.zero_stage, problem.stack.muon_stages) | (
         problem.workload.optimizer != "muon"
@@ -71,7 +68,7 @@ def _muon_message(problem: Problem, layout: Layout) -> str:
     return f"stack {problem.stack.id} has Muon with ZeRO stages {stages}, not {layout.zero_stage}"
 
 
-def _states_go_with_zero_stage(problem: Problem, layouts: Layouts) -> Array:
+def _states_offered(problem: Problem, layouts: Layouts) -> Array:
     """The stack has the optimizer's moments, and the number format, with this ZeRO stage."""
     ok = holds_for_all(layouts)
     if problem.workload.optimizer == "adamw_bf16_moments":
@@ -94,7 +91,7 @@ def _states_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _zero_in_pipeline(problem: Problem, layouts: Layouts) -> Array:
+def _sharding_in_pipeline(problem: Problem, layouts: Layouts) -> Array:
     """The stack has this ZeRO stage beside a pipeline."""
     return (layouts.zero_stage <= problem.stack.max_zero_in_pipeline) | (layouts.pp == 1)
 
@@ -106,7 +103,7 @@ def _zero_pipeline_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _zero_in_context(problem: Problem, layouts: Layouts) -> Array:
+def _sharding_in_context(problem: Problem, layouts: Layouts) -> Array:
     """The stack has this ZeRO stage beside context parallelism."""
     return (layouts.zero_stage >= problem.stack.min_zero_in_context) | (layouts.cp == 1)
 
@@ -118,15 +115,11 @@ def _zero_context_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _zero_with_experts(problem: Problem, layouts: Layouts) -> Array:
+def _sharding_beside_experts(problem: Problem, layouts: Layouts) -> Array:
     """ZeRO stage 3 with expert parallelism has no context parallelism, unless the stack has all
     three together."""
-    return (
-        (layouts.zero_stage <= 2)
-        | (layouts.ep == 1)
-        | (layouts.cp == 1)
-        | (not problem.stack.experts_alone)
-    )
+    has_both = (layouts.ep > 1) & (layouts.cp > 1)
+    return (layouts.zero_stage <= 2) | ~has_both | (not problem.stack.experts_alone)
 
 
 def _zero_experts_message(problem: Problem, layout: Layout) -> str:
@@ -136,7 +129,7 @@ def _zero_experts_message(problem: Problem, layout: Layout) -> str:
     )
 
 
-def _zero_beside_sharding_axes(problem: Problem, layouts: Layouts) -> Array:
+def _sharding_axes_need_zero_3(problem: Problem, layouts: Layouts) -> Array:
     """The axes of context and expert parallelism need ZeRO stage 3 where they shard parameters."""
     beside = (layouts.cp > 1) | (layouts.ep > 1)
     return (layouts.zero_stage == 3) | ~beside | (not problem.stack.shards_over_context_and_experts)
@@ -161,25 +154,14 @@ def _reshard_message(problem: Problem, layout: Layout) -> str:
 
 
 SHARDING_RULES = (
-    Rule("sharding_shape", "layout.zero_stage", _zero_stage_matches_degrees, _zero_stage_message),
-    Rule("sharding_offered", "layout.zero_stage", _zero_stage_offered, _zero_stages_message),
-    Rule(
-        "sharding_searched",
-        "layout.zero_stage",
-        _zero_stage_searched,
-        _unsearched_zero_message,
-        kind="search",
-    ),
-    Rule("muon_offered", "layout.zero_stage", _muon_goes_with_zero_stage, _muon_message),
-    Rule("states_offered", "layout.zero_stage", _states_go_with_zero_stage, _states_message),
-    Rule("sharding_in_pipeline", "layout.zero_stage", _zero_in_pipeline, _zero_pipeline_message),
-    Rule("sharding_in_context", "layout.zero_stage", _zero_in_context, _zero_context_message),
-    Rule("sharding_beside_experts", "layout.zero_stage", _zero_with_experts, _zero_experts_message),
-    Rule(
-        "sharding_axes_need_zero_3",
-        "layout.zero_stage",
-        _zero_beside_sharding_axes,
-        _zero_sharding_axes_message,
-    ),
-    Rule("reshard_offered", "layout.reshard", _reshard_offered, _reshard_message),
+    Rule("layout.zero_stage", _sharding_shape, _zero_stage_message),
+    Rule("layout.zero_stage", _sharding_offered, _zero_stages_message),
+    Rule("layout.zero_stage", _sharding_searched, _unsearched_zero_message, kind="search"),
+    Rule("layout.zero_stage", _muon_offered, _muon_message),
+    Rule("layout.zero_stage", _states_offered, _states_message),
+    Rule("layout.zero_stage", _sharding_in_pipeline, _zero_pipeline_message),
+    Rule("layout.zero_stage", _sharding_in_context, _zero_context_message),
+    Rule("layout.zero_stage", _sharding_beside_experts, _zero_experts_message),
+    Rule("layout.zero_stage", _sharding_axes_need_zero_3, _zero_sharding_axes_message),
+    Rule("layout.reshard", _reshard_offered, _reshard_message),
 )

@@ -16,6 +16,7 @@ that would have grown from the row are counted against it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -28,7 +29,7 @@ import numpy as np
 from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
 from models.layouts.factors import divisors, factorisations, ordered_factorisations
-from models.layouts.placement import groups_of_meshes
+from models.layouts.placement import LayoutGroups, groups_of_meshes
 from models.layouts.placement_rules import equal_data_parallel, fits_torus
 from models.layouts.rules import RULES_BY_NAME
 from models.spec.constraints import Constraints
@@ -43,6 +44,7 @@ from models.spec.layout import (
     active_axes,
     equivalent_placements,
     offered_orders,
+    pipeline_outermost,
 )
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, decode_policy
@@ -131,10 +133,8 @@ class Policies:
 
     def with_memory_policies(self, kept: Array) -> Policies:
         """Return the policies with only some memory policies, given by a mask."""
-        memory_policies = self.memory_policies.take(kept)
-        return Policies(
-            self.schedules, self.shardings, memory_policies, self.counts[kept], self.open[kept]
-        )
+        rows = self.memory_policies.take(kept)
+        return replace(self, memory_policies=rows, counts=self.counts[kept], open=self.open[kept])
 
 
 SCHEDULE_KNOBS = ("schedule", "virtual_stages", "balanced")
@@ -228,10 +228,7 @@ class Space:
     @property
     def size(self) -> int:
         """The number of layouts before any rule."""
-        size = 1
-        for count in self.cardinality.values():
-            size *= count
-        return size
+        return math.prod(self.cardinality.values())
 
     # -- policies
 
@@ -239,27 +236,26 @@ class Space:
     def policies(self) -> Policies:
         """All schedules, shardings and memory policies, before any rule. Raises Invalid where the
         constraints ask for recompute of modules that the stack or the model lacks."""
-        most = max(self.problem.stack.max_virtual_stages, 2)
-        # Only ZeRO 3 gathers parameters, which are then dropped after use or kept.
-        pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
         asked = self.constraints.allowed.get("recompute_modules")
         if asked:
             self._require_modules(asked)
-        sets = (asked,) if asked else self.problem.stack.selective
-        recompute = [
-            ("none", ()),
-            *(("selective", self.problem.effective_modules(m)) for m in sets),
-            ("full", ()),
+        module_sets = (asked,) if asked else self.problem.stack.selective
+        effective_sets = [self.problem.effective_modules(modules) for modules in module_sets]
+        recompute = [Layout(recompute="none")]
+        recompute += [
+            Layout(recompute="selective", recompute_modules=modules) for modules in effective_sets
         ]
+        recompute.append(Layout(recompute="full"))
         memory_policies = Layouts.of(
-            Layout(
-                recompute=r, recompute_modules=modules, offload_activations=a, offload_optimizer=o
-            )
-            for (r, modules), a, o in product(recompute, (False, True), (False, True))
+            replace(layout, offload_activations=activations, offload_optimizer=optimizer)
+            for layout, activations, optimizer in product(recompute, (False, True), (False, True))
         )
+        # Only ZeRO 3 gathers parameters, which are then dropped after use or kept.
+        shardings = [Layout(zero_stage=stage) for stage in range(4)]
+        shardings.append(Layout(zero_stage=3, reshard=False))
         return Policies(
-            _schedules(most),
-            Layouts.of(Layout(zero_stage=z, reshard=r) for z, r in pairs),
+            _schedules(max(self.problem.stack.max_virtual_stages, 2)),
+            Layouts.of(shardings),
             memory_policies,
             np.where(memory_policies.recompute == FULL, self.problem.architecture.num_layers, 1),
             self._has_open_layers(memory_policies),
@@ -281,28 +277,30 @@ class Space:
         policy is better on every mesh)."""
         refused: Counter[str] = Counter()
         every = self.policies
-        rest = len(every.shardings) * int(every.counts.sum())
-        schedules = self._filter(every.schedules, refused, rest, knobs=SCHEDULE_KNOBS)
-        rest = len(schedules) * int(every.counts.sum())
+        weight = len(every.shardings) * int(every.counts.sum())
+        schedules = self._filter(every.schedules, refused, weight, knobs=SCHEDULE_KNOBS)
+        weight = len(schedules) * int(every.counts.sum())
         shardings = self._filter(
-            every.shardings, refused, rest, knobs=SHARDING_KNOBS, rules=_SHARDING_RULES
+            every.shardings, refused, weight, knobs=SHARDING_KNOBS, rules=_SHARDING_RULES
         )
-        rest = len(schedules) * len(shardings)
-        kept, counts = np.arange(len(every.memory_policies)), every.counts
-        for name, left in self._counts_left(every.memory_policies):
-            left = np.minimum(left[kept], counts)
-            refused[name] += int((counts - left).sum()) * rest
-            kept, counts = kept[left > 0], left[left > 0]
-        first = self._is_undominated(every.memory_policies.take(kept))
-        refused["dominated"] += int(counts[~first].sum()) * rest
-        memory_policies = every.memory_policies.take(kept[first])
-        return Policies(
-            schedules,
-            shardings,
-            memory_policies,
-            counts[first],
-            self._has_open_layers(memory_policies),
-        ), +refused
+        weight = len(schedules) * len(shardings)
+        memory_policies, counts = self._offered_memory_policies(refused, weight)
+        open_layers = self._has_open_layers(memory_policies)
+        return Policies(schedules, shardings, memory_policies, counts, open_layers), +refused
+
+    def _offered_memory_policies(self, refused: Counter[str], weight: int) -> tuple[Layouts, Array]:
+        """Return the memory policies that are allowed and that no other dominates, and how many
+        layouts each stands for. Others are counted in `refused`, each as `weight` layouts for every
+        number of layers that it might recompute."""
+        memory_policies, counts = self.policies.memory_policies, self.policies.counts
+        for name, most in self._most_counts(memory_policies):
+            left = np.minimum(counts, most)
+            refused[name] += int((counts - left).sum()) * weight
+            counts = left
+        memory_policies, counts = memory_policies.take(counts > 0), counts[counts > 0]
+        undominated = self._is_undominated(memory_policies)
+        refused["dominated"] += int(counts[~undominated].sum()) * weight
+        return memory_policies.take(undominated), counts[undominated]
 
     @cached_property
     def recompute_layers(self) -> Array:
@@ -311,31 +309,31 @@ class Space:
         no number means all."""
         layers = self.problem.architecture.num_layers
         allowed = self.constraints.allowed
-        numbers = allowed.get("recompute_layers", (0,) if "recompute" in allowed else range(layers))
-        return np.array(sorted({n or layers for n in numbers if n < layers}), dtype=np.int64)
+        otherwise = (0,) if "recompute" in allowed else range(layers)
+        numbers = allowed.get("recompute_layers", otherwise)
+        possible = {number or layers for number in numbers if number < layers}
+        return np.array(sorted(possible), dtype=np.int64)
 
     @property
     def may_recompute_all(self) -> bool:
         """Say whether the constraints allow all layers of a chunk to be recomputed."""
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
-    def _counts_left(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
+    def _most_counts(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
         """Yield the name of each constraint and rule with the most layouts that it leaves of each
         memory policy, (memory policies,). A policy stands for as many layouts as it may recompute
         different numbers of layers."""
         # A policy without full recompute stands for one layout, which any number above 0 leaves.
-        n = self.problem.architecture.num_layers
-        every = np.full(len(memory_policies), n)
+        layers = self.problem.architecture.num_layers
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
-            yield f"constraints.{knob}", every * self._is_allowed(memory_policies, knob)
-        full = memory_policies.recompute == FULL
-        numbers = np.where(full, len(self.recompute_layers), every * self.may_recompute_all)
-        yield "constraints.recompute_layers", numbers
+            yield f"constraints.{knob}", layers * self._is_allowed(memory_policies, knob)
+        is_full = memory_policies.recompute == FULL
+        most = np.where(is_full, len(self.recompute_layers), layers * self.may_recompute_all)
+        yield "constraints.recompute_layers", most
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
-            yield name, every * self._obeys(name, memory_policies)
-        any_number = self._has_open_layers(memory_policies) | ~full
-        offered = np.where(any_number, every, int(self.may_recompute_all))
-        yield "recompute_layers_offered", offered
+            yield name, layers * self._obeys(name, memory_policies)
+        may_be_any = self._has_open_layers(memory_policies) | ~is_full
+        yield "recompute_layers_offered", np.where(may_be_any, layers, int(self.may_recompute_all))
 
     def _has_open_layers(self, memory_policies: Layouts) -> Array:
         """Return for each memory policy whether the search may choose how many layers it
@@ -359,42 +357,39 @@ class Space:
             [memory_policies.offload_activations, memory_policies.offload_optimizer], axis=1
         ).tolist()
 
-        def dominates(one: int, other: int) -> bool:
-            """Say whether policy `one` makes `other` superfluous. Of two that recompute the same,
-            the first does."""
-            if offloads[one] != offloads[other]:
+        def dominates(better: int, other: int) -> bool:
+            """Say whether policy `better` makes `other` superfluous. Of two that recompute the
+            same, the first does."""
+            if better == other or offloads[better] != offloads[other]:
                 return False
             # Full recompute keeps least, so that nothing replaces it. Of other policies only those
             # compare that keep equally many bytes: they may differ in pieces that keep nothing.
-            by_kind = list(zip(recomputed[one], recomputed[other], strict=True))
+            by_kind = list(zip(recomputed[better], recomputed[other], strict=True))
             if any(mine.whole or its.whole for mine, its in by_kind):
                 return False
             if any((mine.pieces ^ its.pieces) - keeps_nothing for mine, its in by_kind):
                 return False
             repeats_no_more = all(mine.pieces <= its.pieces for mine, its in by_kind)
             repeats_less = any(mine.pieces < its.pieces for mine, its in by_kind)
-            return repeats_no_more and (repeats_less or one < other)
+            return repeats_no_more and (repeats_less or better < other)
 
         rows = range(len(memory_policies))
-        kept = [not any(dominates(one, other) for one in rows if one != other) for other in rows]
-        return np.array(kept, dtype=bool)
+        return np.array([not any(dominates(row, other) for row in rows) for other in rows], bool)
 
     @cached_property
     def legal_variants(self) -> Array:
-        """True where a variant (sharding with memory policy) is legal on a class of meshes, (32,
-        variants). A class says which of five degrees are above 1 (`variant_row`)."""
+        """True where a variant (sharding with memory policy) is legal on a class of meshes
+        (`mesh_class`), (classes, variants)."""
         variants = self.offered[0].variants
-        # Each bit of `kind` is one degree, in the order of variant_row.
-        kind, variant = np.indices((32, len(variants))).reshape(2, -1)
+        classes = 1 << len(_CLASS_DEGREES)
+        mesh, variant = np.indices((classes, len(variants))).reshape(2, -1)
+        # Of each class the smallest mesh is tested, whose degrees are 1 or 2.
         degrees = {
-            "pp": 1 + kind // 4 % 2,
-            "dp_shard": 1 + kind // 2 % 2,
-            "dp_replicate": 1 + kind % 2,
+            degree: 1 + (mesh >> bit & 1) for bit, degree in enumerate(reversed(_CLASS_DEGREES))
         }
-        degrees |= {"ep": 1 + kind // 8 % 2, "cp": 1 + kind // 16}
         rows = variants.take(variant).with_columns(**degrees)
         legal = np.all([self._obeys(name, rows) for name in _VARIANT_RULES], axis=0)
-        return np.asarray(legal.reshape(32, -1))
+        return np.asarray(legal.reshape(classes, -1))
 
     # -- trunks
 
@@ -404,50 +399,55 @@ class Space:
         layouts that each rule or constraint has refused so far. A trunk without a legal schedule is
         dropped. Raises TooLarge where there would be more than MAX_TRUNKS."""
         rejected: Counter[str] = Counter()
-        c = self.cardinality
-        below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
-        rows = self._legal_degrees(rejected, below * c["micro_batch"])
+        count = self.cardinality
+        # The layouts that would grow from a trunk, for every way to divide dp.
+        below = count["ep"] * count["etp"] * self.placements * len(self.policies)
+        rows = self._legal_degrees(rejected, below * count["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
-        m = rows.num_micro_batches(self.problem.workload.global_batch)
-        stages = np.searchsorted(self._divisors[0], rows.pp)
-        first, chains = distinct(stages, np.searchsorted(self._micro_batches, m))
-        breaks = self._broken_by_schedules(rows.take(first))
-        some = np.asarray((breaks < 0).any(axis=1))
-        usable = some[chains]
-        meshes = np.bincount(chains, self.splits(rows), len(first)).astype(np.int64)[~some]
+        micro_batches = rows.num_micro_batches(self.problem.workload.global_batch)
+        trunk_of_chain, chains = distinct(rows.pp, micro_batches)
+        breaks = self._broken_schedule_rules(rows.take(trunk_of_chain))
+        # Trunks of a chain that no schedule suits are dropped, and counted with all schedules.
+        has_schedule = np.asarray((breaks < 0).any(axis=1))
+        meshes = np.bincount(chains, self.splits(rows), len(breaks)).astype(np.int64)[~has_schedule]
         refused = Counter[str]()
         self._filter(self.policies.schedules, refused, int(meshes.sum()), knobs=SCHEDULE_KNOBS)
-        refused += first_refusals(breaks[~some], meshes)
-        rejected += Counter(
-            {name: count * (below // c["schedule"]) for name, count in refused.items()}
-        )
-        chains = (np.cumsum(some) - 1)[chains[usable]]
-        first = first[some]
-        return Trunks(rows.take(usable), chains, rows.pp[first], m[first], breaks[some]), rejected
+        refused += first_refusals(breaks[~has_schedule], meshes)
+        rejected += scaled(refused, below // count["schedule"])
+        usable = has_schedule[chains]
+        renumbered = np.cumsum(has_schedule) - 1
+        trunk_of_chain = trunk_of_chain[has_schedule]
+        return Trunks(
+            rows=rows.take(usable),
+            chains=renumbered[chains[usable]],
+            pp=rows.pp[trunk_of_chain],
+            micro_batches=micro_batches[trunk_of_chain],
+            breaks=breaks[has_schedule],
+        ), rejected
 
     def splits(self, rows: Layouts) -> Array:
-        """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard."""
-        degrees, divisors_of_each = self._divisors
-        counts = np.array([len(each) for each in divisors_of_each])
+        """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard,
+        such as 3 for dp 4, (n,)."""
+        degrees, counts, _ = self._divisors
         return np.asarray(counts[np.searchsorted(degrees, rows.dp)])
 
     @cached_property
-    def _divisors(self) -> tuple[Array, list[Array]]:
-        """The degrees that divide the number of devices, and the divisors of each."""
+    def _divisors(self) -> tuple[Array, Array, Array]:
+        """The degrees that divide the number of devices, how many divisors each has, and the
+        divisors of all, one degree after the other."""
         degrees = divisors(self.problem.cluster.num_devices)
-        return np.array(degrees), [np.array(divisors(degree)) for degree in degrees]
+        divisors_of_degree = [divisors(degree) for degree in degrees]
+        counts = [len(numbers) for numbers in divisors_of_degree]
+        return np.array(degrees), np.array(counts), np.concatenate(divisors_of_degree)
 
     def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
         """Return the legal degrees of tp, cp, pp and data parallelism, with and without sequence
         parallelism. What a rule refuses is counted in `rejected`: `below` layouts for every way to
         divide dp, which is how many would grow from a row."""
-        n = self.problem.cluster.num_devices
-        table = factorisations(n, 4)
+        table = factorisations(self.problem.cluster.num_devices, 4)
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
-        base = default_layouts(2 * len(table))
-        rows = base.with_columns(
-            **columns, sequence_parallel=np.repeat(np.array([False, True]), len(table))
-        )
+        columns["sequence_parallel"] = np.repeat(np.array([False, True]), len(table))
+        rows = default_layouts(2 * len(table)).with_columns(**columns)
         weights = self.splits(rows) * below
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
         return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
@@ -457,34 +457,34 @@ class Space:
         counted in `rejected`, each as `below` layouts for every way to divide dp. Raise TooLarge
         above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
-        degrees, _ = self._divisors
-        share = self.problem.workload.global_batch // degrees
-        fits = (share[:, None] % sizes == 0)[np.searchsorted(degrees, rows.dp)]
-        if fits.sum() > MAX_TRUNKS:
+        degrees = self._divisors[0]
+        sequences = self.problem.workload.global_batch // degrees
+        divides = (sequences[:, None] % sizes == 0)[np.searchsorted(degrees, rows.dp)]
+        if (trunks := int(divides.sum())) > MAX_TRUNKS:
             chips = self.problem.cluster.num_chips
-            trunks = int(fits.sum())
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
         weights = self.splits(rows) * below
-        rejected["batch_divides"] += int((weights * (~fits).sum(axis=1)).sum())
-        size, row = np.nonzero(fits.T)
+        rejected["batch_divides"] += int((weights * (~divides).sum(axis=1)).sum())
+        # Transposed, so that trunks which differ in pp only stay neighbours.
+        size, row = np.nonzero(divides.T)
         grown = rows.take(row).with_columns(micro_batch=sizes[size])
         allowed = self._is_allowed(grown, "micro_batch")
         rejected["constraints.micro_batch"] += int(weights[row[~allowed]].sum())
         return grown.take(allowed)
 
-    def _broken_by_schedules(self, chains: Layouts) -> Array:
+    def _broken_schedule_rules(self, chains: Layouts) -> Array:
         """Return the index in SCHEDULE_RULES of the first rule that each chain breaks under each
         offered schedule, or -1 for none; (chains, schedules)."""
         schedules = self.offered[0].schedules
-        column = chains.take(np.arange(len(chains))[:, None])
-        breaks, left = np.full((len(chains), len(schedules)), -1), np.arange(len(schedules))
-        for i, name in enumerate(SCHEDULE_RULES):
-            # Columns of shape (chains, 1) meet those of shape (schedules,).
-            knobs = {knob: getattr(schedules, knob)[left] for knob in SCHEDULE_KNOBS}
-            found = breaks[:, left]
-            found[(found < 0) & ~self._obeys(name, column.with_columns(**knobs))] = i
-            breaks[:, left] = found
-            left = left[(found < 0).any(axis=0)]
+        breaks = np.full((len(chains), len(schedules)), -1)
+        # Columns of shape (chains, 1) meet those of shape (schedules,).
+        rows = chains.take(np.arange(len(chains))[:, None]).with_columns(
+            **{knob: getattr(schedules, knob) for knob in SCHEDULE_KNOBS}
+        )
+        # Backwards, so that the first rule that is broken stays.
+        for index, name in reversed([*enumerate(SCHEDULE_RULES)]):
+            obeys = np.broadcast_to(self._obeys(name, rows), breaks.shape)
+            breaks[~obeys] = index
         return breaks
 
     # -- cores
@@ -515,39 +515,32 @@ class Space:
     def divide_data_parallelism(self, cores: Layouts) -> tuple[Layouts, Array]:
         """Return the meshes that cores make, one for every legal division of dp into dp_replicate
         and dp_shard, and for each mesh the position of its core."""
-        degrees, divisors_of_each = self._divisors
-        counts = np.array([len(each) for each in divisors_of_each])
+        degrees, counts, all_divisors = self._divisors
         start = np.cumsum(counts) - counts
-        dp = np.searchsorted(degrees, cores.dp)
-        parent, row = expand_ranges(start[dp], counts[dp])
-        rows = cores.take(parent)
-        shard = np.concatenate(divisors_of_each)[row]
-        rows = rows.with_columns(dp_shard=shard, dp_replicate=rows.dp // shard)
-        ok = self._obeys("experts_fold_over_dense_axes", rows)
-        ok &= np.asarray(self.legal_variants.any(axis=1))[variant_row(rows)]
+        degree = np.searchsorted(degrees, cores.dp)
+        parent, position = expand_ranges(start[degree], counts[degree])
+        rows, shards = cores.take(parent), all_divisors[position]
+        rows = rows.with_columns(dp_shard=shards, dp_replicate=rows.dp // shards)
+        legal = self._obeys("experts_fold_over_dense_axes", rows)
+        legal &= np.asarray(self.legal_variants.any(axis=1))[mesh_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
-            ok &= self._is_allowed(rows, knob)
-        return rows.take(ok), parent[ok]
+            legal &= self._is_allowed(rows, knob)
+        return rows.take(legal), parent[legal]
 
     def in_every_placement(self, meshes: Layouts) -> Layouts:
         """Return meshes in every legal placement that the stack offers. Of a mesh's placements that
         put every axis on the same links only the first is returned. The filling of a torus stays.
         """
         pattern = active_axes(meshes)
-        start, count, orders = _placements_of_axes(self.problem.stack.placements)
+        orders, start, count = placement_lists(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
         rows = meshes.take(parent).with_columns(placement=orders[row])
-        g = groups_of_meshes(self.problem.cluster, rows)
-        legal = np.flatnonzero(
-            fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows)
-        )
+        placed = groups_of_meshes(self.problem.cluster, rows)
+        is_legal = fits_torus(self.problem, placed) & equal_data_parallel(self.problem, rows)
         # Of equal rows `distinct` names the last that it meets: backwards, that is the first.
-        backwards = legal[::-1]
-        codes = [
-            axis.code[backwards]
-            for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)
-        ]
-        first, _ = distinct(parent[backwards], *codes)
+        backwards = np.flatnonzero(is_legal)[::-1]
+        links = [getattr(placed, axis).code[backwards] for axis in LayoutGroups.__slots__]
+        first, _ = distinct(parent[backwards], *links)
         return rows.take(np.sort(backwards[first]))
 
     # -- refusals
@@ -585,10 +578,10 @@ class Space:
         tests = {f"constraints.{knob}": partial(self._is_allowed, knob=knob) for knob in knobs}
         tests |= {name: partial(self._obeys, name) for name in rules}
         for name, test in tests.items():
-            ok = test(rows)
-            if not ok.all():
-                refused[name] += int(weights[~ok].sum())
-                rows, weights = rows.take(ok), weights[ok]
+            passes = test(rows)
+            if not passes.all():
+                refused[name] += int(weights[~passes].sum())
+                rows, weights = rows.take(passes), weights[passes]
         return rows
 
     def has_legal(self, *, with_pipeline: bool | None = None) -> bool:
@@ -604,7 +597,7 @@ class Space:
         # The first block is small, since the first legal layout ends the search.
         blocks = [rows for rows, _ in growing_slices(np.arange(len(trunks)), 64, len(trunks))]
         cores = (
-            _with_experts(trunks.take(rows), experts, pair)
+            with_experts(trunks.take(rows), experts, np.full(len(rows), pair))
             for pair in range(len(experts))
             for rows in blocks
         )
@@ -619,9 +612,9 @@ def common_expert_divisors(problem: Problem, size: str) -> list[int]:
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
-    """Return how many pairs of a mesh and a schedule each rule refuses first. `breaks` (chains,
-    schedules) has indices into SCHEDULE_RULES or -1, and `meshes` (chains,) the number of meshes of
-    each chain."""
+    """Return how many pairs of a mesh and a schedule each rule refuses first. A chain is a number
+    of stages with one of micro-batches: `breaks` (chains, schedules) has indices into
+    SCHEDULE_RULES or -1, and `meshes` (chains,) the number of meshes of each chain."""
     refused = {
         name: int(((breaks == rule).sum(axis=1) * meshes).sum())
         for rule, name in enumerate(SCHEDULE_RULES)
@@ -629,19 +622,28 @@ def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
     return +Counter(refused)
 
 
-def _with_experts(rows: Layouts, experts: Layouts, pair: int) -> Layouts:
-    """Return rows with the degrees of one pair of expert degrees."""
-    n = len(rows)
-    return rows.with_columns(ep=np.repeat(experts.ep[pair], n), etp=np.repeat(experts.etp[pair], n))
+def scaled(counts: Counter[str], factor: int) -> Counter[str]:
+    """Return the counts times a factor, such as the number of layouts that each counts for."""
+    return Counter({name: count * factor for name, count in counts.items()})
 
 
-def variant_row(rows: Layouts) -> Array:
-    """Return the class of each mesh, (n,), a row of Space.legal_variants. It is a number with a bit
-    for each of cp, ep, pp, dp_shard and dp_replicate, set where the degree is above 1."""
-    row = np.zeros(len(rows), dtype=np.int64)
-    for degree in (rows.cp, rows.ep, rows.pp, rows.dp_shard, rows.dp_replicate):
-        row = 2 * row + (degree > 1)
-    return row
+def with_experts(rows: Layouts, experts: Layouts, pair: Array) -> Layouts:
+    """Return n layouts with the expert degrees, ep and etp, of a pair each. `experts` has the
+    pairs, and `pair` (n,) the position of each layout's."""
+    return rows.with_columns(ep=experts.ep[pair], etp=experts.etp[pair])
+
+
+_CLASS_DEGREES = ("cp", "ep", "pp", "dp_shard", "dp_replicate")
+
+
+def mesh_class(rows: Layouts) -> Array:
+    """Return the class of each mesh, (n,): a number with a bit for each of _CLASS_DEGREES, the last
+    one lowest, that is set where the degree is above 1. The rules of shardings and memory policies
+    depend on no more of a mesh."""
+    number = np.zeros(len(rows), dtype=np.int64)
+    for degree in _CLASS_DEGREES:
+        number = 2 * number + (getattr(rows, degree) > 1)
+    return number
 
 
 def default_layouts(rows: int) -> Layouts:
@@ -657,19 +659,24 @@ def _schedules(most_virtual_stages: int) -> Layouts:
     """Return every schedule with every number of virtual stages up to this one, and with even and
     balanced splits of layers."""
     return Layouts.of(
-        Layout(schedule=s, virtual_stages=v, balanced=b)
-        for s, v, b in product(SCHEDULES, range(1, most_virtual_stages + 1), (False, True))
+        Layout(schedule=schedule, virtual_stages=virtual_stages, balanced=balanced)
+        for schedule, virtual_stages, balanced in product(
+            SCHEDULES, range(1, most_virtual_stages + 1), (False, True)
+        )
     )
 
 
 @cache
-def _placements_of_axes(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
-    """Return (start, count, codes): the placements to try for every set of axes with a degree above
-    1. Set s, a number with a bit for each axis, has codes[start[s] : start[s] + count[s]]: one
-    placement for each order of these axes that is offered."""
-    codes = [
-        np.unique(alike[own])
-        for alike, own in zip(equivalent_placements(), offered_orders(offered), strict=True)
-    ]
-    counts = np.array([len(of_pattern) for of_pattern in codes])
-    return np.cumsum(counts) - counts, counts, np.concatenate(codes)
+def placement_lists(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
+    """Return lists of placement numbers, one list after the other; where each list begins; and its
+    length. `offered` are the placements of a stack, all where it is empty.
+
+    There is a list for every set of axes with a degree above 1 (as in `active_axes`). It has one
+    placement for each order of these axes that is offered. As many lists follow that keep only
+    placements with the pipeline's axis outermost.
+    """
+    is_first_of_order = equivalent_placements() == np.arange(len(PLACEMENTS))
+    stands = offered_orders(offered) & is_first_of_order
+    stands = np.concatenate([stands, stands & pipeline_outermost()])
+    counts = stands.sum(axis=1)
+    return np.nonzero(stands)[1], np.cumsum(counts) - counts, counts

@@ -41,8 +41,7 @@ _ANY = (-math.inf, math.inf)  # the range of a quantity that no run has told
 _CACHED_SCOPES = 256  # chips, generations and stacks, each with a profile
 _CACHED_PROBLEMS = 64  # pairs of a profile and a generation or stack
 
-_RangeKey = tuple[str, str]  # a quantity and a scope
-_Ranges = dict[_RangeKey, tuple[float, float]]
+_TermKey = tuple[str, str]  # a term and a scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +97,10 @@ def provenance(
     """Return the evidence behind a prediction. `time` has its seconds and `memory` its GiB by term;
     terms that are zero are left out. The grade is the weakest evidence of any term of time that
     takes at least DECISIVE_SHARE of the step."""
+    is_announced = problem.cluster.chip.is_data_sheet_only
+    generation = None if is_announced else _generation_scope(problem)
     evidence = _evidence_of_terms(
-        profile,
-        _chip_and_stack_scope(problem),
-        None if problem.cluster.chip.is_data_sheet_only else _generation_scope(problem),
-        _stack_scope(problem),
+        profile, _chip_and_stack_scope(problem), generation, _stack_scope(problem)
     )
     terms = {name: evidence[name] for name, value in {**time, **memory}.items() if value > 0}
     step_time_s = sum(time.values())
@@ -190,11 +188,7 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
             f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
         )
     scopes = {_EVERYWHERE: "any run", _generation_scope(problem): f"any run on {generation}"}
-    ranges = _ranges_on_generation(profile, _generation_scope(problem))
     for name, value in quantities(problem, layout).items():
-        low, high = ranges.get(name, _ANY)
-        if low <= value <= high:
-            continue
         for scope, runs in scopes.items():
             span = profile.range_of.get((name, scope))
             if span is None or span.low <= value <= span.high:
@@ -258,18 +252,18 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
 def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
     """Return the profile with these runs added to its coverage: the terms that they exercise, as
     the profile predicts them, and the ranges of their quantities."""
-    counts = Counter({key: seen.runs for key, seen in profile.coverage_of.items()})
-    sources = defaultdict[_RangeKey, set[str]](set)
+    counts = Counter[_TermKey]()
+    sources = defaultdict[_TermKey, set[str]](set)
     for key, seen in profile.coverage_of.items():
+        counts[key] = seen.runs
         sources[key].update(seen.sources)
     for same_problem in _runs_by_problem(runs):
         problem = same_problem[0].problem
         scopes = (_chip_and_stack_scope(problem), _generation_scope(problem), _stack_scope(problem))
         for term, exercising in _exercising_runs(problem, same_problem, profile).items():
-            codes = {source_code(run.source) for run in exercising}
             for scope in scopes:
                 counts[term, scope] += len(exercising)
-                sources[term, scope] |= codes
+                sources[term, scope].update(source_code(run.source) for run in exercising)
     covered = tuple(
         TermCoverage(
             term=term, scope=scope, runs=count, sources=tuple(sorted(sources[term, scope]))
@@ -284,8 +278,12 @@ def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
     """Return the profile with the ranges of the quantities of these runs added to its own."""
     ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
     for run in runs:
-        if run.has_step_time:
-            _widen(ranges, run.problem, run.layout)
+        if not run.has_step_time:
+            continue
+        for quantity, value in quantities(run.problem, run.layout).items():
+            for scope in (_EVERYWHERE, _generation_scope(run.problem)):
+                low, high = ranges.get((quantity, scope), (value, value))
+                ranges[quantity, scope] = min(low, value), max(high, value)
     spans = tuple(
         QuantityRange(quantity=quantity, scope=scope, low=low, high=high)
         for (quantity, scope), (low, high) in sorted(ranges.items())
@@ -326,11 +324,3 @@ def _exercising_runs(
         name: [runs[i] for i in np.flatnonzero(exercised).tolist()]
         for name, exercised in {**time, **memory}.items()
     }
-
-
-def _widen(ranges: _Ranges, problem: Problem, layout: Layout) -> None:
-    """Widen the ranges, in place, to include the quantities of a run."""
-    for name, value in quantities(problem, layout).items():
-        for scope in (_EVERYWHERE, _generation_scope(problem)):
-            low, high = ranges.get((name, scope), (value, value))
-            ranges[name, scope] = (min(low, value), max(high, value))

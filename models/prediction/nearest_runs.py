@@ -29,11 +29,7 @@ KIND_DISTANCES: dict[str, float] = {
 """The distance that a difference in each trait adds. Another generation is another chip too, so
 both distances add up."""
 DISTANCE_PER_DOUBLING = 0.25
-"""The distance that a factor of two adds, for each of SIZE_TRAITS."""
-SIZE_TRAITS = (
-    "parameters", "active_parameters", "num_chips", "seq_len", "tokens_per_step", "tp", "pp", "cp",
-    "ep",
-)  # fmt: skip
+"""The distance that a factor of two in any other trait adds: those are sizes and degrees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +97,11 @@ class RunIndex:
     def distances(self, traits: RunTraits) -> Array:
         """Return the distance of every run from these traits, in the order of the runs."""
         total = np.zeros(self._size)
-        for name, distance in KIND_DISTANCES.items():
-            if (value := getattr(traits, name)) is not None:
-                total += distance * (self._columns[name] != value)
-        for name in SIZE_TRAITS:
-            if (value := getattr(traits, name)) is not None:
-                total += DISTANCE_PER_DOUBLING * np.abs(np.log2(self._columns[name] / value))
+        for name, values in self._columns.items():
+            if (value := getattr(traits, name)) is None:
+                continue
+            if name in KIND_DISTANCES:
+                total += KIND_DISTANCES[name] * (values != value)
+            else:
+                total += DISTANCE_PER_DOUBLING * np.abs(np.log2(values / value))
         return total

@@ -132,6 +132,9 @@ def describe(
     host_usable_bytes = problem.cluster.host_bytes
     memory_spread = float(spreads.reserved[row])
     micro_batches = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
+    interleaving_group = None
+    if layout.schedule == "interleaved":
+        interleaving_group = int(micro_batch_group(layout.pp, micro_batches))
     return Prediction(
         layout=layout,
         step_time_s=step_time_s,
@@ -144,7 +147,7 @@ def describe(
         },
         mfu=mfu,
         num_micro_batches=micro_batches,
-        micro_batch_group=_interleaving_group(layout, micro_batches),
+        micro_batch_group=interleaving_group,
         layers_per_chunk=predictions.rows.layers_per_chunk(row),
         time=time,
         memory_gib=memory,
@@ -164,14 +167,6 @@ def describe(
         ),
         provenance=provenance(problem, layout, time, memory, profile),
     )
-
-
-def _interleaving_group(layout: Layout, micro_batches: int) -> int | None:
-    """Return how many micro-batches pass a chunk before the next under the interleaved schedule;
-    None under others."""
-    if layout.schedule != "interleaved":
-        return None
-    return int(micro_batch_group(layout.pp, micro_batches))
 
 
 def host_memory_note(prediction: Prediction) -> str:
@@ -205,14 +200,11 @@ def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     problem = predictions.problem
     layouts = predictions.layouts
     known = _known_spreads(profile, problem)
-    variances = np.concatenate(
-        [
-            _unknown_variances(predictions.rows.take(some), known.draws)
-            for start in range(0, len(layouts), _LAYOUTS_TOGETHER)
-            for some in [slice(start, start + _LAYOUTS_TOGETHER)]
-        ],
-        axis=1,
-    )
+    blocks = [
+        predictions.rows.take(slice(start, start + _LAYOUTS_TOGETHER))
+        for start in range(0, len(layouts), _LAYOUTS_TOGETHER)
+    ]
+    variances = np.concatenate([_unknown_variances(rows, known.draws) for rows in blocks], axis=1)
     faster, slower = (
         np.array([known.neighbourhood.with_variance(variance) for variance in of_side])
         for of_side in variances.tolist()
@@ -281,8 +273,7 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     unknown_spread = (high - low) / 2 / Z80
     spread = known.neighbourhood.within(float(unknown_spread**2))
     outside = extrapolates(problem, pair.layouts, known.profile)
-    widening = profile.unseen_widening if outside.any() else 1.0
-    return spread * widening
+    return spread * (profile.unseen_widening if outside.any() else 1.0)
 
 
 def _quantiles(values: Array, shares: Sequence[float]) -> Array:
@@ -290,10 +281,11 @@ def _quantiles(values: Array, shares: Sequence[float]) -> Array:
     an axis for the shares first. np.quantile returns the same and takes five times as long for few
     values."""
     ordered = np.sort(values, axis=-1)
-    at = np.array(shares) * (values.shape[-1] - 1)
-    below = at.astype(np.int64)
+    position = np.array(shares) * (values.shape[-1] - 1)
+    below = position.astype(np.int64)
     quantiles = ordered[..., below]
-    quantiles = quantiles + (at - below) * (ordered[..., below + 1] - quantiles)
+    # A quantile between two values lies on the straight line between them.
+    quantiles = quantiles + (position - below) * (ordered[..., below + 1] - quantiles)
     return np.asarray(quantiles.T)
 
 
@@ -314,5 +306,5 @@ def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
         for term in profile.terms_in(scopes)
         if term.is_unknown
     }
-    found = coefficient_records(profile.coefficients(scopes, draws))
-    return np.broadcast_to(found, _DRAWS)  # where all terms have runs, no draw differs
+    records = coefficient_records(profile.coefficients(scopes, draws))
+    return np.broadcast_to(records, _DRAWS)  # where all terms have runs, no draw differs

@@ -89,8 +89,8 @@ def timeline(
         for (operation, stage), (start, end) in operations.items()
     ]
     pipeline_s = max(event.end_s for event in events)
-    after = {"data_s": data_parallel_s, **{name: time[name] for name in _AFTER_PIPELINE}}
-    events += _events_after_pipeline(layout.pp, pipeline_s, after)
+    time_after = {"data_s": data_parallel_s} | {name: time[name] for name in _AFTER_PIPELINE}
+    events += _events_after_pipeline(layout.pp, pipeline_s, time_after)
     events.sort(key=lambda event: (event.stage, event.start_s, event.end_s))
     closed_form_s = None
     if shown == of_micro_batches:
@@ -147,7 +147,6 @@ def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) ->
 
 
 # -- durations
-# --------------------------------------------------------------------------------------------------
 
 
 def _operation_seconds(
@@ -183,31 +182,25 @@ def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
 
 
 def chrome_trace(
-    found: Timeline, stage_name: Callable[[int], str] = "stage {}".format
+    timeline: Timeline, stage_name: Callable[[int], str] = "stage {}".format
 ) -> dict[str, object]:
     """Return the timeline in the Trace Event Format, for chrome://tracing and Perfetto: times in
     microseconds, and a thread for every stage. Viewers show the name of the process, so it says how
     much of the step is drawn."""
-    drawn = f"{found.micro_batches} of {found.of_micro_batches} micro-batches of a step"
+    drawn = f"{timeline.micro_batches} of {timeline.of_micro_batches} micro-batches of a step"
+    metadata = [("process_name", 0, drawn)]
+    metadata += [("thread_name", stage, stage_name(stage)) for stage in range(timeline.stages)]
     events: list[dict[str, object]] = [
-        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": drawn}},
-        *(
-            {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": 0,
-                "tid": stage,
-                "args": {"name": stage_name(stage)},
-            }
-            for stage in range(found.stages)
-        ),
+        {"ph": "M", "name": kind, "pid": 0, "tid": thread, "args": {"name": name}}
+        for kind, thread, name in metadata
     ]
-    for event in found.events:
+    for event in timeline.events:
         numbers = {"micro_batch": event.micro_batch, "chunk": event.chunk}
+        label = event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}"
         events.append(
             {
                 "ph": "X",
-                "name": _event_label(event),
+                "name": label,
                 "cat": event.name,
                 "pid": 0,
                 "tid": event.stage,
@@ -216,9 +209,8 @@ def chrome_trace(
                 "args": {name: value for name, value in numbers.items() if value is not None},
             }
         )
-    shown = {"micro_batches": found.micro_batches, "of_micro_batches": found.of_micro_batches}
+    shown = {
+        "micro_batches": timeline.micro_batches,
+        "of_micro_batches": timeline.of_micro_batches,
+    }
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": shown}
-
-
-def _event_label(event: Event) -> str:
-    return event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}"

@@ -13,6 +13,7 @@ from models.cost.least_links import LeastLinks
 from models.cost.rows import ROW, StageTables
 from models.cost.stages import Buffers
 from models.search.least_passes import LeastPasses
+from models.search.limits import Limits
 from models.search.placements import Places
 
 
@@ -108,9 +109,9 @@ class Meshes(NamedTuple):
     """The number of placements that a mesh may have, (n,)."""
 
 
-def take_meshes(meshes: Meshes, at: Array | slice) -> Meshes:
+def take_meshes(meshes: Meshes, positions: Array | slice) -> Meshes:
     """Return the meshes at these positions, or in this slice."""
-    return Meshes(*(values[at] for values in meshes))
+    return Meshes(*(values[positions] for values in meshes))
 
 
 class Found(NamedTuple):
@@ -149,6 +150,15 @@ class SearchCounts:
     """Meshes and places that were bounded."""
     closing_bound: float
     """The least bound, in seconds, of all that was left out."""
+
+
+class Progress(NamedTuple):
+    """Holds what a search has found and looked at so far. Compiled functions update it."""
+
+    limits: Limits
+    counts: Array
+    """A record of SearchCounts, (1,)."""
+    found: Found
 
 
 SEARCH_COUNTS = record_type(SearchCounts)

@@ -9,12 +9,11 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.rows import Row
-from models.cost.stages import reset, set_kept
+from models.cost.stages import reset
 from models.cost.step import set_mesh
 from models.search.compiled_tables import CompiledTables
 from models.search.limits import Limits
-from models.search.mesh_policies import bound_schedules, set_variant
-from models.search.partial_sums import least_memory
+from models.search.mesh_policies import bound_memory, bound_schedules, set_variant
 
 # Crossings that are looked at in one call. It bounds the buffers for their cores, most of
 # which are dropped.
@@ -67,16 +66,15 @@ def cross_all(
     *,
     of_memory: bool = False,
 ) -> Cores:
-    """Return the cores made of these trunks (positions) and every pair of expert degrees, as far as
-    their bound is within the limits. The bound is of seconds, or of bytes if `of_memory`. `counts`
-    is updated."""
+    """Return the cores made of these trunks (positions of pp, tp, cp and micro-batch) and every
+    pair of expert degrees, as far as their bound is within the limits. The bound is of seconds, or
+    of bytes if `of_memory`. `counts` is updated."""
     # Trunks are sorted so that neighbours have one shard, which is then worked out once.
     trunks = np.sort(trunks)
-    numbers, count = np.empty((3, 0), dtype=np.int32), len(trunks) * len(crossing.ep)
-    parts = [Cores(numbers[0], numbers[1], np.empty(0), numbers[2])]
+    count = len(trunks) * len(crossing.ep)
+    blocks = [_empty_cores(0)]  # so that there is one to join where there are no trunks
     for begin in range(0, count, _TOGETHER):
-        trunk, pair, points = np.empty((3, min(count - begin, _TOGETHER)), dtype=np.int32)
-        cores = Cores(trunk, pair, np.empty(len(trunk)), points)
+        cores = _empty_cores(min(count - begin, _TOGETHER))
         crossed = cross_block(
             tables=tables,
             crossing=crossing,
@@ -87,8 +85,14 @@ def cross_all(
             counts=counts,
             cores=cores,
         )
-        parts.append(Cores(*(values[:crossed].copy() for values in cores)))
-    return Cores(*map(np.concatenate, zip(*parts, strict=True)))
+        blocks.append(Cores(*(values[:crossed].copy() for values in cores)))
+    return Cores(*map(np.concatenate, zip(*blocks, strict=True)))
+
+
+def _empty_cores(count: int) -> Cores:
+    """Return buffers with room for `count` cores."""
+    trunk, pair, points = np.empty((3, count), dtype=np.int32)
+    return Cores(trunk, pair, np.empty(count), points)
 
 
 @compiled
@@ -98,16 +102,11 @@ def bound_rows(
     """Write lower bounds of n rows: the `seconds` of a step and the bytes of `memory`, each (n,),
     whatever is not decided yet. `chain` (n,) has the number of each row's pipeline."""
     reset(tables.buffers)
-    question = tables.question
-    coefficients = tables.coefficients[0]
-    workspace = tables.buffers.workspace
     for i in range(len(rows)):
-        set_mesh(question, rows[i], coefficients, tables.least, tables.buffers)
-        workspace.mesh[0].undecided = True
+        set_mesh(tables.question, rows[i], tables.coefficients[0], tables.least, tables.buffers)
+        tables.buffers.workspace.mesh[0].undecided = True
         seconds[i] = bound_schedules(tables, chain[i], rows[i])
-        memory[i] = least_memory(
-            question.facts[0], rows[i], coefficients, workspace, tables.passes.kept[chain[i]]
-        )
+        memory[i] = bound_memory(tables, chain[i], rows[i])
 
 
 @compiled
@@ -121,13 +120,14 @@ def cross_block(
     counts: Array,
     cores: Cores,
 ) -> int:
-    """Write to `cores` those of one block of crossings whose bound is within the limits, and return
-    their number. Crossings are numbered from the trunks with the first pair to the trunks with the
-    last. The block starts at number `begin` and is as long as the buffers."""
+    """Cross trunks (pp, tp, cp and micro-batch) with pairs of expert degrees, write to `cores`
+    those of one block whose bound is within the limits, and return their number. Crossings are
+    numbered from the trunks with the first pair to the trunks with the last. The block starts at
+    number `begin` and is as long as the buffers."""
     reset(tables.buffers)
     count = 0
-    for at in range(begin, min(begin + len(cores.bound), len(trunks) * len(crossing.ep))):
-        trunk, pair = trunks[at % len(trunks)], at // len(trunks)
+    for number in range(begin, min(begin + len(cores.bound), len(trunks) * len(crossing.ep))):
+        trunk, pair = trunks[number % len(trunks)], number // len(trunks)
         if not set_core(crossing, trunk, pair):
             continue
         counts[0].cores += crossing.splits[trunk]
@@ -150,9 +150,9 @@ def cross_block(
 
 @inlined
 def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
-    """Write the core of a trunk and a pair of expert degrees to `crossing.row`. Return false, and
-    write nothing, where the expert degrees do not divide a stage's devices, or differ from tp in a
-    stack that cuts experts as all else."""
+    """Write a trunk (pp, tp, cp and micro-batch) with a pair of expert degrees to `crossing.row`.
+    Return false, and write nothing, where these do not divide a stage's devices, or etp differs
+    from tp in a stack that cuts experts as all else."""
     row = crossing.rows[trunk]
     if (crossing.devices // row.pp) % (crossing.ep[pair] * crossing.etp[pair]) != 0:
         return False
@@ -166,16 +166,11 @@ def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
 
 @inlined
 def least_bytes(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return a lower bound of the bytes that any layout from a core needs: the least over all
-    variants of sharding and memory policy. `chain` is the number of its pipeline."""
-    facts = tables.question.facts[0]
-    workspace = tables.buffers.workspace
+    """Return a lower bound of the bytes that any layout needs which grows from a row of undivided
+    data parallelism: the least over all variants of sharding and memory policy. `chain` is the
+    number of its pipeline."""
     least = np.inf
     for variant in range(len(tables.policies.variants)):
         set_variant(tables.policies, row, variant)
-        set_kept(facts, tables.question.policies, row, workspace)
-        least = min(
-            least,
-            least_memory(facts, row, tables.coefficients[0], workspace, tables.passes.kept[chain]),
-        )
+        least = min(least, bound_memory(tables, chain, row))
     return least

@@ -22,7 +22,7 @@ from models.columns import Array, growing_slices
 from models.errors import OutOfTime
 from models.layouts.complexity import complexity
 from models.layouts.space import Space
-from models.search.compiled_tables import Meshes, empty_found, new_counts, take_meshes
+from models.search.compiled_tables import Meshes, Progress, empty_found, new_counts, take_meshes
 from models.search.cores import Cores, cross_all
 from models.search.incumbent import Incumbent
 from models.search.mesh_policies import bound_meshes
@@ -208,13 +208,12 @@ class _Search:
         with and without a pipeline take turns, the lowest bounds first. Stop where time is over."""
         crossing = self.tables.crossing
         bound, with_pipeline = cores.bound, crossing.rows["pp"][cores.trunk] > 1
-        for some, rest in growing_slices(
-            _order_alternating_sides(bound, with_pipeline), _FIRST_CORES, _CORES
-        ):
+        order = _order_alternating_sides(bound, with_pipeline)
+        for block, rest in growing_slices(order, _FIRST_CORES, _CORES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
-            promising = some[
-                self._promising_positions(bound[some], with_pipeline[some], cores.points[some])
+            promising = block[
+                self._promising_positions(bound[block], with_pipeline[block], cores.points[block])
             ]
             if len(promising):
                 meshes = self._bounded_meshes(cores.trunk[promising], cores.pair[promising])
@@ -232,31 +231,26 @@ class _Search:
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
         with_pipeline = meshes.rows["pp"] > 1
         promising = self._promising_positions(meshes.bound, with_pipeline, meshes.points)
-        return take_meshes(
-            meshes,
-            promising[_order_alternating_sides(meshes.bound[promising], with_pipeline[promising])],
-        )
+        order = _order_alternating_sides(meshes.bound[promising], with_pipeline[promising])
+        return take_meshes(meshes, promising[order])
 
     def _open_meshes(self, meshes: Meshes) -> None:
         """Search meshes in every placement and under every policy, and keep the layouts found. The
         clock is looked at every _STEPS steps; stop where time is over."""
         while len(meshes.rows) and self._may_go_on(float(meshes.bound.min())):
-            limits = self.incumbent.limits
-            opened = open_meshes(
-                self.tables.compiled, meshes, limits, _STEPS, self.counts, self.found
-            )
-            self._keep_found(opened)
+            progress = Progress(self.incumbent.limits, self.counts, self.found)
+            opened = open_meshes(self.tables.compiled, meshes, _STEPS, progress)
+            self._move_found_to_incumbent()
+            if not opened:  # One mesh has more layouts than the buffers hold.
+                self.found = empty_found(8 * len(self.found.seconds))
             meshes = take_meshes(meshes, slice(opened, None))
 
-    def _keep_found(self, opened: int) -> None:
-        """Move the layouts in the buffers to the incumbent, and empty the buffers. If `opened`, the
-        number of meshes that were searched, is 0, one mesh fills them alone, and they grow."""
+    def _move_found_to_incumbent(self) -> None:
+        """Move the layouts in the buffers to the incumbent, and empty the buffers."""
         count = int(self.counts[0]["found"])
         self.counts[0]["found"] = 0
         rows, variant, schedule, seconds, points = (values[:count].copy() for values in self.found)
         self.incumbent.keep(self.tables.layouts(rows, schedule, variant), seconds, points)
-        if not opened:  # One mesh has more layouts than the buffers hold.
-            self.found = empty_found(8 * len(self.found.seconds))
 
     # -- what is left out
 

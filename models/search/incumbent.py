@@ -145,8 +145,8 @@ class Incumbent:
         near = np.flatnonzero(times <= within)
         best: dict[bool, int | None] = {}
         for with_pipeline in (False, True):
-            mine = np.flatnonzero((layouts.pp > 1) == with_pipeline)
-            best[with_pipeline] = int(mine[0]) if len(mine) and self.goal.both_sides else None
+            of_side = np.flatnonzero((layouts.pp > 1) == with_pipeline)
+            best[with_pipeline] = int(of_side[0]) if len(of_side) and self.goal.both_sides else None
         return SearchAnswer(
             layouts,
             times,

@@ -63,13 +63,12 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     removal alone would leave one, or else all of them together, and says what the nearest layout
     breaks."""
     allowed = constraints.allowed
-    single = [
-        knob
-        for knob in allowed
-        if Space(
-            problem, replace(constraints, allowed={k: v for k, v in allowed.items() if k != knob})
-        ).has_legal()
-    ]
+
+    def has_legal_without(knob: str) -> bool:
+        others = {name: values for name, values in allowed.items() if name != knob}
+        return Space(problem, replace(constraints, allowed=others)).has_legal()
+
+    single = [knob for knob in allowed if has_legal_without(knob)]
     blamed = single or list(allowed)
     values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
     how = "without any one of these constraints" if single else "without these constraints"
@@ -97,13 +96,8 @@ def rule_to_blame(problem: Problem) -> tuple[str, str]:
     if not rejected["batch_divides"]:
         return obstacle.rule, obstacle.sentence
     batch, chips = problem.workload.global_batch, problem.cluster.num_chips
-    return (
-        "batch_divides",
-        (
-            f"global_batch({batch}) is a multiple of no dp that {chips} chips leave beside the"
-            " legal tp, cp and pp"
-        ),
-    )
+    sentence = f"global_batch({batch}) is a multiple of no dp that {chips} chips leave"
+    return "batch_divides", f"{sentence} beside the legal tp, cp and pp"
 
 
 def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
@@ -111,12 +105,13 @@ def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
     without the constraints too, and its words. These complete a sentence, such as "No layout with
     a pipeline" + "fits in memory"."""
     problem, constraints = space.problem, space.constraints
-    side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if with_pipeline else (1,)
+    most_stages = max(problem.architecture.num_layers, 2)
+    allowed_pp = tuple(range(2, most_stages + 1)) if with_pipeline else (1,)
     if space.has_legal(with_pipeline=with_pipeline):
         return not (constraints.allowed or constraints.memory_reserve_gib), "fits in memory"
-    if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
+    if constraints.allowed and Space(problem, Constraints(allowed={"pp": allowed_pp})).has_legal():
         return False, "is left by the constraints"
-    obstacle = _nearest_obstacle(problem, {"pp": side})
+    obstacle = _nearest_obstacle(problem, {"pp": allowed_pp})
     if obstacle.rule == "degrees_offered" and with_pipeline:
         return True, f"is possible, since stack {problem.stack.id} has no pipeline parallelism"
     why = f"is legal here. For example, {obstacle.message}"
@@ -166,23 +161,22 @@ def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     broken = np.array(
         [~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT]
     )
+    # np.lexsort takes its most significant key last.
     keys = -broken.argmax(axis=0), layouts.tp * layouts.cp, layouts.balanced, broken.sum(axis=0)
     nearest = int(np.lexsort(keys)[0])
     layout = layouts[nearest]
     rules = [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
     if not rules:  # A knob is asked for that has no effect, such as reshard without ZeRO 3.
-        alike = (
-            "what they ask for makes no difference to it, so that only its usual value is searched"
+        no_effect = (
+            f"{layout.summary()} breaks no rule, but what they ask for makes no difference to it,"
+            " so that only its usual value is searched"
         )
-        odd = f"{layout.summary()} breaks no rule, but {alike}"
-        return _Obstacle("", odd, odd)
-    messages = [rule.message(problem, layout) for rule in rules]
-    broken_rules = "; ".join(
-        f"{rule.name}: {message}" for rule, message in zip(rules, messages, strict=True)
-    )
+        return _Obstacle("", no_effect, no_effect)
+    messages = {rule.name: rule.message(problem, layout) for rule in rules}
+    broken_rules = "; ".join(f"{name}: {message}" for name, message in messages.items())
     return _Obstacle(
         rules[0].name,
-        "; ".join(messages),
+        "; ".join(messages.values()),
         f"the nearest, {layout.summary()}, breaks {broken_rules}",
     )
 
@@ -205,22 +199,19 @@ def _nearly_legal(problem: Problem, allowed: Allowed) -> Layouts:
     if not len(degrees):
         return degrees
     tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
-    refused = len(tests) - np.sum(tests, axis=0)
-    best = degrees.take(refused == refused.min())
+    obeyed = np.sum(tests, axis=0)
+    best = degrees.take(obeyed == obeyed.max())
     # In a pipeline the meshes with most micro-batches come first, since every schedule runs with
     # these; without one, those that divide the model least.
-    best = best.take(
-        np.argsort(
-            np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp), kind="stable"
-        )
-    )
+    rank = np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp)
+    best = best.take(np.argsort(rank, kind="stable"))
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
-    kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
+    _, first_of_kind = np.unique(kinds, axis=0, return_index=True)
     policies = _policies(problem, allowed)
-    mesh, row = np.indices((len(kept), len(policies))).reshape(2, -1)
-    return kept.take(mesh).with_columns(
-        **{knob: getattr(policies, knob)[row] for knob in (*POLICY_KNOBS, "torus_block")}
-    )
+    mesh, policy = np.indices((len(first_of_kind), len(policies))).reshape(2, -1)
+    knobs = (*POLICY_KNOBS, "torus_block")
+    columns = {knob: getattr(policies, knob)[policy] for knob in knobs}
+    return best.take(first_of_kind[mesh]).with_columns(**columns)
 
 
 def _policies(problem: Problem, allowed: Allowed) -> Layouts:
@@ -229,7 +220,7 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
     modules or layers, and else the stack's first kind."""
     stack, modules = problem.stack, allowed.get("recompute_modules", ())
     recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
-    free: dict[str, Sequence[Any]] = {
+    defaults: dict[str, Sequence[Any]] = {
         "schedule": tuple(dict.fromkeys(("1f1b", *stack.schedules))),
         "virtual_stages": range(1, stack.max_virtual_stages + 1),
         "balanced": (False, True),
@@ -241,20 +232,20 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
         "offload_optimizer": (False,),
         "torus_block": (1,),
     }
-    coded: dict[str, Callable[[str], int]] = {
+    codes: dict[str, Callable[[str], int]] = {
         "schedule": SCHEDULES.index,
         "recompute": lambda name: policy_code(name, modules if name == "selective" else ()),
     }
     rows = default_layouts(1)
-    for knob, choices in free.items():
-        values = allowed.get(knob, choices)
-        rows = _cross_with(
-            rows, knob, [coded[knob](value) for value in values] if knob in coded else values
-        )
+    for knob, default in defaults.items():
+        values: Sequence[Any] = allowed.get(knob, default)
+        if knob in codes:
+            values = [codes[knob](value) for value in values]
+        rows = _cross_with(rows, knob, values)
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
     # `reshard` off means something with ZeRO 3 only; other combinations go, unless none is left.
-    own = (rows.zero_stage == 3) | rows.reshard
-    return rows.take(own) if own.any() else rows
+    is_meant = (rows.zero_stage == 3) | rows.reshard
+    return rows.take(is_meant) if is_meant.any() else rows
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
@@ -266,15 +257,10 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
     rows = default_layouts(len(table)).with_columns(**dict(zip(axes, table.T, strict=True)))
     for knob in set(_AXES) & allowed.keys():
         rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
-    for knob, values in {
-        "sequence_parallel": (False, True),
-        "ep": (1,),
-        "etp": (1,),
-        "micro_batch": (1,),
-    }.items():
-        rows = _cross_with(
-            rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values)
-        )
+    defaults = {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}
+    for knob, values in defaults.items():
+        first = rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT)))
+        rows = _cross_with(first, knob, allowed.get(knob, values))
     return rows
 
 

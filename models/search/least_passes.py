@@ -69,20 +69,21 @@ def least_passes(
 
 @inlined
 def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
-    """Return a lower bound of the seconds that a chain's passes take under one schedule. `chain`
-    and `schedule` are numbers; the workspace holds the exposed seconds of the parts."""
+    """Return a lower bound of the seconds that a pipeline's passes take under one schedule. `chain`
+    is the number of the pipeline; the workspace holds the exposed seconds of the parts."""
     seconds = 0.0
     for part in range(len(workspace.counts)):
         both = workspace.part_both[part]
+        without_weights = both - workspace.weights[part]
         seconds += least.both[chain, schedule, part] * both
-        seconds += least.without[chain, schedule, part] * (both - workspace.weights[part])
+        seconds += least.without[chain, schedule, part] * without_weights
     return seconds
 
 
 @inlined
 def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float:
-    """Return a lower bound of the seconds that a chain's passes take under any of its schedules.
-    The workspace holds the exposed seconds of the parts."""
+    """Return a lower bound of the seconds that a pipeline's passes take under any of its schedules.
+    `chain` is its number; the workspace holds the exposed seconds of the parts."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
         seconds = min(seconds, seconds_of(workspace, least, chain, least.decisive[chain, i]))
@@ -147,42 +148,43 @@ def _set_path(
     (`both`, (parts,)), and both without weight gradients (`without`, (parts,)). Of the paths that
     bound the schedule's time, the one with most FLOPs is taken. `sums` (2, parts) is scratch; its
     first row is left with the whole model."""
-    whole = sums[0]
-    before = sums[1]
+    whole, before = sums[0], sums[1]  # amounts of each part in the model, and before a stage
     kind = tables.kind[partition]
-    for part in range(len(flops)):
-        whole[part] = before[part] = 0.0
-        for stage in range(pp):
-            whole[part] += tables.amounts[partition, kind[stage], part]
+    whole[:] = 0.0
+    before[:] = 0.0
+    for stage in range(pp):
+        _add(1.0, tables.amounts[partition, kind[stage]], whole)
+    # Where stages do not end together, the mean stage bounds the step: its work and its idle time.
     if pp > 1 and not ends_together(row.schedule):
         _add(m / pp, whole, both)
         _add(_beside_others(row.schedule, pp, m), whole, without)
         return
-    mean = _on_mean_stage(row.schedule, pp, m)
-    _add(mean, whole, both)
+    _add(_on_mean_stage(row.schedule, pp, m), whole, both)
     longest = weighed(both, flops)
     for stage in range(pp):
         own = tables.amounts[partition, kind[stage]]
         rounds = tables.first if row.schedule == INTERLEAVED else tables.amounts
-        for one in range(2):
-            path = _path(row.schedule, pp, m, stage, one)
-            seconds = path[0] * weighed(whole, flops) + path[1] * weighed(before, flops)
-            seconds += path[2] * weighed(own, flops)
+        for number in range(2):
+            of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, number)
+            seconds = of_whole * weighed(whole, flops) + of_before * weighed(before, flops)
+            seconds += of_own * weighed(own, flops)
             if seconds > longest:
                 longest = seconds
                 both[:] = 0.0
-                _add(path[0], whole, both)
-                _add(path[1], before, both)
-                _add(path[2], own, both)
+                _add(of_whole, whole, both)
+                _add(of_before, before, both)
+                _add(of_own, own, both)
         _add(1.0, rounds[partition, kind[stage]], before)
+    # One more path under ZB-H1 stays on the last stage, whose weight gradients of up to pp - 1
+    # micro-batches come after the path's end.
     if pp > 1 and row.schedule == ZERO_BUBBLE:
-        own, few = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
-        seconds = _WITHOUT_WEIGHTS * (weighed(whole, flops) + few * weighed(own, flops))
-        if seconds + (m - 1 - few) * weighed(own, flops) > longest:
+        own, postponed = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
+        seconds = _WITHOUT_WEIGHTS * (weighed(whole, flops) + postponed * weighed(own, flops))
+        if seconds + (m - 1 - postponed) * weighed(own, flops) > longest:
             both[:] = 0.0
-            _add(m - 1 - few, own, both)
+            _add(m - 1 - postponed, own, both)
             _add(1.0, whole, without)
-            _add(few, own, without)
+            _add(postponed, own, without)
 
 
 @inlined
@@ -202,15 +204,16 @@ def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
 
 
 @inlined
-def _path(schedule: int, pp: int, m: int, stage: int, one: int) -> tuple[float, float, float]:
-    """Return one of two paths that stay on a stage (`one` is 0 or 1), as three numbers: how often
-    it takes both passes of the whole model, of the stages before (under interleaving, of their
-    first round), and of the stage itself. Some schedules have one path only."""
+def _path(schedule: int, pp: int, m: int, stage: int, number: int) -> tuple[float, float, float]:
+    """Return one of two paths through a pipeline of `pp` stages with `m` micro-batches that stay on
+    a stage, as three numbers: how often it takes both passes of the whole model, of the stages
+    before (under interleaving, of their first round), and of the stage itself. `number` is 0 or 1;
+    some schedules have one path only."""
     if schedule == AFAB:
         return 1.0, 0.0, m - 1.0
     if schedule == ZERO_BUBBLE:
         return 0.0, 0.0, float(m)
-    if schedule == INTERLEAVED or one == 0:
+    if schedule == INTERLEAVED or number == 0:
         return 0.0, 1.0, float(m)
     if m > pp - stage:  # This path also passes the stages after this one, twice.
         return 2.0, -1.0, m - pp + stage - 1.0
@@ -228,8 +231,8 @@ def _beside_others(schedule: int, pp: int, m: int) -> float:
         return 2 / (2 + weight) * (1 / 2 - 1 / pp)
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
-    short = max(2 * pp - 1 - m, 0)
-    return (short if short > 0 else others / 2) / (2 * pp)
+    missing = max(2 * pp - 1 - m, 0)  # micro-batches that would fill the V
+    return (missing if missing > 0 else others / 2) / (2 * pp)
 
 
 @inlined
@@ -243,8 +246,9 @@ def _add(times: float, amounts: Array, to: Array) -> None:
 def _lower_kept(
     row: Row, pp: int, m: int, partition: int, tables: StageTables, held: Array, kept: Array
 ) -> None:
-    """Lower `kept` (parts,), how often the mean stage holds the activations of each part, to what
-    it is under this schedule where that is less. `held` (parts,) is scratch."""
+    """Lower `kept` (parts,), how often the mean of `pp` stages holds the activations of each part,
+    to what it is under a row's schedule with `m` micro-batches where that is less. `held` (parts,)
+    is scratch."""
     held[:] = 0.0
     for stage in range(pp):
         kind = tables.kind[partition, stage]
@@ -257,8 +261,9 @@ def _lower_kept(
 
 @inlined
 def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
-    """Add a schedule to the decisive ones of a chain, unless one of these takes no more for any
-    parts. Drop those that the new one makes superfluous in this way."""
+    """Add a schedule to the decisive ones of a pipeline (`chain` is its number), of which one takes
+    least whatever the parts take. It is not added where one of these never takes more, and drops
+    those that never take less."""
     count = 0
     for i in range(least.decisive_count[chain]):
         other = least.decisive[chain, i]
@@ -272,11 +277,12 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 
 
 @inlined
-def _takes_no_more(least: LeastPasses, chain: int, one: int, other: int) -> bool:
-    """Say whether schedule `one` takes no more than `other` for any seconds of the parts. Weight
+def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) -> bool:
+    """Say whether a schedule takes no more than another for any seconds of the parts. Weight
     gradients may be any share of both passes, so both ends of that range are compared."""
     for part in range(least.both.shape[2]):
-        less = least.both[chain, other, part] - least.both[chain, one, part]
-        if less < 0 or less + least.without[chain, other, part] < least.without[chain, one, part]:
+        saved = least.both[chain, other, part] - least.both[chain, schedule, part]
+        without = least.without[chain, schedule, part]
+        if saved < 0 or saved + least.without[chain, other, part] < without:
             return False
     return True

@@ -119,25 +119,25 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
     """Put the mesh of a layout that takes `seconds` into its place in the ranking, which ascends,
     or move it up. Meshes beyond `top` different times are dropped, and `limits.last` is lowered to
     the last of these times."""
-    ranked = limits.ranked
-    times = limits.times
+    ranked, times = limits.ranked, limits.times
     count = limits.ranked_count[0]
-    at = 0
-    while at < count and not same_degrees(ranked[at], row):
-        at += 1
-    if at == len(times):  # Where the list is full, the mesh takes the place of the slowest.
-        at -= 1
-    if seconds >= times[at]:
+    place = 0
+    while place < count and not same_degrees(ranked[place], row):
+        place += 1
+    if place == len(times):  # Where the list is full, the mesh takes the place of the slowest.
+        place -= 1
+    if seconds >= times[place]:
         return
-    count = max(count, at + 1)
-    while at > 0 and times[at - 1] > seconds:
-        ranked[at], times[at] = ranked[at - 1], times[at - 1]
-        at -= 1
-    ranked[at], times[at] = row, seconds
-    different, first = 1, times[0]
+    count = max(count, place + 1)
+    while place > 0 and times[place - 1] > seconds:
+        ranked[place], times[place] = ranked[place - 1], times[place - 1]
+        place -= 1
+    ranked[place], times[place] = row, seconds
+    # Meshes that take equally long count as one time, that of the fastest of them.
+    different, counted = 1, times[0]
     for i in range(1, count):
-        if times[i] > first * (1 + _SAME_TIMES):
-            first = times[i]
+        if times[i] > counted * (1 + _SAME_TIMES):
+            counted = times[i]
             different += 1
         if different > limits.top:
             times[i:count] = np.inf

@@ -17,9 +17,15 @@ from models.cost.rows import Row
 from models.cost.stages import expose_parts, fill_stages, reset, set_kept
 from models.cost.step import same_regime, set_mesh
 from models.cost.time_terms import write_time_terms
-from models.search.compiled_tables import CompiledTables, Found, Meshes, PolicyTables, SearchCounts
+from models.search.compiled_tables import (
+    CompiledTables,
+    Meshes,
+    PolicyTables,
+    Progress,
+    SearchCounts,
+)
 from models.search.least_passes import least_seconds, seconds_of
-from models.search.limits import Limits, consider
+from models.search.limits import consider
 from models.search.partial_sums import least_memory, least_step
 
 
@@ -38,13 +44,15 @@ def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
     are not plain are skipped, since they only add work."""
     row, policies = meshes.rows[mesh], tables.policies
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
-    seconds, keeps_all = np.inf, False
+    seconds, plain_may_fit = np.inf, False
     for variant in range(len(policies.variants)):
         plain = policies.plain[variant]
-        if meshes.legal[mesh, variant] and (plain or not keeps_all):
-            bound = bound_variant(tables, meshes.chain[mesh], variant, row)
-            seconds = min(seconds, bound)
-            keeps_all = bound < np.inf if plain else keeps_all
+        if not meshes.legal[mesh, variant] or (plain_may_fit and not plain):
+            continue
+        bound = bound_variant(tables, meshes.chain[mesh], variant, row)
+        seconds = min(seconds, bound)
+        if plain:
+            plain_may_fit = bound < np.inf
     return seconds
 
 
@@ -53,28 +61,32 @@ def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) ->
     """Return a lower bound of the seconds of a step under a variant and any schedule, or infinity
     where it cannot fit. The variant is written into `row`. Where it leaves open how many layers are
     recomputed, the row gets the smallest number that may fit."""
-    question = tables.question
-    coefficients = tables.coefficients[0]
-    workspace = tables.buffers.workspace
-    facts = question.facts[0]
-    held_layers = tables.passes.kept[chain]
     capacity = tables.margin.capacity
     set_variant(tables.policies, row, variant)
-    set_kept(facts, question.policies, row, workspace)
-    if least_memory(facts, row, coefficients, workspace, held_layers) > capacity:
+    if bound_memory(tables, chain, row) > capacity:
         return np.inf
-    # Memory falls with every layer that is recomputed, so that bisection finds the fewest.
+    # Memory falls with every layer that is recomputed, so that bisection finds the fewest. No chunk
+    # of the pipeline has more layers than num_layers / pp, rounded up.
     if tables.policies.open_layers[variant]:
-        low, high = 1, -(-facts.num_layers // row.pp)
+        low, high = 1, -(-tables.question.facts[0].num_layers // row.pp)
         while low < high:
             row.recompute_layers = (low + high) // 2
-            set_kept(facts, question.policies, row, workspace)
-            if least_memory(facts, row, coefficients, workspace, held_layers) > capacity:
+            if bound_memory(tables, chain, row) > capacity:
                 low = row.recompute_layers + 1
             else:
                 high = row.recompute_layers
         row.recompute_layers = low
     return bound_schedules(tables, chain, row)
+
+
+@inlined
+def bound_memory(tables: CompiledTables, chain: int, row: Row) -> float:
+    """Return a lower bound of the bytes on the fullest stage of a row's layouts under any schedule
+    that its chain may have (`chain` is the number of its pipeline)."""
+    facts = tables.question.facts[0]
+    workspace = tables.buffers.workspace
+    set_kept(facts, tables.question.policies, row, workspace)
+    return least_memory(facts, row, tables.coefficients[0], workspace, tables.passes.kept[chain])
 
 
 @inlined
@@ -100,12 +112,9 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
 @inlined
 def step_seconds(tables: CompiledTables, row: Row) -> float:
     """Return the seconds of a step of a layout. Its parts must have been exposed (`expose`)."""
-    question = tables.question
-    workspace = tables.buffers.workspace
-    stages = tables.buffers.stages
-    facts = question.facts[0]
-    time = tables.scratch.time
-    fill_stages(facts, question.layers, row, tables.stages, workspace, stages)
+    workspace, stages = tables.buffers.workspace, tables.buffers.stages
+    facts = tables.question.facts[0]
+    fill_stages(facts, tables.question.layers, row, tables.stages, workspace, stages)
     write_time_terms(
         f=facts,
         row=row,
@@ -114,15 +123,13 @@ def step_seconds(tables: CompiledTables, row: Row) -> float:
         w=workspace,
         s=stages,
         scratch=tables.buffers.scratch,
-        time=time,
+        time=tables.scratch.time,
     )
-    return time.sum()
+    return tables.scratch.time.sum()
 
 
 @inlined
-def price_policies(
-    tables: CompiledTables, meshes: Meshes, mesh: int, limits: Limits, counts: SearchCounts
-) -> bool:
+def price_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progress) -> bool:
     """Write to the scratch the seconds of a step under every policy of a mesh that fits and may be
     in the answer, over the least links of any placement; infinity for others. Write also how many
     layers each recomputes. Return whether any policy is left.
@@ -130,13 +137,13 @@ def price_policies(
     Where the plain variant of a sharding (no recompute, no offload) fits under a schedule, or takes
     too long, the schedule is settled: other variants only add work and are skipped.
     """
-    policies = tables.policies
+    policies, counts = tables.policies, progress.counts[0]
     settled = tables.scratch.settled
     least = tables.scratch.least
+    quickest = tables.scratch.quickest
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
-    longest, any_left = limits.longest[with_pipeline], False
-    quickest = tables.scratch.quickest
+    longest, any_left = progress.limits.longest[with_pipeline], False
     least[:] = np.inf
     quickest[:] = np.inf
     for variant in range(len(policies.variants)):
@@ -156,6 +163,7 @@ def price_policies(
             if not policies.legal[chain, schedule] or settled[schedule]:
                 continue
             set_schedule(policies, chain, row, schedule)
+            # The bound holds for any number of layers, since every layer more only adds work.
             row.recompute_layers = fewest_layers(policies) if policies.open_layers[variant] else 0
             limit = longest[points + with_pipeline * policies.schedule_points[schedule]]
             seconds = bound_schedule(tables, chain, schedule, row)
@@ -176,26 +184,26 @@ def price_policies(
 
 
 @inlined
-def has_promising_policy(
-    tables: CompiledTables,
-    meshes: Meshes,
-    mesh: int,
-    points: int,
-    limits: Limits,
-    counts: SearchCounts,
+def is_promising(
+    tables: CompiledTables, meshes: Meshes, mesh: int, points: int, progress: Progress
 ) -> bool:
-    """Say whether a mesh in its present placement may be in the answer under any of the policies
-    that `price_policies` left. `points` is the mesh's complexity there."""
-    row, chain = meshes.rows[mesh], meshes.chain[mesh]
-    longest = limits.longest[1 if row.pp > 1 else 0]
+    """Say whether a layout of a mesh may be in the answer, by a bound over the policies that
+    `price_policies` left. The mesh's row has a placement and a filling of the torus, or UNPLACED
+    for the best placement. `points` is its complexity there. The workspace is left with this mesh.
+    """
+    row, chain, counts = meshes.rows[mesh], meshes.chain[mesh], progress.counts[0]
+    longest = progress.limits.longest[1 if row.pp > 1 else 0]
+    set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
+    set_decided(tables, False)
+    counts.steps += 1
     for variant in range(len(tables.policies.variants)):
-        own = points + tables.policies.points[variant]
-        if tables.scratch.quickest[variant] > longest[own]:
+        limit = longest[points + tables.policies.points[variant]]
+        if tables.scratch.quickest[variant] > limit:
             continue
         set_variant(tables.policies, row, variant)
         row.recompute_layers = tables.scratch.fewest[variant]
         seconds = bound_schedules(tables, chain, row)
-        if seconds <= longest[own]:
+        if seconds <= limit:
             return True
         counts.closing_bound = min(counts.closing_bound, seconds)
     return False
@@ -203,50 +211,44 @@ def has_promising_policy(
 
 @inlined
 def evaluate_policies(
-    tables: CompiledTables,
-    meshes: Meshes,
-    mesh: int,
-    points: int,
-    limits: Limits,
-    counts: SearchCounts,
-    found: Found,
+    tables: CompiledTables, meshes: Meshes, mesh: int, points: int, progress: Progress
 ) -> bool:
     """Evaluate the policies that `price_policies` left for a mesh in its present placement, and
-    write the layouts that may be in the answer to `found`. `points` is the mesh's complexity there.
-    Return false where `found` was full."""
+    write the layouts that may be in the answer to `progress.found`. `points` is the mesh's
+    complexity there. Return false where the buffers of found layouts were full."""
     policies, least = tables.policies, tables.scratch.least
+    counts, found = progress.counts[0], progress.found
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
     with_pipeline = 1 if row.pp > 1 else 0
-    longest = limits.longest[with_pipeline]
+    longest = progress.limits.longest[with_pipeline]
     for variant in range(len(policies.variants)):
         if tables.scratch.quickest[variant] == np.inf:
             continue
         for schedule in range(len(policies.schedules)):
-            own = (
-                points
-                + policies.points[variant]
-                + with_pipeline * policies.schedule_points[schedule]
-            )
+            layout_points = points + policies.points[variant]
+            layout_points += with_pipeline * policies.schedule_points[schedule]
+            # Bounds get closer and dearer: over the least links of any placement, over the links of
+            # this one, and then the step itself.
             seconds = least[variant, schedule]
-            if seconds <= longest[own]:
+            if seconds <= longest[layout_points]:
                 set_variant(policies, row, variant)
                 set_schedule(policies, chain, row, schedule)
                 row.recompute_layers = tables.scratch.layers[variant, schedule]
                 seconds = bound_schedule(tables, chain, schedule, row)
-            if seconds <= longest[own]:
+            if seconds <= longest[layout_points]:
                 seconds = step_seconds(tables, row)
                 counts.evaluated += 1
-            if seconds > longest[own]:
+            if seconds > longest[layout_points]:
                 counts.closing_bound = min(counts.closing_bound, seconds)
                 continue
             if counts.found == len(found.seconds):
                 return False
-            if consider(limits, row, seconds, own):
+            if consider(progress.limits, row, seconds, layout_points):
                 found.rows[counts.found] = row
                 found.variant[counts.found] = variant
                 found.schedule[counts.found] = schedule
                 found.seconds[counts.found] = seconds
-                found.points[counts.found] = own
+                found.points[counts.found] = layout_points
                 counts.found += 1
     return True
 
@@ -273,8 +275,7 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 def expose(tables: CompiledTables, row: Row) -> None:
     """Write the exposed seconds of a layout's parts to the workspace, unless those of the layout
     before are the same."""
-    question = tables.question
-    buffers = tables.buffers
+    question, buffers = tables.question, tables.buffers
     if not same_regime(row, buffers.row[0]):
         expose_parts(
             question.facts[0],
@@ -294,38 +295,40 @@ def recompute_until_it_fits(
     """Set the row's number of layers to recompute, where its variant leaves that open, to the
     fewest with which it fits, since every layer more only adds work. Count the numbers that are too
     small, and those that do more than they must. Return whether it fits with any."""
-    fewer, legal = layer_counts(tables, row, variant, schedule)
-    least = least_that_fits(tables, row, fewer, legal)
-    row.recompute_layers = tables.policies.layers[least] if least < fewer else 0
+    partial, choices = layer_choices(tables, row, variant, schedule)
+    least = least_that_fits(tables, row, partial, choices)
+    row.recompute_layers = tables.policies.layers[least] if least < partial else 0
     counts.over_memory += least
-    counts.dominated += max(legal - least - 1, 0)
-    return least < legal
+    counts.dominated += max(choices - least - 1, 0)
+    return least < choices
 
 
 @inlined
-def layer_counts(tables: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
-    """Return how many choices a row has for the number of layers to recompute: those with fewer
-    than all layers of a chunk, and those with all layers included. They are 0 and 1 where the
-    variant leaves no choice."""
+def layer_choices(tables: CompiledTables, row: Row, variant: int, schedule: int) -> tuple[int, int]:
+    """Return (partial, choices) for the number of layers to recompute: how many choices recompute
+    fewer than all layers of a chunk, and how many there are with "all layers" included. They are 0
+    and 1 where the variant leaves no choice."""
     policies = tables.policies
     if not policies.open_layers[variant]:
         return 0, 1
     chunk = tables.question.facts[0].num_layers // (row.pp * row.virtual_stages)
+    # A number of layers has no meaning for unequal chunks, which have all recomputed or none.
     limit = 1 if policies.balanced[schedule] else chunk
-    fewer = int(np.searchsorted(policies.layers, limit))
-    return fewer, fewer + (1 if policies.all_layers else 0)
+    partial = int(np.searchsorted(policies.layers, limit))
+    return partial, partial + (1 if policies.all_layers else 0)
 
 
 @compiled
-def least_that_fits(tables: CompiledTables, row: Row, fewer: int, legal: int) -> int:
-    """Return the position of the first of `legal` choices with which a layout fits, or `legal`
+def least_that_fits(tables: CompiledTables, row: Row, partial: int, choices: int) -> int:
+    """Return the position of the first choice with which a layout fits, or `choices`, their number,
     where it fits with none. A choice is a number of layers to recompute, ascending; those from
-    position `fewer` on mean all layers."""
-    low, high = 0, legal
-    tried = legal - 1  # The most frugal comes first: where it does not fit, none does.
+    position `partial` on mean all layers."""
+    low, high = 0, choices
+    tried = choices - 1  # The most frugal comes first: where it does not fit, none does.
     while low < high:
-        row.recompute_layers = tables.policies.layers[tried] if tried < fewer else 0
-        if is_enough(tables, row):
+        row.recompute_layers = tables.policies.layers[tried] if tried < partial else 0
+        on_host = set_memory(tables, row)
+        if fits_memory(tables.margin, tables.scratch.memory, on_host):
             high = tried
         else:
             low = tried + 1
@@ -334,21 +337,12 @@ def least_that_fits(tables: CompiledTables, row: Row, fewer: int, legal: int) ->
 
 
 @inlined
-def is_enough(tables: CompiledTables, row: Row) -> bool:
-    """Say whether a layout fits in memory, on the device and on its host."""
-    on_host = set_memory(tables, row)
-    return fits_memory(tables.margin, tables.scratch.memory, on_host)
-
-
-@inlined
 def set_memory(tables: CompiledTables, row: Row) -> float:
     """Write the bytes of a layout by term to the scratch. Return the bytes on the host."""
-    question = tables.question
-    workspace = tables.buffers.workspace
-    stages = tables.buffers.stages
+    workspace, stages = tables.buffers.workspace, tables.buffers.stages
     facts = tables.question.facts[0]
-    set_kept(facts, question.policies, row, workspace)
-    fill_stages(facts, question.layers, row, tables.stages, workspace, stages)
+    set_kept(facts, tables.question.policies, row, workspace)
+    fill_stages(facts, tables.question.layers, row, tables.stages, workspace, stages)
     _, on_host = write_memory_terms(
         f=facts,
         row=row,
@@ -363,6 +357,7 @@ def set_memory(tables: CompiledTables, row: Row) -> float:
 
 @inlined
 def fewest_layers(policies: PolicyTables) -> int:
+    """Return the fewest layers of a chunk that constraints allow to recompute; 0 means all."""
     return policies.layers[0] if len(policies.layers) > 0 else 0
 
 

@@ -20,7 +20,7 @@ from models.search.result import Goal, ShouldContinue
 from models.search.tables import SearchTables
 from models.spec.constraints import EVEN_CHANCE, MAX_FIT_PROBABILITY
 from models.spec.hardware import GIB
-from models.spec.layout import AXES, TORUS_AXES, Layout, Layouts
+from models.spec.layout import Layout, Layouts
 
 # Cores that are opened together, at first and at most. Between two such blocks the search asks
 # whether time is over, and ends where the layout found so far rules out the cores that are left.
@@ -46,7 +46,7 @@ class MinimumMemory:
         self.least = np.inf
         self.beyond_host = False
         self.run_to_completion = True
-        self._search(should_continue)
+        self._search()
 
     def error(self) -> Infeasible | None:
         """Return the error that says how much memory is missing, with the most frugal layout and
@@ -56,34 +56,28 @@ class MinimumMemory:
             return Infeasible(
                 "memory", "no legal layout fits; by how much, there was no time to find"
             )
-        host = f"{tables.problem.cluster.host_bytes / GIB:.1f} GiB of host memory beside"
-        if self.layout is None and self.beyond_host:
-            available = tables.problem.cluster.host_bytes / GIB
-            detail = f"all that may fit a device offloads more than the {host} it"
-            surest = self._surest()
-            if surest is not None:
-                detail += f"; {self._surest_words(surest)}"
-            return Infeasible("memory", detail, available=available, unit="GiB", surest=surest)
-        if self.layout is None:
+        if self.layout is None and not self.beyond_host:
             return None
+        surest = self._surest()
+        host_gib = tables.problem.cluster.host_bytes / GIB
+        host = f"{host_gib:.1f} GiB of host memory beside"
+        if self.layout is None:
+            detail = f"all that may fit a device offloads more than the {host} it"
+            detail += self._surest_words(surest)
+            return Infeasible("memory", detail, available=host_gib, unit="GiB", surest=surest)
         needed, usable = self.least / GIB, tables.capacity / GIB
-        of = "" if self.run_to_completion else ", of those that there was time for,"
+        searched = "" if self.run_to_completion else ", of those that there was time for,"
         detail = (
-            f"the most frugal legal layout{of} needs {needed:.1f} GiB on its fullest device,"
-            f" {usable:.1f} GiB are"
+            f"the most frugal legal layout{searched} needs {needed:.1f} GiB on its fullest device,"
+            f" {usable:.1f} GiB are usable"
         )
         probability = tables.space.constraints.min_fit_probability
-        of = (
-            f" with constraints.min_fit_probability = {probability:g}"
-            if probability > EVEN_CHANCE
-            else ""
-        )
-        detail += f" usable{of}: {self.layout.summary()}"
+        if probability > EVEN_CHANCE:
+            detail += f" with constraints.min_fit_probability = {probability:g}"
+        detail += f": {self.layout.summary()}"
         if tables.hosts_too_small:
             detail += f"; {host} each are too few for the optimizer's states"
-        surest = self._surest()
-        if surest is not None:
-            detail += f"; {self._surest_words(surest)}"
+        detail += self._surest_words(surest)
         return Infeasible(
             "memory", detail, needed=needed, available=usable, unit="GiB", surest=surest
         )
@@ -97,21 +91,21 @@ class MinimumMemory:
             return None if self.layout is None else _surest_with_odds(tables, self.layout)
         return surest_layout(tables, self.should_continue)
 
-    def _surest_words(self, surest: Surest) -> str:
-        """Return words such as "it fits with a probability of 43%", with the constraint to ask for
-        to get the layout, if there is one."""
-        is_named = self.layout is not None and _in_default_placement(
-            surest.layout
-        ) == _in_default_placement(self.layout)
+    def _surest_words(self, surest: Surest | None) -> str:
+        """Return words such as "; it fits with a probability of 43%", with the constraint to ask
+        for to get the layout, if there is one. They are empty without a surest layout."""
+        if surest is None:
+            return ""
+        is_named = self.layout and _differ_in_placement_only(surest.layout, self.layout)
         which = "it" if is_named else f"the surest, {surest.layout.summary()},"
         if self.tables.space.constraints.memory_reserve_gib:
             which = f"without constraints.memory_reserve_gib {which}"
-        words = f"{which} fits with a probability of {percent(surest.fit_probability)}"
+        words = f"; {which} fits with a probability of {percent(surest.fit_probability)}"
         if surest.min_fit_probability is not None:
             words += f": constraints.min_fit_probability = {surest.min_fit_probability:g} allows it"
         return words
 
-    def _search(self, should_continue: ShouldContinue) -> None:
+    def _search(self) -> None:
         """Set `layout` and `least` to the most frugal layout. Cores are opened in order of a lower
         bound of their memory, until no other can need less than what was found, or time is over."""
         tables, no_limits = self.tables, limits_for(Goal(), None)
@@ -120,16 +114,19 @@ class MinimumMemory:
             tables.compiled, tables.crossing, trunks, no_limits, new_counts(), of_memory=True
         )
         frugal = no_frugal()
-        for some, _ in growing_slices(np.argsort(cores.bound, kind="stable"), _FIRST, _MOST):
-            least = float(cores.bound[some[0]])
-            if least >= self.least or (
-                self.beyond_host and self.layout is None and least > tables.capacity_and_rounding
-            ):
+        for block, _ in growing_slices(np.argsort(cores.bound, kind="stable"), _FIRST, _MOST):
+            least = float(cores.bound[block[0]])
+            if least >= self.least:
                 return
-            if not should_continue():
+            # Where layouts fail on the host alone, the error names the host: those that are too
+            # large for a device as well cannot change it.
+            only_host_is_short = self.beyond_host and self.layout is None
+            if only_host_is_short and least > tables.capacity_and_rounding:
+                return
+            if not self.should_continue():
                 self.run_to_completion = False
                 return
-            meshes = tables.meshes(cores.trunk[some], cores.pair[some])
+            meshes = tables.meshes(cores.trunk[block], cores.pair[block])
             find_most_frugal(tables.compiled, meshes, self.counts_host, frugal)
             self.beyond_host, self.least = bool(frugal.beyond_host[0]), float(frugal.needed[0])
             if self.least < np.inf:
@@ -150,7 +147,7 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
     memory, and could only be surer by having less of what is uncertain in it.
     """
     best: Layout | None = None
-    most = -math.inf
+    most_deviations = -math.inf
     uncertainty = tables.memory_uncertainty
     probability = uncertainty.probability
     while True:
@@ -159,14 +156,16 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
         if layout is None:
             break
         deviations = _deviations(tables, layout)
-        if best is not None and deviations <= most + _SAME_DEVIATIONS:
+        if best is not None and deviations <= most_deviations + _SAME_DEVIATIONS:
             break
-        best, most = layout, deviations
-        left = max(NormalDist().cdf(deviations), EVEN_CHANCE)
+        best, most_deviations = layout, deviations
+        next_probability = max(NormalDist().cdf(deviations), EVEN_CHANCE)
+        if uncertainty.is_uniform or next_probability == probability:
+            break
         # Where it is as sure as was asked, what is short is the memory to leave free.
-        if uncertainty.is_uniform or left == probability or left >= uncertainty.probability:
+        if next_probability >= uncertainty.probability:
             break
-        probability = left
+        probability = next_probability
     return None if best is None else _surest_with_odds(tables, best)
 
 
@@ -187,24 +186,30 @@ def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
     predictions = tables.predict(Layouts.of([layout]))
     fits = asked >= EVEN_CHANCE and tables.at_fit_probability(asked).fits(predictions)
     return Surest(
-        layout=_in_legal_placement(tables, layout),
+        layout=_placed_legally(tables, layout),
         on_torus=tables.problem.cluster.is_torus,
         fit_probability=fit_probability,
         min_fit_probability=asked if fits else None,
     )
 
 
-def _in_legal_placement(tables: SearchTables, layout: Layout) -> Layout:
-    """Return the layout in its first legal placement and filling of a torus, or as it is where
-    there is none. Placement does not matter for memory."""
-    space = tables.space
-    axes, block = space.fillings.T
-    filled = Layouts.of([layout] * len(axes)).with_columns(torus_axes=axes, torus_block=block)
-    placed = space.in_every_placement(filled)
+def _placed_legally(tables: SearchTables, layout: Layout) -> Layout:
+    """Return the layout in the first placement on the fabric, and filling of a torus, that is
+    legal; or as it is where none is. It needs as much memory in all of them."""
+    torus_axes, torus_block = tables.space.fillings.T
+    in_every_filling = Layouts.of([layout] * len(torus_axes)).with_columns(
+        torus_axes=torus_axes, torus_block=torus_block
+    )
+    placed = tables.space.in_every_placement(in_every_filling)
     return placed[0] if len(placed) else layout
 
 
-def _in_default_placement(layout: Layout) -> Layout:
-    """Return the layout in the default placement, so that layouts compare by what matters for
-    memory."""
-    return replace(layout, placement=AXES, torus_axes=TORUS_AXES[0], torus_block=1)
+def _differ_in_placement_only(layout: Layout, other: Layout) -> bool:
+    """Say whether two layouts differ at most in their placement, which memory does not depend
+    on."""
+    return other == replace(
+        layout,
+        placement=other.placement,
+        torus_axes=other.torus_axes,
+        torus_block=other.torus_block,
+    )

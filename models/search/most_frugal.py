@@ -12,11 +12,16 @@ from models.compilation.compiled import compiled, inlined
 from models.cost.fit import Margin, allocated_bytes, safety_factor
 from models.cost.memory_terms import FRAGMENTATION, RUNTIME
 from models.cost.rows import ROW
-from models.cost.stages import reset, set_kept
+from models.cost.stages import reset
 from models.cost.step import set_mesh
 from models.search.compiled_tables import CompiledTables, Meshes
-from models.search.mesh_policies import layer_counts, set_memory, set_schedule, set_variant
-from models.search.partial_sums import least_memory
+from models.search.mesh_policies import (
+    bound_memory,
+    layer_choices,
+    set_memory,
+    set_schedule,
+    set_variant,
+)
 from models.spec.layout import DEFAULT_PLACEMENT
 
 # Layouts whose memory differs by less, relatively, need as much, and the simpler one is taken.
@@ -59,42 +64,35 @@ def find_most_frugal(
     `frugal` where it needs less than the one there. Where a policy leaves open how many layers are
     recomputed, the largest number is taken. `counts_host` is explained at `needed_bytes`."""
     reset(tables.buffers)
-    question = tables.question
-    coefficients = tables.coefficients[0]
-    workspace = tables.buffers.workspace
     policies = tables.policies
-    facts = question.facts[0]
     for mesh in range(len(meshes.rows)):
         row, chain = meshes.rows[mesh], meshes.chain[mesh]
-        set_mesh(question, row, coefficients, tables.least, tables.buffers)
+        set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
         for variant in range(len(policies.variants)):
             if not meshes.legal[mesh, variant]:
                 continue
             set_variant(policies, row, variant)
-            set_kept(facts, question.policies, row, workspace)
-            if (
-                least_memory(facts, row, coefficients, workspace, tables.passes.kept[chain])
-                >= frugal.needed[0]
-            ):
+            if bound_memory(tables, chain, row) >= frugal.needed[0]:
                 continue
             for schedule in range(len(policies.schedules)):
                 if not policies.legal[chain, schedule]:
                     continue
                 set_schedule(policies, chain, row, schedule)
-                fewer, legal = layer_counts(tables, row, variant, schedule)
-                if legal == 0:
+                partial, choices = layer_choices(tables, row, variant, schedule)
+                if choices == 0:
                     continue
-                row.recompute_layers = policies.layers[legal - 1] if legal <= fewer else 0
+                # The last choice recomputes most: all layers (0), unless constraints forbid that.
+                row.recompute_layers = policies.layers[choices - 1] if choices <= partial else 0
                 on_host = set_memory(tables, row)
                 needed = needed_bytes(tables.margin, tables.scratch.memory, on_host, counts_host)
                 points = meshes.points[mesh] + policies.points[variant]
-                points += policies.schedule_points[schedule] if row.pp > 1 else 0
+                if row.pp > 1:
+                    points += policies.schedule_points[schedule]
                 if needed == np.inf:
                     frugal.beyond_host[0] = True
                 elif is_more_frugal(needed, points, frugal):
                     frugal.row[0] = row
-                    frugal.row[0].placement = DEFAULT_PLACEMENT
-                    frugal.row[0].filling = 0
+                    frugal.row[0].placement, frugal.row[0].filling = DEFAULT_PLACEMENT, 0
                     frugal.variant[0] = variant
                     frugal.schedule[0] = schedule
                     frugal.needed[0] = needed

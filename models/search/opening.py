@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.least_links import ANY_FILLING, UNPLACED
 from models.cost.stages import reset
 from models.cost.step import set_mesh
 from models.layouts.groups import set_groups
-from models.search.compiled_tables import CompiledTables, Found, Meshes, SearchCounts
-from models.search.limits import Limits
+from models.search.compiled_tables import CompiledTables, Meshes, Progress
 from models.search.mesh_policies import (
     evaluate_policies,
-    has_promising_policy,
+    is_promising,
     price_policies,
     set_decided,
 )
@@ -20,54 +18,40 @@ from models.search.placements import closes_rings, is_among, points_of_place, se
 
 
 @compiled
-def open_meshes(
-    tables: CompiledTables,
-    meshes: Meshes,
-    limits: Limits,
-    most_steps: int,
-    counts: Array,
-    found: Found,
-) -> int:
+def open_meshes(tables: CompiledTables, meshes: Meshes, most_steps: int, progress: Progress) -> int:
     """Search meshes in every placement and under every policy. Write the layouts that fit and may
-    be in the answer to `found`, tighten the limits by them, and update `counts`.
+    be in the answer to `progress`, and tighten its limits by them.
 
     Return how many meshes were done. They are fewer than all after about `most_steps` steps, or
-    where `found` was full; the mesh after them then has to be searched again.
+    where the buffers of found layouts were full; the mesh after them then has to be searched again.
     """
     reset(tables.buffers)
-    last_step = counts[0].steps + most_steps
+    counts = progress.counts[0]
+    last_step = counts.steps + most_steps
     for mesh in range(len(meshes.rows)):
-        if counts[0].steps >= last_step:
+        if counts.steps >= last_step:
             return mesh
-        counts[0].steps += 1
+        counts.steps += 1
         with_pipeline = 1 if meshes.rows[mesh].pp > 1 else 0
-        if meshes.bound[mesh] > limits.longest[with_pipeline, meshes.points[mesh]]:
-            counts[0].closing_bound = min(counts[0].closing_bound, meshes.bound[mesh])
+        if meshes.bound[mesh] > progress.limits.longest[with_pipeline, meshes.points[mesh]]:
+            counts.closing_bound = min(counts.closing_bound, meshes.bound[mesh])
             continue
-        over_memory = counts[0].over_memory
-        dominated = counts[0].dominated
-        evaluated = counts[0].evaluated
-        if not open_mesh(tables, meshes, mesh, limits, counts[0], found):
+        over_memory, dominated = counts.over_memory, counts.dominated
+        evaluated = counts.evaluated
+        if not open_mesh(tables, meshes, mesh, progress):
             # The caller opens this mesh once more, which counts its layouts anew.
-            counts[0].over_memory = over_memory
-            counts[0].dominated = dominated
-            counts[0].evaluated = evaluated
+            counts.over_memory, counts.dominated = over_memory, dominated
+            counts.evaluated = evaluated
             return mesh
     return len(meshes.rows)
 
 
 @inlined
-def open_mesh(
-    tables: CompiledTables,
-    meshes: Meshes,
-    mesh: int,
-    limits: Limits,
-    counts: SearchCounts,
-    found: Found,
-) -> bool:
+def open_mesh(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progress) -> bool:
     """Search one mesh in every placement and under every policy, and write the layouts that may be
-    in the answer to `found`. Return false where `found` was full. Placements that put every axis on
-    the same links cost the same, so only the first of them is searched."""
+    in the answer to `progress`. Return false where the buffers of found layouts were full.
+    Placements that put every axis on the same links cost the same, so only the first of them is
+    searched."""
     question = tables.question
     groups = tables.buffers.groups
     links = tables.scratch.links
@@ -75,7 +59,7 @@ def open_mesh(
     row = meshes.rows[mesh]
     row.placement, row.filling = UNPLACED, ANY_FILLING
     set_mesh(question, row, tables.coefficients[0], tables.least, tables.buffers)
-    if not price_policies(tables, meshes, mesh, limits, counts):
+    if not price_policies(tables, meshes, mesh, progress):
         return True
     first = meshes.first_order[mesh]
     orders = tables.places.orders[first : first + meshes.order_count[mesh]]
@@ -83,7 +67,7 @@ def open_mesh(
         row.placement, row.filling = UNPLACED, filling
         points = meshes.points[mesh]
         # The bound of a single filling is that of any, which has been looked at already.
-        if len(fillings) > 1 and not is_promising(tables, meshes, mesh, points, limits, counts):
+        if len(fillings) > 1 and not is_promising(tables, meshes, mesh, points, progress):
             continue
         different = 0
         for order in orders:
@@ -96,28 +80,9 @@ def open_mesh(
                 continue
             different += 1
             points = meshes.points[mesh] + points_of_place(question.dims, row, groups)
-            if not is_promising(tables, meshes, mesh, points, limits, counts):
+            if not is_promising(tables, meshes, mesh, points, progress):
                 continue
             set_decided(tables, True)
-            if not evaluate_policies(tables, meshes, mesh, points, limits, counts, found):
+            if not evaluate_policies(tables, meshes, mesh, points, progress):
                 return False
     return True
-
-
-@inlined
-def is_promising(
-    tables: CompiledTables,
-    meshes: Meshes,
-    mesh: int,
-    points: int,
-    limits: Limits,
-    counts: SearchCounts,
-) -> bool:
-    """Say whether a layout of a mesh may be in the answer, by a bound over its policies. The mesh's
-    row has a placement and a filling of the torus, or UNPLACED for the best placement. `points` is
-    its complexity there. The workspace is left with this mesh."""
-    row = meshes.rows[mesh]
-    set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
-    set_decided(tables, False)
-    counts.steps += 1
-    return has_promising_policy(tables, meshes, mesh, points, limits, counts)

@@ -40,17 +40,15 @@ def least_step(
         expert += count * workspace.parts[index].trained_expert
         gather += count * workspace.gather_once[index]
         reduce += count * workspace.reduce_once[index]
-    seconds = passes
-    seconds += hide_once(facts, coefficients, row, gather / pp, np.inf) + hide_once(
-        facts, coefficients, row, reduce / pp, np.inf
-    )
+    # Beside infinitely much compute, so that the bound holds however much there is.
+    gather = hide_once(facts, coefficients, row, gather / pp, np.inf)
+    reduce = hide_once(facts, coefficients, row, reduce / pp, np.inf)
     owned = over_shards(mesh, dense / pp, expert / pp, row.zero_stage >= 1)
-    seconds += (
-        update_seconds(facts, coefficients, row, owned) + mesh.norm + coefficients.step_fixed_s
-    )
-    seconds += (
-        exposed_sends(facts, coefficients, row, m, mesh.send, np.inf) + 2 * (pp - 1) * mesh.send
-    )
+    update = update_seconds(facts, coefficients, row, owned) + mesh.norm
+    sends = exposed_sends(facts, coefficients, row, m, mesh.send, np.inf)
+    seconds = passes + (gather + reduce)
+    seconds += update + coefficients.step_fixed_s
+    seconds += sends + 2 * (pp - 1) * mesh.send
     waits = waiting_for_slow_node(facts, coefficients, row, m) + m * mesh.uneven
     return (seconds + waits) * (1 + mesh.straggling)
 
@@ -77,15 +75,16 @@ def least_memory(
         trained_dense += workspace.counts[index] * workspace.parts[index].trained_dense
         trained_expert += workspace.counts[index] * workspace.parts[index].trained_expert
     # The parameters and the kept bytes of the smallest layer, which every stage has at least.
-    layer, kept_layer = np.inf, np.inf
+    smallest, smallest_kept = np.inf, np.inf
     for kind in range(facts.kinds):
         kept += held_layers[kind] * workspace.mean_kept[kind]
-        layer = min(layer, workspace.parts[kind].dense + workspace.parts[kind].expert)
-        kept_layer = min(kept_layer, workspace.mean_kept[kind])
+        smallest = min(smallest, workspace.parts[kind].dense + workspace.parts[kind].expert)
+        smallest_kept = min(smallest_kept, workspace.mean_kept[kind])
     if pp == 1:
-        layer, kept_layer = dense + expert, kept
+        smallest, smallest_kept = dense + expert, kept
     elif facts.splits_by_threshold:  # A split by thresholds may leave a stage without layers.
-        layer, kept_layer = 0.0, 0.0
+        smallest, smallest_kept = 0.0, 0.0
+    # The mean stage has 1/pp of the model; under DualPipe a device has the parameters of two.
     held = 2.0 / pp if row.schedule == DUALPIPE else 1.0 / pp
     trained_dense, trained_expert = trained_dense * held, trained_expert * held
     size = gradient_bytes(facts, row, mesh, regime, trained_dense, trained_expert)
@@ -96,10 +95,10 @@ def least_memory(
         size += facts.base_bytes * (dense + expert) * held
     elif not row.reshard:
         size += facts.parameter_bytes * (dense + expert) * held
-    else:
-        size += facts.parameter_bytes * min(2 * mesh.largest_unit, layer)
+    else:  # FSDP holds two gathered units, the one in use and the next.
+        size += facts.parameter_bytes * min(2 * mesh.largest_unit, smallest)
     if row.offload_activations:
-        kept = min(2 * regime.largest_kept, kept_layer)
+        kept = min(2 * regime.largest_kept, smallest_kept)
     # Activations of the encoder of images are never offloaded.
     kept += held_layers[facts.kinds] * workspace.mean_kept[facts.kinds]
     size += (kept + regime.working) * coefficients.activation_memory

@@ -63,25 +63,25 @@ def set_links(dims: Array, groups: Groups, links: Array) -> None:
     """Write the links that every axis uses to `links` (16 · dims,): for each axis and dim of the
     cluster, the number of members joined there and the stride on a ring. Placements with equal
     links cost the same."""
-    at = 0
+    position = 0
     for axis in (TP, CP, DP_SHARD, DP_REPLICATE, PP, EP, ETP, EDP):
         for dim in range(len(dims)):
             members = groups.members[axis, dim]
-            links[at] = members
-            links[at + 1] = groups.stride[axis, dim] if dims[dim].ring and members > 1 else 1
-            at += 2
+            # The stride matters where the axis shares the links of a ring.
+            stride = groups.stride[axis, dim] if dims[dim].ring and members > 1 else 1
+            links[position], links[position + 1] = members, stride
+            position += 2
 
 
 @inlined
 def is_among(links: Array, last: int) -> bool:
     """Say whether row `last` of `links` equals one of the rows before it."""
-    for i in range(last):
-        same = True
-        for at in range(links.shape[1]):
-            if links[i, at] != links[last, at]:
-                same = False
-                break
-        if same:
+    width = links.shape[1]
+    for row in range(last):
+        equal = 0
+        while equal < width and links[row, equal] == links[last, equal]:
+            equal += 1
+        if equal == width:
             return True
     return False
 

@@ -89,16 +89,16 @@ class SearchAnswer:
         """Return this answer marked as not exact, since time ended before everything was looked at.
         Layouts that were not looked at take at least `bound_s`; the certificate's bound and gap
         take account of that."""
-        certificate = self.certificate
-        closing = min(
-            bound_s, np.inf if certificate.closing_bound_s is None else certificate.closing_bound_s
+        certificate, closing = self.certificate, bound_s
+        if certificate.closing_bound_s is not None:
+            closing = min(bound_s, certificate.closing_bound_s)
+        certificate = replace(
+            certificate,
+            closing_bound_s=closing if np.isfinite(closing) else None,
+            exact=False,
+            gap=max(certificate.gap, float(self.times[0]) / bound_s - 1),
         )
-        gap = max(certificate.gap, float(self.times[0]) / bound_s - 1)
-        closing_bound_s = closing if np.isfinite(closing) else None
-        return replace(
-            self,
-            certificate=replace(certificate, closing_bound_s=closing_bound_s, exact=False, gap=gap),
-        )
+        return replace(self, certificate=certificate)
 
 
 ShouldContinue = Callable[[], bool]

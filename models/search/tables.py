@@ -6,6 +6,7 @@ from collections import Counter
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,7 +41,10 @@ from models.layouts.space import (
     Space,
     default_layouts,
     first_refusals,
-    variant_row,
+    mesh_class,
+    placement_lists,
+    scaled,
+    with_experts,
 )
 from models.search.compiled_tables import CompiledTables, Meshes, MeshScratch, PolicyTables
 from models.search.cores import CoreCrossing, bound_rows
@@ -57,22 +61,16 @@ from models.spec.layout import (
     ZERO_BUBBLE_V,
     Layouts,
     active_axes,
-    equivalent_placements,
-    offered_orders,
-    pipeline_outermost,
 )
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
-from models.spec.recompute import NONE
 
 MOST_CORES = 30_000_000
 """The most meshes with their expert degrees that a search crosses. Each of them is bounded, so that
 this bounds the time of a search."""
 # The tables that depend on links, and are worked out anew for others.
 _OF_LINKS = ("question", "least", "compiled", "at_even_chance")
-_OF_MESH = (
-    "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel"
-)  # fmt: skip
+_OF_MESH = (*DEGREES, "micro_batch", "sequence_parallel")
 
 
 class NoLegalLayout(Exception):
@@ -107,31 +105,27 @@ class SearchTables:
         if not (len(rows) and len(self.experts) and len(self.policies) and len(space.fillings)):
             raise NoLegalLayout(self.rejected + refused_pairs + refused_policies)
         if (cores := len(rows) * len(self.experts)) > MOST_CORES:
-            raise TooLarge(
-                self.problem.cluster.num_chips,
-                cores,
-                "meshes with their expert degrees",
-                MOST_CORES,
-            )
-        splits, every = space.splits(rows), len(space.policies)
-        self.splits = splits * space.allowed_placements
-        meshes = int(self.splits.sum())
-        # Placements that the constraints do not allow count with all pairs of expert degrees, since
-        # the constraints refuse them first.
-        others = (int(splits.sum()) * space.placements - meshes) * (
-            len(self.experts) + sum(refused_pairs.values())
-        )
-        self.rejected["constraints.torus_block"] += others * every
-        self.rejected += Counter(
-            {name: count * meshes * every for name, count in refused_pairs.items()}
-        )
-        meshes *= len(self.experts)
-        self.rejected += Counter({name: count * meshes for name, count in refused_policies.items()})
+            chips = self.problem.cluster.num_chips
+            raise TooLarge(chips, cores, "meshes with their expert degrees", MOST_CORES)
+        self.splits = space.splits(rows) * space.allowed_placements
+        self._count_refused(refused_pairs, refused_policies)
         self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
         self._drop_offload()
-        self._list_policies()
-        self._count_points()
+        self._list_variants()
+
+    def _count_refused(self, pairs: Counter[str], policies: Counter[str]) -> None:
+        """Add to `rejected` the layouts on legal trunks that have refused placements, or pairs of
+        expert degrees or policies that a rule refuses, given their numbers by rule."""
+        space, meshes = self.space, int(self.splits.sum())
+        # Placements that the constraints do not allow count with all pairs of expert degrees, since
+        # the constraints refuse them first.
+        all_pairs = len(self.experts) + sum(pairs.values())
+        placed_anywhere = int(space.splits(self.trunks.rows).sum()) * space.placements
+        refused_placements = (placed_anywhere - meshes) * all_pairs * len(space.policies)
+        self.rejected["constraints.torus_block"] += refused_placements
+        self.rejected += scaled(pairs, meshes * len(space.policies))
+        self.rejected += scaled(policies, meshes * len(self.experts))
 
     def at_fit_probability(self, probability: float) -> SearchTables:
         """Return the tables for layouts that must fit with this probability. Legality and cost do
@@ -153,10 +147,8 @@ class SearchTables:
         differs in more, or its torus wraps otherwise."""
         mine, links = self.problem.cluster, problem.cluster
         joined = replace(mine, fabric=links.fabric, chips_per_domain=links.chips_per_domain)
-        if (
-            problem != replace(self.problem, cluster=joined)
-            or problem.scopes != self.problem.scopes
-        ):
+        differs_in_links_only = problem == replace(self.problem, cluster=joined)
+        if not differs_in_links_only or problem.scopes != self.problem.scopes:
             return None
         if links.wraps != mine.wraps:
             return None
@@ -196,14 +188,10 @@ class SearchTables:
         (chains, schedules)."""
         trunks = self.trunks
         used = np.asarray(trunks.legal.any(axis=0))
-        meshes = np.bincount(trunks.chains, self.splits, len(trunks.pp)).astype(np.int64) * len(
-            self.experts
-        )
+        meshes = np.bincount(trunks.chains, self.splits, len(trunks.pp)).astype(np.int64)
+        dropped = first_refusals(trunks.breaks[:, ~used], meshes * len(self.experts))
         policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
-        dropped = first_refusals(trunks.breaks[:, ~used], meshes)
-        self.rejected += Counter(
-            {name: count * policies_per_schedule for name, count in dropped.items()}
-        )
+        self.rejected += scaled(dropped, policies_per_schedule)
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
         # Columns that are taken by index come in Fortran order, or in C order where there is a
         # single row. Every function that reads them would be compiled for both.
@@ -220,9 +208,8 @@ class SearchTables:
             return
         self.legal_variants = self.legal_variants[:, np.tile(kept, len(self.policies.shardings))]
         left = self.policies.with_memory_policies(kept)
-        self.pruned_by_memory += (
-            int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
-        )
+        dropped = len(self.policies) - len(left)
+        self.pruned_by_memory += int(self.splits.sum()) * len(self.experts) * dropped
         self.policies = left
 
     def _hosts_hold_states(self) -> bool:
@@ -239,25 +226,23 @@ class SearchTables:
             least * bytes_per_parameter <= problem.cluster.host_bytes * problem.cluster.num_devices
         )
 
-    def _list_policies(self) -> None:
+    def _list_variants(self) -> None:
         """Set `sharding` and `memory_policy`, (variants,): the numbers of both in each variant. The
-        variants are every sharding with every memory policy."""
-        z, r = len(self.policies.shardings), len(self.policies.memory_policies)
-        self.sharding = np.repeat(np.arange(z), r)
-        self.memory_policy = np.tile(np.arange(r), z)
-        self._policy_numbers = policy_numbers(self.policies.memory_policies.recompute)
-
-    def _count_points(self) -> None:
-        """Set `schedule_points` (schedules,) and `variant_points` (variants,): the points of
-        complexity of a schedule in a pipeline, and of a variant."""
-        schedules, n = self.policies.schedules, len(self.sharding)
-        none = np.zeros(n, dtype=np.int64)
-        self.schedule_points = points_of_policy(
-            schedules.with_columns(pp=np.full(len(schedules), 2))
+        variants are every sharding with every memory policy. Set `variant_points` (variants,) and
+        `schedule_points` (schedules,): the points of complexity of a variant, and of a schedule in
+        a pipeline."""
+        shardings, memory_policies = (
+            len(self.policies.shardings),
+            len(self.policies.memory_policies),
         )
-        self.variant_points = points_of_policy(
-            self.with_policies(default_layouts(n), none, np.arange(n))
-        )
+        self.sharding = np.repeat(np.arange(shardings), memory_policies)
+        self.memory_policy = np.tile(np.arange(memory_policies), shardings)
+        schedules, variant = self.policies.schedules, np.arange(len(self.sharding))
+        in_pipeline = schedules.with_columns(pp=np.full(len(schedules), 2))
+        self.schedule_points = points_of_policy(in_pipeline)
+        # Without a pipeline, as default layouts are, no schedule has points.
+        variants = self.with_policies(default_layouts(len(variant)), 0 * variant, variant)
+        self.variant_points = points_of_policy(variants)
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
         """Return meshes with the knobs of a schedule and of a variant (sharding with memory policy)
@@ -267,24 +252,21 @@ class SearchTables:
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
             (self.policies.memory_policies, MEMORY_POLICY_KNOBS, self.memory_policy[variant]),
         )
-        return meshes.with_columns(
-            **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names}
-        )
+        columns: dict[str, Array] = {}
+        for policies, knobs, numbers in parts:
+            columns |= {knob: getattr(policies, knob)[numbers] for knob in knobs}
+        return meshes.with_columns(**columns)
 
     def layouts(self, rows: Array, schedule: Array, variant: Array) -> Layouts:
         """Return n records of Row as layouts. `schedule` and `variant` (n,) have the numbers of
         their schedules and variants, which set the knobs of policies."""
-        axes, block = filling_of(rows["filling"].astype(np.int64))
-        columns = {name: rows[name].astype(np.int64) for name in (*DEGREES, "micro_batch")}
-        columns |= {"placement": rows["placement"].astype(np.int64)}
-        columns |= {"sequence_parallel": rows["sequence_parallel"].copy()}
-        meshes = default_layouts(len(rows)).with_columns(
-            **columns, torus_axes=axes, torus_block=block
-        )
-        recompute_layers = rows["recompute_layers"].astype(np.int64)
-        return self.with_policies(meshes, schedule, variant).with_columns(
-            recompute_layers=recompute_layers
-        )
+        # Columns of records are views with gaps: each is copied, so that the records can be freed.
+        numbers = (*DEGREES, "micro_batch", "placement", "filling", "recompute_layers")
+        columns = {name: rows[name].astype(np.int64) for name in numbers}
+        columns["sequence_parallel"] = rows["sequence_parallel"].copy()
+        columns["torus_axes"], columns["torus_block"] = filling_of(columns.pop("filling"))
+        layouts = self.with_policies(default_layouts(len(rows)), schedule, variant)
+        return layouts.with_columns(**columns)
 
     # -- cores
 
@@ -313,13 +295,13 @@ class SearchTables:
 
     @cached_property
     def _partitions(self) -> tuple[StageTables, Array]:
-        """The distinct partitions of layers over stages, and the row of the one that each chain has
-        under each schedule, (chains, schedules)."""
-        code = np.zeros(self.legal_schedules.shape, dtype=np.int64)
+        """The distinct partitions of layers over stages, and the number of the one that each chain
+        (pp with a number of micro-batches) has under each schedule, (chains, schedules)."""
+        partition = np.zeros(self.legal_schedules.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal_schedules)
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
-        tables, code[chain, schedule] = partitions(self.problem, shapes)
-        return tables, code
+        tables, partition[chain, schedule] = partitions(self.problem, shapes)
+        return tables, partition
 
     @cached_property
     def passes(self) -> LeastPasses:
@@ -341,21 +323,16 @@ class SearchTables:
         question = self.question
         degrees = np.union1d(divisors(cluster.num_devices), [*self.experts.ep, *self.experts.etp])
         fillings = filling_code(*self.space.fillings.T)
-        d = len(degrees)
-        costs = np.empty((len(fillings) + 1, DISPATCH + len(question.layers), d, d + 1, 2))
+        count = len(degrees)
+        costs = np.empty((len(fillings) + 1, DISPATCH + len(question.layers), count, count + 1, 2))
+        # The last row of costs is for a torus filled in any way.
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
             degrees.astype(np.int64), costs, row, cluster.scale_up_domain, self._slows_outwards
         )
-        fill_least(
-            question,
-            fillings,
-            cluster.num_devices,
-            self.coefficients[0],
-            self.buffers.groups,
-            least,
-        )
+        groups = self.buffers.groups
+        fill_least(question, fillings, cluster.num_devices, self.coefficients[0], groups, least)
         return least
 
     @property
@@ -363,12 +340,11 @@ class SearchTables:
         """Say whether links get slower, and hops longer, from the inside of the cluster outwards.
         It is false on a torus and for links between peers, where two axes together may be faster
         than one."""
-        dims = self.problem.cluster.dims
-        c = self.c
-        rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
-        slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
+        c, dims = self.c, self.problem.cluster.dims
         if any(dim.peer_gb_s or dim.kind == "ring" for dim in dims):
             return False
+        rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
+        slower = all(inner >= outer for inner, outer in pairwise(rates))
         return slower and bool(c.scaleup_hop_s <= c.scaleout_hop_s)
 
     @cached_property
@@ -379,8 +355,9 @@ class SearchTables:
     def hides_most(self) -> int:
         """The code of a schedule under which at least as much traffic hides as under any offered
         one, for lower bounds. It stands for all of them before the schedule is chosen."""
-        s = self.policies.schedules
-        overlapping = (s.virtual_stages > 1) | (s.schedule >= ZERO_BUBBLE_V)
+        schedules = self.policies.schedules
+        # Traffic hides beside another micro-batch's compute where devices have several chunks.
+        overlapping = (schedules.virtual_stages > 1) | (schedules.schedule >= ZERO_BUBBLE_V)
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
 
     def rows(self, meshes: Layouts) -> Array:
@@ -395,23 +372,23 @@ class SearchTables:
         rows["virtual_stages"] = 1
         return rows
 
-    def undivided_rows(self, cores: Layouts) -> Array:
-        """Return trunks or cores as records of Row, (n,), whose data parallelism is not divided
-        into shards and replicas yet. Collectives that depend on the division cost nothing, and ZeRO
-        1 makes all ranks share the update, so that bounds hold for every division."""
-        rows = self.rows(cores)
+    def undivided_rows(self, layouts: Layouts) -> Array:
+        """Return layouts as records of Row, (n,), whose data parallelism is not divided into shards
+        and replicas yet. Collectives that depend on the division cost nothing, and ZeRO 1 makes all
+        ranks share the update, so that bounds hold for every division."""
+        rows = self.rows(layouts)
         rows["placement"], rows["zero_stage"] = UNDECIDED, 1
         return rows
 
     def set_variant(self, rows: Array, variant: Array) -> Array:
         """Write the sharding and the memory policy of each variant number (n,) into n records of
         Row, and return these."""
-        sharding, r = self.sharding[variant], self.memory_policy[variant]
-        self.set_sharding(rows, sharding)
-        policies = self.policies.memory_policies
-        rows["policy"] = np.searchsorted(self._policy_numbers, policies.recompute)[r]
-        rows["offload_activations"] = policies.offload_activations[r]
-        rows["offload_optimizer"] = policies.offload_optimizer[r]
+        self.set_sharding(rows, self.sharding[variant])
+        policies = self.policies.memory_policies.take(self.memory_policy[variant])
+        codes = policy_numbers(self.policies.memory_policies.recompute)
+        rows["policy"] = np.searchsorted(codes, policies.recompute)
+        rows["offload_activations"] = policies.offload_activations
+        rows["offload_optimizer"] = policies.offload_optimizer
         return rows
 
     def set_sharding(self, rows: Array, sharding: Array) -> Array:
@@ -425,32 +402,32 @@ class SearchTables:
     def _is_plain_first(self) -> bool:
         """Say whether the first memory policy recomputes and offloads nothing, as it does unless
         the constraints rule that out."""
-        first = self.policies.memory_policies
-        return bool(first.recompute[0] == NONE) and not bool(
-            first.offload_activations[0] or first.offload_optimizer[0]
-        )
+        first = self.policies.memory_policies[0]
+        offloads = first.offload_activations or first.offload_optimizer
+        return first.recompute == "none" and not offloads
 
     @cached_property
     def policy_tables(self) -> PolicyTables:
         """The policies of the space in the form that compiled functions read: variants (sharding
         with memory policy), schedules, and which of these each chain may have."""
-        variant, s = np.arange(len(self.sharding)), self.policies.schedules
+        variant, schedules = np.arange(len(self.sharding)), self.policies.schedules
         variants = self.set_variant(np.zeros(len(variant), dtype=ROW), variant)
-        schedules = np.zeros(len(s), dtype=ROW)
-        schedules["schedule"], schedules["virtual_stages"] = s.schedule, s.virtual_stages
-        numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
+        schedule_rows = np.zeros(len(schedules), dtype=ROW)
+        schedule_rows["schedule"] = schedules.schedule
+        schedule_rows["virtual_stages"] = schedules.virtual_stages
+        layers = self.space.recompute_layers
         return PolicyTables(
             variants=variants,
             first=self.memory_policy == 0,
             plain=(self.memory_policy == 0) & self._is_plain_first,
             open_layers=self.policies.open[self.memory_policy],
             points=self.variant_points,
-            schedules=schedules,
-            balanced=s.balanced,
+            schedules=schedule_rows,
+            balanced=schedules.balanced,
             schedule_points=self.schedule_points,
             legal=self.legal_schedules,
             partition=self._partitions[1],
-            layers=numbers[numbers < n],
+            layers=layers[layers < self.problem.architecture.num_layers],
             all_layers=self.space.may_recompute_all,
             hides_most=self.hides_most,
         )
@@ -473,7 +450,7 @@ class SearchTables:
             passes=self.passes,
             policies=policies,
             places=Places(
-                self._orders[0],
+                placement_lists(self.problem.stack.placements)[0],
                 filling_code(*self.space.fillings.T),
                 self.problem.cluster.fabric.torus is not None,
             ),
@@ -487,30 +464,15 @@ class SearchTables:
                 layers=np.empty(policies_shape, dtype=np.int64),
                 least=np.empty(policies_shape),
                 quickest=np.empty(len(policies.variants)),
+                # two numbers for each of eight axes on every dim, in the places of one mesh
                 links=np.empty((len(PLACEMENTS) + 1, 16 * dims)),
             ),
         )
 
-    @cached_property
-    def _orders(self) -> tuple[Array, Array, Array]:
-        """Lists of placement numbers, one list after the other; where each list begins; and its
-        length.
-
-        There is a list for every set of axes with a degree above 1. It has one placement for each
-        order of these axes that the stack offers. As many lists follow that keep only placements
-        with the pipeline's axis outermost.
-        """
-        offered = offered_orders(self.problem.stack.placements)
-        stands = offered & (equivalent_placements() == np.arange(len(PLACEMENTS)))
-        stands = np.concatenate([stands, stands & pipeline_outermost()])
-        counts = stands.sum(axis=1)
-        return np.nonzero(stands)[1], np.cumsum(counts) - counts, counts
-
     def meshes(self, trunk: Array, pair: Array) -> Meshes:
         """Return the meshes of n cores, given by the numbers of their trunks and pairs of expert
         degrees: one for each legal division of data parallelism into replicas and shards."""
-        ep, etp = self.experts.ep[pair], self.experts.etp[pair]
-        cores = self.trunks.rows.take(trunk).with_columns(ep=ep, etp=etp)
+        cores = with_experts(self.trunks.rows.take(trunk), self.experts, pair)
         layouts, parent = self.space.divide_data_parallelism(cores)
         return self.meshes_of(layouts, self.trunks.chains[trunk[parent]])
 
@@ -522,12 +484,12 @@ class SearchTables:
         inside = PLACEMENTS.index(("pp", *(axis for axis in AXES if axis != "pp")))
         innermost = layouts.with_columns(placement=np.full(len(layouts), inside))
         only_outermost = ~equal_data_parallel(self.problem, innermost)
-        _, first_order, order_count = self._orders
+        _, first_order, order_count = placement_lists(self.problem.stack.placements)
         orders = active_axes(layouts) + only_outermost * (1 << len(AXES))
         return Meshes(
             rows=self.rows(layouts),
             chain=chain,
-            legal=self.legal_variants[variant_row(layouts)],
+            legal=self.legal_variants[mesh_class(layouts)],
             bound=np.empty(len(layouts)),
             points=points_of_degrees(layouts),
             first_order=first_order[orders],
@@ -535,9 +497,9 @@ class SearchTables:
         )
 
     def bound_trunks(self, rows: Array, chain: Array) -> Array:
-        """Return a lower bound of the seconds of a step for each trunk, (n,), that holds for all
-        expert degrees: experts send nothing, and compute as fast as the largest matrix products.
-        """
+        """Return a lower bound of the seconds of a step for each trunk (pp, tp, cp and micro-batch)
+        that holds for all expert degrees, (n,): experts send nothing, and compute as fast as the
+        largest matrix products."""
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
         free = self.question._replace(layers=layers)

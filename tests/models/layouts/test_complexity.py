@@ -6,10 +6,6 @@ from models.layouts.complexity import POINTS, TERM_WORDS
 from tests.paths import ROOT
 
 
-def test_what_the_simplest_does_without_is_told_in_words() -> None:
-    assert TERM_WORDS.keys() == POINTS.keys()
-
-
 def test_the_documented_order_of_complexity_is_the_one_that_counts() -> None:
     page = (ROOT / "docs" / "model.md").read_text()
     section = " ".join(page.split("## Simplicity")[1].split())

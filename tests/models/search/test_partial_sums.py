@@ -19,7 +19,7 @@ from models.layouts.space import (
     SCHEDULE_KNOBS,
     SHARDING_KNOBS,
     Space,
-    variant_row,
+    mesh_class,
 )
 from models.search.mesh_policies import bound_meshes
 from models.search.tables import NoLegalLayout, SearchTables
@@ -62,7 +62,7 @@ class Members:
         of_trunk = tables.trunks.chains[trunk]
         there = np.min([memory_policy, sharding, schedule, trunk], axis=0) >= 0
         there &= tables.legal_schedules[of_trunk, schedule]
-        there &= tables.legal_variants[variant_row(layouts), variant]
+        there &= tables.legal_variants[mesh_class(layouts), variant]
         unsaid = layouts.with_columns(layers_per_chunk=np.full(len(layouts), "", dtype=str))
         return cls(unsaid, of_trunk, schedule, variant).take(np.flatnonzero(there))
 
