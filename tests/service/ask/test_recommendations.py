@@ -12,6 +12,7 @@ from sqlalchemy import event
 from service.schemas.layout import LayoutFields
 from service.schemas.recommendation import RecommendationAnswer
 from service.store.tables import RecommendationRow
+from tests.long import one_in
 from tests.paths import SHARED
 from tests.service.asking import (
     QUESTION,
@@ -564,7 +565,7 @@ def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> N
     assert report["id"] in again["reasons"][0]
 
 
-@pytest.mark.parametrize("outcome", ["ok", "out_of_memory"])
+@pytest.mark.parametrize("outcome", one_in(2, ["ok", "out_of_memory"]))
 def test_many_reports_of_another_run_change_nothing_of_what_ran_out_of_memory(
     client, outcome: str
 ) -> None:
@@ -1166,6 +1167,7 @@ def test_of_several_allocations_the_best_is_chosen_and_ranks_placed_on_it(shared
     assert again["choices"] == found["choices"]
 
 
+@pytest.mark.long
 def test_an_allocation_that_no_layout_fits_on_is_refused_by_itself(shared_client) -> None:
     body = {
         **SMALL,

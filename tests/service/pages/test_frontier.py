@@ -188,6 +188,7 @@ def test_every_chip_with_a_switched_domain_is_pinned_once() -> None:
             assert (inner.size, inner.gb_s_per_chip) == (pin["domain"], pin["gb_s"])
 
 
+@pytest.mark.long
 def test_who_leaves_the_page_stops_the_search(database_url: str) -> None:
     large = {**FORM, "model": "deepseek-v3", "cluster": "h800", "chips": "2048",
              "batch": "15360", "stack": "megatron", "x": "domain", "y": "scale_up",
