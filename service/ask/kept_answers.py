@@ -83,15 +83,15 @@ class KeptAnswers(ABC, Generic[Request, Resolved]):
         tenant was, or this one long ago, returns the function that stores it for this tenant anew.
         Returns None where nobody was ever given one."""
         memory = self._store.memory
-        memory_key = self._kind, key, self._store.tenant
+        memory_key = self.kind, key, self._store.tenant
         own: Answer | None = memory.unchanged(memory_key)
         # An answer in memory may have been given too long ago to be given again.
         if own is None or not own.is_given_again:
             if not rows.answers.has_text(key):
                 return None
-            own = rows.answers.given_lately(self._kind, key)
+            own = rows.answers.given_lately(self.kind, key)
             if own is None:
-                other = rows.answers.first_given(self._kind, key)
+                other = rows.answers.first_given(self.kind, key)
                 return None if other is None else lambda rows: _save_reference(rows, other, key)
             memory.keep_unchanging(memory_key, own, own.text.size)
         return CreatedResource(own.location, None, text=own.text, status=ANSWERED_BEFORE)

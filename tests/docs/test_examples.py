@@ -28,7 +28,9 @@ LONG_PAGES = {
         "capacity-planner",
         "ci",
         "command-line",
+        "dashboard-author",
         "fine-tuning",
+        "launcher-author",
         "operator",
         "profile-owner",
     )

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, _EffectiveRouteContext
+from sqlalchemy import Engine
 
 with warnings.catch_warnings():  # starlette would rather have httpx2 than httpx
     warnings.simplefilter("ignore")
@@ -18,7 +19,9 @@ from service.app import create_app
 from service.learning import published_sample
 from service.runtime import cost_model
 from service.runtime.cost_model import compile_cost_model
+from service.runtime.process_pool import ProcessPool
 from service.settings import Settings
+from service.store import Store, database
 from service.web import openapi
 
 
@@ -80,6 +83,39 @@ def _openapi_document_that_is_made_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openapi, "install", install_shared)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_that_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every engine compiles each statement anew, which takes longer than to execute it. What is
+    compiled is kept by dialect and statement, and all engines of SQLite may share both."""
+    open_engine = database._sqlite_engine
+    first = open_engine(f"sqlite:///{tmp_path_factory.mktemp('first')}/empty.db", database.WAIT_S)
+    first.connect().close()  # which tells the dialect what SQLite can do
+
+    def open_sharing_engine(url: str, wait_s: float) -> Engine:
+        engine = open_engine(url, wait_s)
+        engine.dialect = engine.pool._dialect = first.dialect
+        engine._compiled_cache = first._compiled_cache
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_sqlite_engine", open_sharing_engine)
+        yield
+    first.dispose()
+
+
+@pytest.fixture
+def large_tasks_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tasks, such as items of sweeps, run in the thread that waits for them: a process takes
+    seconds to start, and lets all others go first."""
+
+    def run(
+        _: ProcessPool, store: Store, task: Callable[..., Any], *args: Any, **named: Any
+    ) -> Any:
+        return task(store, *args, **named)
+
+    monkeypatch.setattr(ProcessPool, "run_in_process", run)
 
 
 @pytest.fixture(scope="session", autouse=True)

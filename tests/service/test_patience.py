@@ -45,6 +45,7 @@ def test_every_question_says_how_long_its_caller_waits(client, path: str) -> Non
     assert_problem(refused, "invalid")
 
 
+@pytest.mark.long
 def test_a_search_ends_within_the_time_that_its_caller_waits(client) -> None:
     began = time.monotonic()
     asked = {**LARGEST, "time_limit_s": 60, "wait_s": 1}

@@ -206,6 +206,7 @@ def test_of_few_nodes_one_more_is_not_slower() -> None:
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.long
 def test_of_groups_within_the_tolerance_those_with_the_simplest_layout_are_taken() -> None:
     asked = problems.problem(
         "llama-3.1-70b", ("gb200", 216), "megatron", seq_len=8192, global_batch=512

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.schemas.check import CheckAnswer
+from tests.long import one_in
 from tests.service.asking import QUESTION, assert_problem, changed, without
 
 SLOW = {"dp_shard": 8, "tp": 8, "zero_stage": 3}
@@ -393,22 +394,25 @@ PAIRS = hostile("unknown").replace(" y", "=y")
 
 @pytest.mark.parametrize(
     ("format_", "arguments", "version"),
-    [
-        ("megatron", SBATCH.replace("--bf16", f"--bf16 {hostile('--unknown-')}"), None),
-        (
-            "megatron-bridge",
-            f"train.global_batch_size=128 train.micro_batch_size=1 model.{PAIRS}",
-            None,
-        ),
-        ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", None),
-        ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", "0.2.0"),
-        ("maxtext", f"model_name=llama3.1-8b max_target_length=8192 {PAIRS}", None),
-        (
-            "deepspeed",
-            {**DEEPSPEED, "bf16": {f"u{n}{'é' * 60}": "y" * 150 for n in range(90)}},
-            None,
-        ),
-    ],
+    one_in(
+        2,
+        [
+            ("megatron", SBATCH.replace("--bf16", f"--bf16 {hostile('--unknown-')}"), None),
+            (
+                "megatron-bridge",
+                f"train.global_batch_size=128 train.micro_batch_size=1 model.{PAIRS}",
+                None,
+            ),
+            ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", None),
+            ("torchtitan", f"--module llama3 --config llama3_8b {hostile('--unknown_')}", "0.2.0"),
+            ("maxtext", f"model_name=llama3.1-8b max_target_length=8192 {PAIRS}", None),
+            (
+                "deepspeed",
+                {**DEEPSPEED, "bf16": {f"u{n}{'é' * 60}": "y" * 150 for n in range(90)}},
+                None,
+            ),
+        ],
+    ),
 )
 def test_an_answer_stays_short_whatever_is_typed(
     shared_client, format_: str, arguments: Any, version: str | None

@@ -19,7 +19,15 @@ from service import api_keys
 from service.ask import checks, predictions, recommendation_search, recommendations
 from service.store import Store, database
 from service.store.tables import AnswerTextRow, RecommendationRow
-from tests.service.asking import LAUNCHED, LAYOUT, ON_BOTH, PREDICTION, QUESTION, changed
+from tests.service.asking import (
+    LAUNCHED,
+    LAYOUT,
+    ON_BOTH,
+    ON_POSTGRESQL_FIRST,
+    PREDICTION,
+    QUESTION,
+    changed,
+)
 from tests.waiting import LONG_S
 
 ASKED = changed(QUESTION, "cluster.num_chips", 16)
@@ -68,7 +76,7 @@ def written_by(client: TestClient) -> list[str]:
     return statements
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 @FORMS
 def test_the_same_question_has_the_same_answer_and_writes_nothing(
     client: TestClient, database_url: str, path: str, asked: dict[str, Any]
@@ -373,7 +381,7 @@ def test_others_are_answered_where_the_first_fails(make_client, monkeypatch) -> 
     assert sorted(answer.status_code for answer in answers) == [200, 200, 201, 500]
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_answers_of_an_earlier_release_are_served_and_listed(
     client: TestClient, database_url: str
 ) -> None:

@@ -78,9 +78,9 @@ def test_what_was_asked_is_listed_in_pages(client, made: str, body: dict[str, ob
     ],
 )
 def test_machines_go_by_the_names_clouds_sell_them_under(
-    client, preset: str, chip: str, scale_out: float
+    shared_client, preset: str, chip: str, scale_out: float
 ) -> None:
-    used = client.post(
+    used = shared_client.post(
         "/v1/predictions", json=changed(PREDICTION, "cluster.preset", preset)
     ).json()["catalogue"]
     assert used["chip"]["name"] == chip
@@ -97,21 +97,23 @@ def test_machines_go_by_the_names_clouds_sell_them_under(
         ("tpu7x-128", "tpu-v7x", 64),
     ],
 )
-def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips: int) -> None:
+def test_a_tpu_slice_is_so_many_chips(
+    shared_client, preset: str, chip: str, num_chips: int
+) -> None:
     body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
     devices = num_chips * catalogue.chip(chip).devices_per_chip
     body["layout"] = {"dp_shard": devices, "zero_stage": 3, "recompute": "full"}
-    found = client.post("/v1/predictions", json=body).json()
+    found = shared_client.post("/v1/predictions", json=body).json()
     assert found["request"]["cluster"] == {"preset": chip, "num_chips": num_chips}
 
 
 @pytest.mark.parametrize(
     ("preset", "chip"), [("ct5p-hightpu-4t", "tpu-v5p"), ("trn2.48xlarge", "trainium2")]
 )
-def test_a_machine_of_tori_is_its_chip(client, preset: str, chip: str) -> None:
+def test_a_machine_of_tori_is_its_chip(shared_client, preset: str, chip: str) -> None:
     body = {**PREDICTION, "stack": "generic", "cluster": {"preset": preset, "num_chips": 32}}
     devices = 32 * catalogue.chip(chip).devices_per_chip
-    found = client.post(
+    found = shared_client.post(
         "/v1/predictions", json={**body, "layout": {"dp_shard": devices, "zero_stage": 3}}
     ).json()
     assert found["catalogue"]["chip"]["name"] == chip
@@ -121,9 +123,9 @@ def test_a_machine_of_tori_is_its_chip(client, preset: str, chip: str) -> None:
     ("cluster", "near"), [({"preset": "groq"}, ""), ({"chip": "h1000"}, "did you mean h100")]
 )
 def test_of_an_unknown_chip_it_is_said_how_to_describe_it(
-    client, cluster: dict[str, str], near: str
+    shared_client, cluster: dict[str, str], near: str
 ) -> None:
-    answer = client.post(
+    answer = shared_client.post(
         "/v1/predictions", json={**PREDICTION, "cluster": {**cluster, "num_chips": 64}}
     )
     rule = assert_problem(answer, "unknown-name")["errors"][0]["rule"]
@@ -260,7 +262,7 @@ def test_the_request_of_an_answer_asks_for_the_same_again(shared_client) -> None
     assert second["request"] == first["request"]
 
 
-def test_a_config_json_means_what_its_shape_means(client) -> None:
+def test_a_config_json_means_what_its_shape_means(shared_client) -> None:
     config = {
         "model_type": "llama",
         "num_hidden_layers": 32,
@@ -268,8 +270,12 @@ def test_a_config_json_means_what_its_shape_means(client) -> None:
         "rms_norm_eps": 1e-5,
         **without(SHAPE, "num_layers"),
     }
-    by_config = client.post("/v1/predictions", json=changed(PREDICTION, "model", config)).json()
-    by_shape = client.post("/v1/predictions", json=changed(PREDICTION, "model", SHAPE)).json()
+    by_config = shared_client.post(
+        "/v1/predictions", json=changed(PREDICTION, "model", config)
+    ).json()
+    by_shape = shared_client.post(
+        "/v1/predictions", json=changed(PREDICTION, "model", SHAPE)
+    ).json()
     assert by_config["layouts"] == by_shape["layouts"]
     assert by_config["catalogue"]["architecture"]["source"] == "huggingface"
     assert by_shape["catalogue"]["architecture"]["source"] == "given"
@@ -301,9 +307,9 @@ def test_extreme_sequences_have_an_answer(shared_client, seq_len: int) -> None:
     )
 
 
-def test_slower_scale_out_slows_a_step(client) -> None:
+def test_slower_scale_out_slows_a_step(shared_client) -> None:
     fast, slow = (
-        client.post(
+        shared_client.post(
             "/v1/predictions", json=changed(PREDICTION, "cluster.scale_out_gb_s", gb_s)
         ).json()
         for gb_s in (100, 1)
@@ -321,10 +327,10 @@ STAGES = {
 }
 
 
-def test_a_layout_may_say_how_many_layers_each_stage_has(client) -> None:
+def test_a_layout_may_say_how_many_layers_each_stage_has(shared_client) -> None:
     def predicted(**more: Any) -> dict[str, Any]:
         body = {**STAGES, "layout": {**STAGES["layout"], **more}}
-        made = client.post("/v1/predictions", json=body)
+        made = shared_client.post("/v1/predictions", json=body)
         assert made.status_code == 201, made.text
         found: dict[str, Any] = made.json()["layouts"][0]
         return found
@@ -367,11 +373,11 @@ def test_layers_that_no_model_has_are_refused(
     assert rule in error["rule"]
 
 
-def test_a_request_may_say_how_much_memory_is_usable(client) -> None:
+def test_a_request_may_say_how_much_memory_is_usable(shared_client) -> None:
     presets = ({"preset": "h100"}, {"chip": "h100"})
     for cluster in presets:
         body = changed(PREDICTION, "cluster", {**cluster, "num_chips": 64, "usable_memory_gib": 63})
-        made = client.post("/v1/predictions", json=body).json()
+        made = shared_client.post("/v1/predictions", json=body).json()
         assert made["layouts"][0]["usable_gib"] == 63
         assert made["request"]["cluster"]["usable_memory_gib"] == 63
 

@@ -12,6 +12,7 @@ from sqlalchemy import event
 from service.schemas.layout import LayoutFields
 from service.schemas.recommendation import RecommendationAnswer
 from service.store.tables import RecommendationRow
+from tests.long import one_in
 from tests.paths import SHARED
 from tests.service.asking import (
     QUESTION,
@@ -564,7 +565,7 @@ def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> N
     assert report["id"] in again["reasons"][0]
 
 
-@pytest.mark.parametrize("outcome", ["ok", "out_of_memory"])
+@pytest.mark.parametrize("outcome", one_in(2, ["ok", "out_of_memory"]))
 def test_many_reports_of_another_run_change_nothing_of_what_ran_out_of_memory(
     client, outcome: str
 ) -> None:
@@ -593,7 +594,7 @@ def test_many_reports_of_another_run_change_nothing_of_what_ran_out_of_memory(
     assert predicted(again, "fastest")["layout"] == predicted(first, "fastest")["layout"]
 
 
-@pytest.mark.parametrize("outcome", ["crashed", "aborted"])
+@pytest.mark.parametrize("outcome", one_in(2, ["crashed", "aborted"]))
 def test_a_run_that_failed_for_another_reason_disproves_by_its_steps(client, outcome: str) -> None:
     first = client.post("/v1/recommendations", json=QUESTION).json()
     linked = {"recommendation_id": first["id"]}
@@ -1086,6 +1087,7 @@ def test_leaves_that_are_priced_as_others_are_said(
     assert all(line.startswith(said or "") for line in lines)
 
 
+@pytest.mark.long
 def test_held_nodes_are_used_and_ranks_placed_on_them(shared_client) -> None:
     nodes = [{"name": f"n{i}", "chips": 8 if i else 7} for i in range(3)]
     body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
@@ -1166,6 +1168,7 @@ def test_of_several_allocations_the_best_is_chosen_and_ranks_placed_on_it(shared
     assert again["choices"] == found["choices"]
 
 
+@pytest.mark.long
 def test_an_allocation_that_no_layout_fits_on_is_refused_by_itself(shared_client) -> None:
     body = {
         **SMALL,
@@ -1220,6 +1223,7 @@ def test_nodes_are_no_slice_of_another_size(shared_client) -> None:
     assert "v5p-256 is 128 chips" in found.text
 
 
+@pytest.mark.long
 def test_the_fewest_chips_that_keep_a_deadline_are_found(shared_client) -> None:
     """More of them than are asked for is no answer: one domain fewer misses it."""
     objective = {"minimize": "chips", "tokens": 1e11, "deadline_hours": 72}
@@ -1306,6 +1310,7 @@ def test_a_list_shows_what_came_of_each(client) -> None:
     assert item["request"]["model"] == made["request"]["model"]
 
 
+@pytest.mark.long
 def test_fewer_chips_are_used_where_they_are_faster(client) -> None:
     """Everything is of those then: reports, timelines and lists."""
     odd = {

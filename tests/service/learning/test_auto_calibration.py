@@ -56,6 +56,7 @@ def test_a_policy_may_ask_for_a_calibration_after_so_many_reports(make_client) -
     assert made["window"]["reports"] == 8
 
 
+@pytest.mark.long
 def test_runs_of_long_ago_count_when_they_are_reported(make_client) -> None:
     client = make_client(unattended_look_s=0.05)
     set_policy(client, after_reports=4)
@@ -88,7 +89,7 @@ def test_what_finds_nothing_to_learn_is_tried_once(make_client, monkeypatch) -> 
     set_policy(clients[0], after_reports=2)
     report(clients[0], 2)
     wait_for(lambda: tried)
-    time.sleep(0.5)
+    time.sleep(0.2)
     assert tried == ["default"]
 
 

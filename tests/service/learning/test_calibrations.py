@@ -31,7 +31,7 @@ from service.store import Store
 from tests.service.asking import (
     CHIP,
     LAYOUT,
-    ON_BOTH,
+    ON_POSTGRESQL_FIRST,
     PREDICTION,
     QUESTION,
     REPORT,
@@ -204,7 +204,7 @@ def slow_report(store: Store) -> SaveRows:
     return reports.prepare(ReportSubmission.model_validate(REPORT), json.dumps(REPORT))
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_a_report_that_takes_long_to_compute_is_learnt(client, monkeypatch) -> None:
     """Another came, and was learnt, before it was written."""
     monkeypatch.setattr(calibration_input, "_MAX_CLOCK_SKEW", timedelta(0))
@@ -226,7 +226,7 @@ def test_a_report_that_takes_long_to_compute_is_learnt(client, monkeypatch) -> N
     assert (window["reports"], window["benchmarks"]) == (1, 1)
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> None:
     """Another that began later was written before it."""
     monkeypatch.setattr(calibration_input, "_MAX_CLOCK_SKEW", timedelta(0))
@@ -344,6 +344,7 @@ def test_what_is_learnt_of_memory_alone_is_promoted(client, peak: str) -> None:
     assert found["promotion"]["promoted"], found["promotion"]
 
 
+@pytest.mark.long
 def test_runs_that_fit_well_say_little_of_memory(client) -> None:
     before = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
     assert before["needed_gib"] < 0.9 * before["usable_gib"]
@@ -398,6 +399,7 @@ def test_an_automatic_policy_promotes_what_improves(client) -> None:
     assert audited["details"] == {"before": 1}
 
 
+@pytest.mark.long
 def test_what_was_rolled_back_is_not_promoted_again(client) -> None:
     report(client, [1.2] * 6)
     set_policy(client, mode="automatic", margin=0.02, after_reports=10**6)
@@ -560,7 +562,7 @@ def test_the_same_reports_teach_the_same(client) -> None:
     assert first["terms"] == second["terms"]
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_calibrations_at_once_make_a_version_each(client) -> None:
     report(client, [1.2] * 3)
     with ThreadPoolExecutor(3) as pool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service import api_keys
-from tests.service.asking import ON_BOTH, PREDICTION, changed
+from tests.service.asking import ON_POSTGRESQL_FIRST, PREDICTION, changed
 
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
 SINCE = "are 8% slower since Tuesday, 03 March 2026"
@@ -57,7 +57,7 @@ def after_changes(client, profile: str = "default", **sent: Any) -> set[str]:
     return {id_ for change in changes for id_ in change["report_ids"]}
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_every_way_to_read_reports_tells_the_runs_after_a_change(client) -> None:
     report_runs(client, level(24))
     slow = {*report_runs(client, level(12, 1.08), since=24)}

@@ -53,7 +53,10 @@ def test_the_points_of_the_events_are_those_of_the_api(shared_client: TestClient
     assert sorted(points, key=str) == sorted(expected["points"], key=str)
 
 
-@pytest.mark.parametrize("axes", [("scale_up", "scale_out"), ("layers", "num_chips")])
+@pytest.mark.parametrize(
+    "axes",
+    [("scale_up", "scale_out"), pytest.param(("layers", "num_chips"), marks=pytest.mark.long)],
+)
 def test_each_pair_of_axes_can_be_drawn(shared_client: TestClient, axes: tuple[str, str]) -> None:
     sent = {**FORM, "x": axes[0], "y": axes[1]}
     stream = shared_client.get("/frontier/events", params=sent)
@@ -188,6 +191,7 @@ def test_every_chip_with_a_switched_domain_is_pinned_once() -> None:
             assert (inner.size, inner.gb_s_per_chip) == (pin["domain"], pin["gb_s"])
 
 
+@pytest.mark.long
 def test_who_leaves_the_page_stops_the_search(database_url: str) -> None:
     large = {**FORM, "model": "deepseek-v3", "cluster": "h800", "chips": "2048",
              "batch": "15360", "stack": "megatron", "x": "domain", "y": "scale_up",

@@ -153,8 +153,8 @@ def test_a_registered_architecture_answers_to_its_name(client) -> None:
         ("architectures", {"name": "llama-3.1-8b", "model": SHAPE}),
     ],
 )
-def test_shipped_names_are_reserved(client, kind: str, body: dict) -> None:
-    answer = client.post(f"/v1/catalog/{kind}", json=body)
+def test_shipped_names_are_reserved(shared_client, kind: str, body: dict) -> None:
+    answer = shared_client.post(f"/v1/catalog/{kind}", json=body)
     assert answer.status_code == 409
     assert_problem(answer, "name-reserved")
 
@@ -222,9 +222,11 @@ def test_a_name_is_of_a_chip_or_of_a_cluster(client) -> None:
         ("architectures", {"name": "m", "model": "llama-3.1-8b"}, "/model"),
     ],
 )
-def test_bad_entries_are_refused(client, kind: str, body: dict, pointer: str) -> None:
-    assert_problem(client.post(f"/v1/catalog/{kind}", json=body), "invalid", pointer)
+def test_bad_entries_are_refused(shared_client, kind: str, body: dict, pointer: str) -> None:
+    assert_problem(shared_client.post(f"/v1/catalog/{kind}", json=body), "invalid", pointer)
 
 
-def test_stacks_are_not_registered(client) -> None:
-    assert_problem(client.post("/v1/catalog/stacks", json={"name": "mine"}), "method-not-allowed")
+def test_stacks_are_not_registered(shared_client) -> None:
+    assert_problem(
+        shared_client.post("/v1/catalog/stacks", json={"name": "mine"}), "method-not-allowed"
+    )

@@ -87,6 +87,7 @@ def test_a_shared_version_names_catalogue_models_and_no_reports(tenants) -> None
     assert "secret" not in str(answer)
 
 
+@pytest.mark.long
 def test_models_without_a_name_are_told_by_their_parameters(tenants) -> None:
     service = tenants()
     question = changed(PREDICTION, "model", SHAPE)
@@ -99,6 +100,7 @@ def test_models_without_a_name_are_told_by_their_parameters(tenants) -> None:
     assert group["parameters"] == pytest.approx(8.6e9, rel=0.1)
 
 
+@pytest.mark.long
 def test_answers_under_a_version_of_before_influences_have_none(tenants) -> None:
     service = tenants()
     service.report("a", 3)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -24,6 +25,7 @@ from tests.service.asking import PREDICTION, QUESTION, assert_problem
 from tests.waiting import wait_for
 
 Wait = Callable[[], None]
+SPAWNING = multiprocessing.get_context("spawn")
 
 
 class SlowCompilation:
@@ -185,10 +187,18 @@ def _compile_in(folder: Path, began: Event, may_end: Event) -> None:
     cost_model.compile_cost_model(compile_until_told)
 
 
-def test_processes_that_start_at_once_compile_one_after_the_other(folder: Path) -> None:
-    spawning = multiprocessing.get_context("spawn")
-    began, may_end = spawning.Event(), spawning.Event()
-    other = spawning.Process(target=_compile_in, args=(folder, began, may_end))
+@pytest.mark.parametrize(
+    "beside",
+    [
+        threading.Thread,  # which holds the lock of the folder as a process does
+        pytest.param(SPAWNING.Process, marks=pytest.mark.long),
+    ],
+)
+def test_processes_that_start_at_once_compile_one_after_the_other(
+    folder: Path, beside: Callable[..., Any]
+) -> None:
+    began, may_end = SPAWNING.Event(), SPAWNING.Event()
+    other = beside(target=_compile_in, args=(folder, began, may_end))
     other.start()
     assert began.wait(60)
     own = threading.Event()
@@ -199,7 +209,7 @@ def test_processes_that_start_at_once_compile_one_after_the_other(folder: Path) 
     assert own.wait(60)
     thread.join()
     other.join()
-    assert other.exitcode == 0
+    assert getattr(other, "exitcode", 0) == 0
 
 
 def test_a_process_that_hangs_holds_up_no_other_for_good(
@@ -225,6 +235,7 @@ def test_who_asks_meanwhile_is_told_how_long_it_takes(
     assert "about 30 s more" in answer.json()["detail"]
 
 
+@pytest.mark.long
 def test_two_processes_share_the_steps_of_a_warm_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

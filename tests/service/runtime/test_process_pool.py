@@ -11,6 +11,7 @@ import pytest
 
 from service.errors import WorkerKilled
 from service.runtime.process_pool import MAX_INLINE_REPORTS, ProcessPool
+from service.runtime.processes import Processes
 from service.store import Store
 from tests.service.asking import PREDICTION, REPORT, changed
 
@@ -21,20 +22,22 @@ def process_of(store: Store) -> int:
     return os.getpid()
 
 
-def dies(store: Store) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_large_tasks_go_to_a_process_which_is_replaced_when_it_dies(client) -> None:
+def test_large_tasks_go_to_a_process(client) -> None:
     pool: ProcessPool = client.app.state.services.process_pool
     store: Store = client.app.state.services.store
     assert pool.run(store, MAX_INLINE_REPORTS, process_of) == os.getpid()
     there = pool.run(store, MAX_INLINE_REPORTS + 1, process_of)
     assert there != os.getpid()
     assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) == there
+
+
+def test_a_process_is_replaced_when_it_dies() -> None:
+    processes = Processes(1)
+    first = processes.run(os.getpid)
     with pytest.raises(WorkerKilled):
-        pool.run(store, MAX_INLINE_REPORTS + 1, dies)
-    assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) not in (there, os.getpid())
+        processes.run(signal.raise_signal, signal.SIGKILL)
+    assert processes.run(os.getpid) not in (first, os.getpid())
+    processes.close()
 
 
 @pytest.mark.long

@@ -50,18 +50,18 @@ def read(client, reader, characters: int):
     return client.portal.call(texts.read, nobody_left, None, reader, "x" * characters)
 
 
-def test_short_texts_stay_and_long_ones_go(client) -> None:
-    assert read(client, process_of, MAX_INLINE_CHARACTERS) == os.getpid()
-    there = read(client, process_of, MAX_INLINE_CHARACTERS + 1)
+def test_short_texts_stay_and_long_ones_go(shared_client) -> None:
+    assert read(shared_client, process_of, MAX_INLINE_CHARACTERS) == os.getpid()
+    there = read(shared_client, process_of, MAX_INLINE_CHARACTERS + 1)
     assert there != os.getpid()
-    assert read(client, process_of, MAX_INLINE_CHARACTERS + 1) == there
+    assert read(shared_client, process_of, MAX_INLINE_CHARACTERS + 1) == there
 
 
-def test_a_refusal_comes_back_as_it_was_raised(client) -> None:
+def test_a_refusal_comes_back_as_it_was_raised(shared_client) -> None:
     with pytest.raises(Invalid) as here:
-        read(client, refuses, 1)
+        read(shared_client, refuses, 1)
     with pytest.raises(Invalid) as there:
-        read(client, refuses, MAX_INLINE_CHARACTERS + 1)
+        read(shared_client, refuses, MAX_INLINE_CHARACTERS + 1)
     assert there.value.rule == here.value.rule
     assert there.value.value == MAX_INLINE_CHARACTERS + 1
     assert str(there.value) == f"log = {MAX_INLINE_CHARACTERS + 1}: is refused"
@@ -77,31 +77,31 @@ def test_what_the_process_imports_predicts_nothing_and_is_small() -> None:
     assert int(pages) * os.sysconf("SC_PAGE_SIZE") < _AT_MOST_BYTES
 
 
-def test_a_long_log_is_answered_as_a_short_one_is(client) -> None:
+def test_a_long_log_is_answered_as_a_short_one_is(shared_client) -> None:
     run = {name: PREDICTION[name] for name in (*QUESTION, "layout")}
     run = changed(run, "stack", "megatron")
-    short = client.post("/v1/reports/logs", json={**run, "log": _STEPS}).json()
+    short = shared_client.post("/v1/reports/logs", json={**run, "log": _STEPS}).json()
     padding = "\n".join(["an ordinary line"] * 20_000)
-    long = client.post("/v1/reports/logs", json={**run, "log": f"{padding}\n{_STEPS}"})
+    long = shared_client.post("/v1/reports/logs", json={**run, "log": f"{padding}\n{_STEPS}"})
     assert long.status_code == 201, long.text
     assert long.json()["reading"] == short["reading"]
     assert long.json()["notes"] == short["notes"]
 
 
-def test_an_answer_says_that_a_line_was_cut(client) -> None:
+def test_an_answer_says_that_a_line_was_cut(shared_client) -> None:
     run = changed({name: PREDICTION[name] for name in (*QUESTION, "layout")}, "stack", "megatron")
     log = f"{'7' * 100_000}\n{_STEPS}"
-    made = client.post("/v1/reports/logs", json={**run, "log": log}).json()
+    made = shared_client.post("/v1/reports/logs", json={**run, "log": log}).json()
     assert "1 line is longer than 65536 characters" in made["notes"][-1]
-    refused = client.post("/v1/reports/logs", json={**run, "log": "7" * 100_000})
+    refused = shared_client.post("/v1/reports/logs", json={**run, "log": "7" * 100_000})
     assert_problem(refused, "invalid")
     assert "longer than 65536 characters" in refused.json()["errors"][0]["rule"]
-    explained = client.post("/v1/explanations", json={**run, "log": log}).json()
+    explained = shared_client.post("/v1/explanations", json={**run, "log": log}).json()
     assert "cut_lines" in [one["code"] for one in explained["log"]["observations"]]
 
 
-def test_a_malformed_large_body_is_refused_as_a_small_one_is(client) -> None:
+def test_a_malformed_large_body_is_refused_as_a_small_one_is(shared_client) -> None:
     headers = {"content-type": "application/json"}
     body = b'{"model": "' + b"a" * 2**19 + b'", }'
-    refused = client.post("/v1/predictions", content=body, headers=headers)
+    refused = shared_client.post("/v1/predictions", content=body, headers=headers)
     assert_problem(refused, "malformed-body")

@@ -16,6 +16,7 @@ from service.resolve.profiles import seed
 from service.store import Store, database
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow, Table
+from tests.long import one_in
 from tests.service.asking import ON_BOTH, ON_POSTGRESQL_FIRST, PREDICTION, QUESTION, changed
 
 
@@ -135,7 +136,7 @@ def test_sqlite_keeps_references_lets_readers_read_and_outlives_a_power_cut(
     engine.dispose()
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(
     client, database_url: str
 ) -> None:
@@ -159,7 +160,7 @@ def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(
     engine.dispose()
 
 
-@pytest.mark.parametrize("said", ["", "?connect_timeout=2"])
+@pytest.mark.parametrize("said", one_in(2, ["", "?connect_timeout=2"]))
 def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -> None:
     monkeypatch.setitem(database._LIBPQ_TIMEOUTS, "connect_timeout", 600 if said else 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -208,7 +209,7 @@ def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) 
     assert client.post("/v1/reports/logs", json=sent).json()["repeated"]
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_earlier_answers_are_listed_in_brief(client, database_url: str) -> None:
     client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16))
     client.post("/v1/predictions", json=PREDICTION)

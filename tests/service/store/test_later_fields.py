@@ -73,7 +73,9 @@ def add_later_fields(engine: Engine) -> dict[str, int]:
 
 
 @pytest.fixture
-def served(make_client, database_url: str) -> Iterator[tuple[TestClient, Written, Engine]]:
+def served(
+    large_tasks_in_threads, make_client, database_url: str
+) -> Iterator[tuple[TestClient, Written, Engine]]:
     client = make_client()
     written = Written(client)
     finished(client, written)

@@ -16,7 +16,14 @@ from service.store import database, memory
 from service.store.quota import SWEEP_ITEM_BYTES
 from service.store.tables import Counted, Table, TenantStorageRow
 from service.tools.retention import drop_old_answers
-from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem, changed
+from tests.service.asking import (
+    ON_BOTH,
+    ON_POSTGRESQL_FIRST,
+    PREDICTION,
+    REPORT,
+    assert_problem,
+    changed,
+)
 from tests.service.sweeps.conftest import SWEEP
 
 GEMM: dict[str, Any] = {
@@ -83,7 +90,7 @@ def test_what_would_be_too_much_is_refused_whole_and_others_go_on(make_client) -
     assert ask(b, 128).status_code == 201
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_a_log_counts_with_all_of_its_bytes_until_it_is_withdrawn(make_client) -> None:
     client = make_client(require_api_keys=True, max_stored_bytes_per_tenant=500_000)
     headers = headers_of(client, "a")
@@ -133,7 +140,7 @@ def test_every_item_of_a_sweep_counts_until_the_sweep_is_removed(make_client) ->
     assert sweep(a).status_code == 202
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_of_many_at_once_no_more_are_stored_than_there_is_room_for(make_client) -> None:
     client = make_client(require_api_keys=True, max_stored_bytes_per_tenant=60_000)
     headers = headers_of(client, "a")
@@ -159,7 +166,7 @@ def test_counting_reads_no_row_of_what_is_stored(make_client) -> None:
     assert sum("tenant_storage" in one for one in statements) == 1
 
 
-@ON_BOTH
+@ON_POSTGRESQL_FIRST
 def test_the_operator_makes_room_for_a_tenant_at_once(make_client, monkeypatch) -> None:
     monkeypatch.setattr(memory, "_LONGEST_S", 0.0)  # as where half a minute has passed
     client = make_client(require_api_keys=True)

@@ -38,7 +38,7 @@ async def listening(
         lifespan="off",
         log_config=None,
         timeout_keep_alive=2,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=0,
         limit_concurrency=limit,
     )
     server = uvicorn.Server(config)
@@ -88,7 +88,7 @@ def test_a_slow_head_after_an_answer_ends_it_too() -> None:
 
 def test_what_comes_in_time_is_answered_however_long_the_rest_takes() -> None:
     """A head comes well in time on a busy machine too, and a body after longer than that."""
-    pieces = [HEAD[:10], HEAD[10:], *[b""] * 10, b"x", HEAD, b"x"]
+    pieces = [HEAD[:10], HEAD[10:], *[b""] * 10, b"x", WHOLE]
     assert asyncio.run(told(pieces, 0.1, head_wait_s=1)).count(b"204") == 2
 
 

@@ -71,7 +71,7 @@ async def in_time(app: ASGIApp, body: list[bytes], every_s: float = 0) -> list[M
 
 @pytest.mark.parametrize("body", [[], [b'{"model":'], [b" " * 5000]])
 def test_a_body_that_stops_is_not_waited_for(make_client, body: list[bytes]) -> None:
-    app = make_client(body_wait_s=1, max_body_bytes=4096).app
+    app = make_client(body_wait_s=0.2, max_body_bytes=4096).app
     expected = "body-too-large" if len(b"".join(body)) > 4096 else "body-too-slow"
     start, *rest = asyncio.run(in_time(app, body))
     problem = json.loads(b"".join(part.get("body", b"") for part in rest))
@@ -87,7 +87,7 @@ def test_a_body_that_comes_byte_by_byte_is_not_waited_for(make_client) -> None:
 
 
 def test_no_more_bodies_are_held_than_there_is_memory_for(make_client) -> None:
-    app = make_client(body_wait_s=2, max_body_bytes=2**20).app
+    app = make_client(body_wait_s=1, max_body_bytes=2**20).app
 
     async def twenty() -> list[int]:
         sent = await asyncio.gather(*(in_time(app, [b" " * 2**18] * 4) for _ in range(20)))

@@ -208,6 +208,7 @@ def test_a_frontier_is_a_table_of_its_points(run: Any) -> None:
     assert "scale_out=0.5,1,2" in wrong.stderr
 
 
+@pytest.mark.usefixtures("large_tasks_in_threads")
 def test_a_sweep_lists_every_combination(run: Any) -> None:
     found = run("sweep", "--model", "llama-3.1-8b", "--on", "h100:8", "--on", "h100:16",
                 "--seq-len", "8192", "--batch", "64", "--stack", "torchtitan")  # fmt: skip

@@ -26,6 +26,7 @@ def test_a_long_log_is_sent_without_its_middle_and_its_secrets(tmp_path: Path) -
     assert "hf_abc" not in text
 
 
+@pytest.mark.long
 def test_a_long_log_from_a_pipe_is_sent_without_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:

@@ -38,7 +38,7 @@ from service.schemas.layer_list import LayerListFields
 from service.schemas.layout import LayoutFields
 from service.schemas.workload import WorkloadFields
 from tests.launchers.jobs import hybrids, random_jobs
-from tests.long import examples
+from tests.long import examples, one_in
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 from tests.service.formats.logs.dialects import DEEPSEEK, dump
 
@@ -171,7 +171,7 @@ def test_jobs_of_all_kinds_are_read_again(format_: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", one_in(2, FORMATS))
 def test_recurrences_and_sparse_attention_are_read_again(format_: str) -> None:
     models = [each for each in hybrids() if each.recurrences or _is_sparse(each)]
     written_models = set()
