@@ -135,7 +135,8 @@ def launch_configuration(
     except Inexpressible:
         raise
     except Invalid as error:
-        raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
+        refusal = Inexpressible(error.field, error.value, error.rule)
+        raise refusal.in_format(format_.name) from None
     unsaid = [_left_to_script(format_, unsaid_field) for unsaid_field in _unsaid(format_, job)]
     return replace(
         configuration,
@@ -162,7 +163,7 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
         cure = f"{_why_unsaid(format_, job, first)}; ask with {_shown(first.launched)}"
         if len(unsaid) > 1:
             cure += f", and the stack with {json.dumps(launched)} in all"
-        raise Inexpressible(format_.name, f"stack.{first.field}", first.value, cure)
+        raise Inexpressible(f"stack.{first.field}", first.value, cure).in_format(format_.name)
     return unsaid
 
 

@@ -102,20 +102,23 @@ class Job:
 
 
 class Inexpressible(Invalid):
-    """A layout, a workload or a stack has a value that a framework has no setting for; `cure` says
-    what to ask for instead."""
+    """A layout, a workload or a stack has a value that a framework has no setting for. Its rule is
+    the cure, what to ask for instead, until `in_format` says which format it is about."""
 
-    def __init__(self, format_: str, knob: str, value: object, cure: str) -> None:
-        super().__init__(knob, value, f"cannot be said in {format_}: {cure}")
-        self.format = format_
+    def in_format(self, name: str) -> Self:
+        """Says that the launch format `name` has no setting for the value, in place, and returns
+        this error."""
+        self.rule = f"cannot be said in {name}: {self.rule}"
+        self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
+        return self
 
 
 class UnknownLayers(Inexpressible):
     """A framework's program makes no such layers; `supported` says which it makes."""
 
-    def __init__(self, format_: str, field: str, value: object, supported: str) -> None:
+    def __init__(self, field: str, value: object, supported: str) -> None:
         cure = f"{supported}; ask for deepspeed or fsdp, beside which a script makes the model"
-        super().__init__(format_, field, value, cure)
+        super().__init__(field, value, cure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

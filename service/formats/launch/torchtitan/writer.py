@@ -111,23 +111,23 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a workload that torchtitan has no flags for."""
     layout = job.layout
     workload = job.problem.workload
-    require_values(NAME, layout, _ALLOWED)
-    require_order(NAME, layout, AXES)
+    require_values(layout, _ALLOWED)
+    require_order(layout, AXES)
     if layout.zero_stage == 0 and layout.cp > 1:
         cure = "parameters are sharded over context parallelism too; ask with zero_stage 3"
-        raise Inexpressible(NAME, "layout.zero_stage", 0, cure)
+        raise Inexpressible("layout.zero_stage", 0, cure)
     if layout.schedule == "afab" and layout.pp == 1 and job.num_micro_batches > 1:
         cure = "without a pipeline each micro-batch runs forward and backward; ask with 1f1b"
-        raise Inexpressible(NAME, "layout.schedule", "afab", cure)
+        raise Inexpressible("layout.schedule", "afab", cure)
     if layout.recompute == "selective" and not _is_own_selective(job):
         cure = "its selective policy is one set of operations; leave recompute_modules out"
-        raise Inexpressible(NAME, "layout.recompute_modules", list(layout.recompute_modules), cure)
+        raise Inexpressible("layout.recompute_modules", list(layout.recompute_modules), cure)
     if workload.precision not in _PRECISIONS:
         cure = f"ask with one of {', '.join(_PRECISIONS)}"
-        raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
+        raise Inexpressible("workload.precision", workload.precision, cure)
     if workload.optimizer not in (*IMPLEMENTATIONS, "muon"):
         cure = "its optimizers are Adam, AdamW and DistMuon; ask with adamw, or muon"
-        raise Inexpressible(NAME, "workload.optimizer", workload.optimizer, cure)
+        raise Inexpressible("workload.optimizer", workload.optimizer, cure)
 
 
 def _is_own_selective(job: Job) -> bool:
@@ -247,7 +247,7 @@ def _software(job: Job) -> dict[str, Any]:
     captures = settings.setdefault("training.disable_cuda_graphs", True) is False
     if captures and (layout.pp > 1 or layout.ep > 1):
         cure = "CUDA graphs go with neither pp nor ep; ask with launch compiled"
-        raise Inexpressible(NAME, "stack.launch", stack.launch, cure)
+        raise Inexpressible("stack.launch", stack.launch, cure)
     if stack.launch == "eager" or (captures and not stack.fused):
         settings |= _uncompiled_model(compiles_loss=stack.loss == "compiled")
         settings.pop("compile.enable_async_tensor_parallel", None)
