@@ -68,7 +68,11 @@ class Stops:
         try:
             return read()
         except Stopped as stopped:
-            stop = stopped.stop(self.source)
-            if stop not in self.found:
-                self.found.append(stop)
+            self.note(stopped)
             return instead
+
+    def note(self, stopped: Stopped) -> None:
+        """Notes a reason to stop, once."""
+        stop = stopped.stop(self.source)
+        if stop not in self.found:
+            self.found.append(stop)
