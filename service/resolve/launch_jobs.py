@@ -17,7 +17,8 @@ from models.spec.profile import shipped_profile
 from models.spec.switches import applies, changed_since, release_of, releases, switches_of
 from service.formats import huggingface
 from service.formats.launch.formats import FORMATS, LaunchFormat, format_named, format_of_stack
-from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, ModelDetails
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.model_details import NO_DETAILS
 from service.nearest_names import unknown_name
 from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
@@ -127,7 +128,7 @@ def launch_configuration(
         problem,
         layout,
         family=known_family if config is None else huggingface.family(config),
-        details=ModelDetails() if config is None else _details(config),
+        details=NO_DETAILS if config is None else huggingface.details(config),
         nodes=answer.nodes,
     )
     try:
@@ -216,20 +217,6 @@ def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Itera
 def _shown(value: Any) -> str:
     """Returns a value as a request writes it: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _details(config: Mapping[str, Any]) -> ModelDetails:
-    """Returns facts about the model that a launch needs and its shape does not have, from its
-    config.json."""
-    return ModelDetails(
-        rope_theta=huggingface.rope_theta(config),
-        rope_scaling=huggingface.rope_scaling(config),
-        norm_epsilon=huggingface.norm_epsilon(config),
-        context_length=huggingface.context_length(config),
-        rotary_share=huggingface.rotary_share(config),
-        has_positions=huggingface.has_positions(config),
-        activation=huggingface.activation(config),
-    )
 
 
 def launch_block(

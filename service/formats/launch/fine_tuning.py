@@ -53,7 +53,7 @@ def _require_trainable(name: str, job: Job) -> None:
     encoder = job.problem.architecture.encoder
     if workload.lora:
         _require_adapters(name, job, workload.lora)
-    for field, value in _of_script(workload):
+    for field, value in _fields_of_script(workload):
         _require(name, field, value, OF_SCRIPTS, f"without {field.rpartition('.')[2]}")
     if not workload.master_weights:
         _require(name, "workload.master_weights", False, _WITHOUT_MASTERS, "with true")
@@ -67,7 +67,7 @@ def _require_trainable(name: str, job: Job) -> None:
         _require(name, field, tokens, _WITH_IMAGES, "without model.encoder")
 
 
-def _of_script(workload: Workload) -> Iterator[tuple[str, object]]:
+def _fields_of_script(workload: Workload) -> Iterator[tuple[str, object]]:
     """Yields the fields of a workload, with their values, that only the caller's own training
     script can bring about."""
     if workload.trained:

@@ -60,7 +60,7 @@ class Stops:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.found: list[Stop] = []
+        self.noted: list[Stop] = []
 
     def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
         """Returns the result of `read`. Where it raises Stopped, notes the stop and returns
@@ -74,5 +74,5 @@ class Stops:
     def note(self, stopped: Stopped) -> None:
         """Notes a reason to stop, once."""
         stop = stopped.stop(self.source)
-        if stop not in self.found:
-            self.found.append(stop)
+        if stop not in self.noted:
+            self.noted.append(stop)

@@ -65,11 +65,12 @@ def write(job: Job) -> LaunchConfiguration:
     if layout.zero_stage:
         settings |= {f"fsdp_config.{key}": value for key, value in _fsdp(layout).items()}
         name = "fsdp_config.fsdp_transformer_layer_cls_to_wrap"
-        layer = _layer_class(job)
-        if layer is None:
+        # The class of a layer, which FSDP wraps as a unit (transformers, _no_split_modules).
+        layer_class = facts(NAME)["layer_classes"].get(job.family)
+        if layer_class is None:
             placeholders[name] = "the class of a layer in the model's own code"
         else:
-            settings[name] = layer
+            settings[name] = layer_class
     if layout.zero_stage == 3:
         settings |= _parallelism(layout)
     settings |= launch_arguments(job.problem, layout)
@@ -83,13 +84,6 @@ def write(job: Job) -> LaunchConfiguration:
         slurm=slurm_options(job.machines),
         notes=tuple(_notes(job)),
     )
-
-
-def _layer_class(job: Job) -> str | None:
-    """Returns the class of a layer in models of this family, which FSDP wraps as one unit
-    (transformers 5.24.0, _no_split_modules); None for an unknown family."""
-    layer_class: str | None = facts(NAME)["layer_classes"].get(job.family)
-    return layer_class
 
 
 def _require_expressible(job: Job) -> None:

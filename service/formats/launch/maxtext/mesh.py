@@ -149,7 +149,7 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
         degree = mesh.degrees[axis][0]
         if degree == 1:
             continue
-        indices = _first_dims(dims, degree)
+        indices = _dims_with_product(dims, degree)
         if indices is None:
             return True
         for index in indices:
@@ -157,7 +157,7 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
     return False
 
 
-def _first_dims(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
+def _dims_with_product(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
     """Returns the indices of dims whose product is `degree`, preferring more dims; None where no
     dims multiply to it."""
     for count in range(len(dims), 0, -1):

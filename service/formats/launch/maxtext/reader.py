@@ -117,7 +117,7 @@ class _Reader:
             num_micro_batches=micro_batches,
             default_origins=self._default_origins(),
             stops=(
-                *self.stops.found,
+                *self.stops.noted,
                 *unread.stops,
                 *_stops(self.values, math.prod(degrees["fsdp"])),
             ),

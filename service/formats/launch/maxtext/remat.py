@@ -57,13 +57,13 @@ def modules_of(architecture: Architecture | None, names: Collection[str]) -> tup
     Names are those of models.spec.recompute, such as "mlp" and "core_attn"."""
     if architecture is None:
         return tuple(names)
-    return tuple(name for name in names if _has_module(architecture, name))
-
-
-def _has_module(architecture: Architecture, name: str) -> bool:
-    """Returns True where recompute of this module would recompute anything in the model."""
-    policy = policy_code("selective", [name])
-    return any(recomputed(policy, kind).pieces for kind in architecture.kinds)
+    # A module that the model does not have has no pieces to recompute.
+    policies = {name: policy_code("selective", [name]) for name in names}
+    return tuple(
+        name
+        for name, policy in policies.items()
+        if any(recomputed(policy, kind).pieces for kind in architecture.kinds)
+    )
 
 
 # -- writing

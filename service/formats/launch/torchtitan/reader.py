@@ -9,7 +9,7 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
-from service.formats.launch.named_model import named_model
+from service.formats.launch.named_model import model_of_catalogue
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
 from service.formats.launch.torchtitan.flags import LaunchedSettings, read_flags
@@ -87,7 +87,7 @@ class _Reader:
         self.version = version
         self.num_devices = launched.num_ranks or num_devices
         self.stops = Stops(MESH)
-        self.stops.found += launched.stops
+        self.stops.noted += launched.stops
         self.config: Mapping[str, Any] = (
             self._config() if self.earlier is None else self.earlier.config
         )
@@ -121,7 +121,7 @@ class _Reader:
             num_micro_batches=_num_micro_batches(values, layout, workload),
             default_origins=self._default_origins(layout),
             stops=(
-                *self.stops.found,
+                *self.stops.noted,
                 *unread.stops,
                 *(() if earlier else stops(values, layout, self.config)),
             ),
@@ -415,4 +415,4 @@ def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the model that a config function trains, as a request names it; None for an
     unknown function. None of them trains multi-token prediction."""
     name = config.get("model")
-    return None if name is None else named_model(name, mtp_layers=0)
+    return None if name is None else model_of_catalogue(name, mtp_layers=0)
