@@ -17,7 +17,8 @@ from models.spec.profile import shipped_profile
 from models.spec.switches import applies, changed_since, release_of, releases, switches_of
 from service.formats import huggingface
 from service.formats.launch.formats import FORMATS, LaunchFormat, format_named, format_of_stack
-from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, ModelDetails
+from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
+from service.formats.model_details import NO_DETAILS
 from service.nearest_names import unknown_name
 from service.schemas.architecture import HuggingFaceConfig
 from service.schemas.launch import LaunchAnswer, LaunchUnsaid
@@ -128,7 +129,7 @@ def launch_configuration(
         problem,
         layout,
         family=known_family if config is None else huggingface.family(config),
-        details=ModelDetails() if config is None else _details(config),
+        details=NO_DETAILS if config is None else huggingface.details(config),
         nodes=answer.nodes,
     )
     try:
@@ -136,7 +137,8 @@ def launch_configuration(
     except Inexpressible:
         raise
     except Invalid as error:
-        raise Inexpressible(format_.name, error.field, error.value, error.rule) from None
+        refusal = Inexpressible(error.field, error.value, error.rule)
+        raise refusal.in_format(format_.name) from None
     unsaid = [_left_to_script(format_, unsaid_field) for unsaid_field in _unsaid(format_, job)]
     return replace(
         configuration,
@@ -163,7 +165,7 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
         cure = f"{_why_unsaid(format_, job, first)}; ask with {_shown(first.launched)}"
         if len(unsaid) > 1:
             cure += f", and the stack with {json.dumps(launched)} in all"
-        raise Inexpressible(format_.name, f"stack.{first.field}", first.value, cure)
+        raise Inexpressible(f"stack.{first.field}", first.value, cure).in_format(format_.name)
     return unsaid
 
 
@@ -216,20 +218,6 @@ def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Itera
 def _shown(value: Any) -> str:
     """Returns a value as a request writes it: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _details(config: Mapping[str, Any]) -> ModelDetails:
-    """Returns facts about the model that a launch needs and its shape does not have, from its
-    config.json."""
-    return ModelDetails(
-        rope_theta=huggingface.rope_theta(config),
-        rope_scaling=huggingface.rope_scaling(config),
-        norm_epsilon=huggingface.norm_epsilon(config),
-        context_length=huggingface.context_length(config),
-        rotary_share=huggingface.rotary_share(config),
-        has_positions=huggingface.has_positions(config),
-        activation=huggingface.activation(config),
-    )
 
 
 def launch_block(

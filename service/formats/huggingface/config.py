@@ -137,7 +137,7 @@ class Config:
         value = self._value(key)
         if not isinstance(value, Mapping):
             raise self.invalid(key, "must be an object")
-        return replace(self, values=value, path=f"{self.where(key)}.", absent={}, respelled={})
+        return self._inner(value, self.where(key))
 
     def inners(self, key: str, length: int) -> list[Config]:
         """Returns the `length` objects in a list under the key, as configs. Raises Invalid where
@@ -146,12 +146,14 @@ class Config:
         for where, value in self._items(key, length):
             if not isinstance(value, Mapping):
                 raise Invalid(where, shown(value), "must be an object")
-            inner_configs.append(
-                replace(self, values=value, path=f"{where}.", absent={}, respelled={})
-            )
+            inner_configs.append(self._inner(value, where))
         if not inner_configs:
             raise self.missing(key)
         return inner_configs
+
+    def _inner(self, values: Mapping[str, object], where: str) -> Config:
+        """Returns an object at a place inside of this config as a config of its own."""
+        return replace(self, values=values, path=f"{where}.", absent={}, respelled={})
 
     def number(self, key: str, most: float = MAX_SIZE) -> float:
         """Returns a positive number of at most `most`. Raises Invalid for anything else."""

@@ -7,11 +7,7 @@ from collections.abc import Callable
 from models.errors import Unsupported
 from service.formats.huggingface.config import Config
 from service.formats.huggingface.family import Norms
-from service.formats.huggingface.patterns import (
-    FULL,
-    SLIDING,
-    num_layers,
-)
+from service.formats.huggingface.patterns import FULL, SLIDING, num_layers
 
 _BIASED = Norms(bias=True)
 _BIASED_PARALLEL = Norms(num=1, bias=True, parallel=True)

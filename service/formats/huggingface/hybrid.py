@@ -10,10 +10,7 @@ from models.spec.attention import Attention
 from models.spec.feed_forward import Moe
 from models.spec.layer import Layer
 from service.formats.huggingface.config import Config
-from service.formats.huggingface.mixers import (
-    LayerPart,
-    expanded,
-)
+from service.formats.huggingface.mixers import LayerPart, expanded
 from service.formats.huggingface.parts import experts, heads, latent
 from service.formats.huggingface.patterns import (
     FULL,
@@ -21,7 +18,6 @@ from service.formats.huggingface.patterns import (
     LINEAR,
     SLIDING,
     all_of,
-    all_sparse,
     attention_every,
     num_layers,
     stated_or,
@@ -319,13 +315,6 @@ def minimax_m3(cfg: Config) -> Config:
         kinds = [_CHOSEN_BLOCKS if is_sparse else FULL for is_sparse in chosen]
         cfg = cfg.with_value("layer_types", kinds)
     return cfg
-
-
-def minimax_m3_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts, by the list `moe_layer_freq`, or
-    else all."""
-    switches = cfg.switches("moe_layer_freq", num_layers(cfg))
-    return switches.__getitem__ if switches else all_sparse(cfg)
 
 
 _LARA_MINI_KINDS = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)

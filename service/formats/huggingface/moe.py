@@ -9,11 +9,7 @@ from models.errors import Unsupported
 from models.spec.attention import Attention
 from models.spec.feed_forward import Moe
 from service.formats.huggingface.config import MAX_LAYERS, Config, shown
-from service.formats.huggingface.parts import (
-    experts,
-    heads,
-    latent,
-)
+from service.formats.huggingface.parts import experts, heads, latent
 from service.formats.huggingface.patterns import (
     CHUNKED,
     FULL,
@@ -127,11 +123,6 @@ def cohere2_kinds(cfg: Config) -> Callable[[int], str]:
     of_dense = full_every(1, "prefix_dense_sliding_window_pattern")(cfg)
     of_others = full_every(4, "sliding_window_pattern")(cfg)
     return lambda index: of_dense(index) if index < dense else of_others(index - dense)
-
-
-def cohere2_sparse(cfg: Config) -> Callable[[int], bool]:
-    dense = cfg.count("first_k_dense_replace", 0)
-    return lambda index: index >= dense
 
 
 def longcat_flash(cfg: Config) -> Config:

@@ -165,13 +165,24 @@ def undescribed_kind(cfg: Config, kind: str, known: Iterable[str]) -> Unsupporte
     return Unsupported(cfg.where("layer_types"), shown(kind), missing)
 
 
-def sparse_from(key: str) -> Sparse:
+def sparse_from(key: str, default: int | None = None) -> Sparse:
     """Returns a reader of which layers have experts: all from the index that the config has
-    under `key`."""
+    under `key`, or else from `default`."""
 
     def read(cfg: Config) -> Callable[[int], bool]:
-        first = cfg.count(key)
+        first = cfg.count(key, default)
         return lambda index: index >= first
+
+    return read
+
+
+def sparse_where_listed(otherwise: Sparse) -> Sparse:
+    """Returns a reader of which layers have experts: those with 1 in the list `moe_layer_freq`,
+    or else those of `otherwise`."""
+
+    def read(cfg: Config) -> Callable[[int], bool]:
+        switches = cfg.switches("moe_layer_freq", num_layers(cfg))
+        return switches.__getitem__ if switches else otherwise(cfg)
 
     return read
 

@@ -11,7 +11,7 @@ from models.spec.feed_forward import Moe
 from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.family import Norms, mtp_layers
 from service.formats.huggingface.parts import AttentionPart, experts, head_counts, heads
-from service.formats.huggingface.patterns import FULL, SLIDING, num_layers, sparse_after_first
+from service.formats.huggingface.patterns import FULL, SLIDING, num_layers, sparse_from
 
 _GEMMA4_UNDESCRIBED = {
     "hidden_size_per_layer_input": "embeddings of their own in every layer",
@@ -56,13 +56,6 @@ def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
         attention_bias=cfg.flag("attention_bias"),
         sinks=sinks,
     )
-
-
-def mimo_v2_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer of an index has experts: by the list `moe_layer_freq`, or
-    else all but the first."""
-    switches = cfg.switches("moe_layer_freq", num_layers(cfg))
-    return (lambda index: switches[index]) if switches else sparse_after_first(cfg)
 
 
 def gemma4(cfg: Config) -> Config:
@@ -148,8 +141,7 @@ def step_sparse(cfg: Config) -> Callable[[int], bool]:
     which is a list or numbers between commas; without it, layers from the fourth on."""
     key = "moe_layers_enum"
     if cfg.get(key) is None:
-        first = cfg.count("first_k_dense_replace", 3)
-        return lambda index: index >= first
+        return sparse_from("first_k_dense_replace", 3)(cfg)
     if isinstance(cfg.get(key), list):
         chosen = cfg.indices(key, num_layers(cfg))
     else:

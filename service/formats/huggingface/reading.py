@@ -7,13 +7,6 @@ and so have the sizes of a text tower, from which transformers leaves out what e
 Of a multimodal model the text tower is read, and on demand its encoder of images
 (`vision`); other towers are left out.
 
-To add a family, read its modelling code in transformers, then
-1. enter a row in `families.json`, out of the parts in `parts`, `mixers` and `patterns` (`qwen3` is
-   a short example); what no part says is a function of `dense`, `moe`, `per_kind` (heads differ
-   from layer to layer), `hybrid` (recurrences, sparse attention) or `convolutions`;
-2. name in `refused` every switch that adds what the cost model does not describe;
-3. run `python -m tests.launchers.model_code`, which carries the defaults of its class into
-   `classes.json`, and test that its configs have the parameters of the model code.
 A family that the cost model cannot describe goes into `unsupported.json`, with what is missing.
 """
 
@@ -24,11 +17,7 @@ from collections.abc import Mapping
 from models.errors import Invalid, UnknownName, Unsupported
 from models.spec.architecture import Architecture
 from service.formats.huggingface import vision
-from service.formats.huggingface.classes import (
-    class_defaults,
-    defaults_without_sizes,
-    text_towers,
-)
+from service.formats.huggingface.classes import class_defaults, defaults_without_sizes, text_towers
 from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.data import data
 from service.formats.huggingface.families import FAMILIES
@@ -103,13 +92,6 @@ def read_tower(config: Mapping[str, object], text: Architecture) -> Tower:
 def family(config: Mapping[str, object]) -> str:
     """Returns the model_type of the language model. Raises as `read` does."""
     return text_tower(config).model_type
-
-
-def has_positions(config: Mapping[str, object]) -> bool:
-    """Returns True where attention encodes positions in some way. Some hybrids leave that to
-    their recurrences."""
-    text = text_tower(config)
-    return FAMILIES[text.model_type].has_positions(text)
 
 
 def is_quantized(config: Mapping[str, object]) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from models.errors import Invalid, Unsupported
 from models.spec.encoder import Projector
+from models.spec.layer import Layer
 from service.formats.huggingface.config import Config, shown
 from service.formats.huggingface.data import data
 from service.formats.huggingface.towers import (
@@ -62,72 +64,72 @@ def read(config: Mapping[str, object], text_hidden_size: int) -> Tower:
     return reader(outer, vision, text_hidden_size)
 
 
-def _qwen_patch(vision: Config) -> int:
-    """Returns the number of input values of a patch, which spans several frames of a video."""
-    side = side_of(vision, "patch_size")
-    return vision.size("in_channels") * vision.size("temporal_patch_size") * side * side
+def _patch_elements(vision: Config) -> int:
+    """Returns the number of input values of a square patch of an image."""
+    return vision.size("num_channels") * side_of(vision, "patch_size") ** 2
+
+
+def _qwen(
+    vision: Config,
+    layers: tuple[Layer, ...],
+    *,
+    hidden: int,
+    output: int,
+    norm: int,
+    other_parameters: int = 0,
+) -> Tower:
+    """Returns an encoder of Qwen, whose projector merges a square of patches into a token of
+    `output` elements, behind a norm with `norm` parameters. A pixel of a patch has values of
+    several frames of a video."""
+    merged = vision.size("spatial_merge_size") ** 2
+    values_of_pixel = vision.size("in_channels") * vision.size("temporal_patch_size")
+    return Tower(
+        hidden_size=hidden,
+        layers=layers,
+        patches_per_token=merged,
+        patch_elements=values_of_pixel * side_of(vision, "patch_size") ** 2,
+        other_parameters=other_parameters,
+        projector=projector_of(merged * hidden, merged * hidden, output, norm=norm),
+    )
 
 
 def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
     """Returns the encoder of Qwen2-VL. `text` is the hidden size of the language model."""
     hidden = vision.size("embed_dim")
-    merged = vision.size("spatial_merge_size") ** 2
     width = int(hidden * vision.number("mlp_ratio"))
-    return Tower(
-        hidden_size=hidden,
-        layers=equal_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth"),
-        patches_per_token=merged,
-        patch_elements=_qwen_patch(vision),
-        other_parameters=0,
-        projector=projector_of(
-            merged * hidden, merged * hidden, vision.size("hidden_size"), norm=2 * hidden
-        ),
-    )
+    layers = equal_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth")
+    output = vision.size("hidden_size")
+    # The norm has a weight and a bias.
+    return _qwen(vision, layers, hidden=hidden, output=output, norm=2 * hidden)
 
 
 def _qwen2_5_vl(outer: Config, vision: Config, text: int) -> Tower:
     """Returns the encoder of Qwen2.5-VL. Its attention is within windows of `window_size`
     pixels, except in a few layers."""
     hidden = vision.size("hidden_size")
-    merged = vision.size("spatial_merge_size") ** 2
-    full = equal_layers(vision, heads="num_heads", depth="depth", gated=True, rms=True)
+    layers_of = partial(
+        equal_layers, vision, heads="num_heads", depth="depth", gated=True, rms=True
+    )
+    full = layers_of()
     window = (vision.size("window_size") // side_of(vision, "patch_size")) ** 2
-    local = equal_layers(
-        vision,
-        heads="num_heads",
-        depth="depth",
-        gated=True,
-        rms=True,
-        sliding_window=window,
-        chunked_attention=True,
-    )
-    whole = vision.indices("fullatt_block_indexes", len(full))
-    return Tower(
-        hidden_size=hidden,
-        layers=tuple(full[i] if i in whole else local[i] for i in range(len(full))),
-        patches_per_token=merged,
-        patch_elements=_qwen_patch(vision),
-        other_parameters=0,
-        projector=projector_of(
-            merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=hidden
-        ),
-    )
+    local = layers_of(sliding_window=window, chunked_attention=True)
+    sees_all = vision.indices("fullatt_block_indexes", len(full))
+    layers = tuple(full[index] if index in sees_all else local[index] for index in range(len(full)))
+    output = vision.size("out_hidden_size")
+    return _qwen(vision, layers, hidden=hidden, output=output, norm=hidden)
 
 
 def _qwen3_5(outer: Config, vision: Config, text: int) -> Tower:
     """Returns the encoder of Qwen3.5, with learned positions."""
     hidden = vision.size("hidden_size")
-    merged = vision.size("spatial_merge_size") ** 2
-    positions = vision.size("num_position_embeddings") * hidden
-    return Tower(
-        hidden_size=hidden,
-        layers=equal_layers(vision, heads="num_heads", depth="depth"),
-        patches_per_token=merged,
-        patch_elements=_qwen_patch(vision),
-        other_parameters=hidden + positions,
-        projector=projector_of(
-            merged * hidden, merged * hidden, vision.size("out_hidden_size"), norm=2 * hidden
-        ),
+    return _qwen(
+        vision,
+        equal_layers(vision, heads="num_heads", depth="depth"),
+        hidden=hidden,
+        output=vision.size("out_hidden_size"),
+        norm=2 * hidden,  # weight and bias
+        # The bias of the patches, and learned positions.
+        other_parameters=hidden + vision.size("num_position_embeddings") * hidden,
     )
 
 
@@ -138,6 +140,7 @@ def _qwen3_vl(outer: Config, vision: Config, text: int) -> Tower:
     taps = len(vision.indices("deepstack_visual_indexes", len(plain.layers)))
     last = plain.projector
     merged = plain.patches_per_token * plain.hidden_size
+    # A projector of an inner layer has its norm behind the merge, over wider vectors.
     vectors = last.vectors - 2 * plain.hidden_size + 2 * merged
     projector = Projector(
         matrices=last.matrices * (1 + taps), vectors=last.vectors + vectors * taps
@@ -163,7 +166,6 @@ def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | Non
     `tokens` the number of tokens of an image."""
     hidden = vision.size("hidden_size")
     width = vision.size("intermediate_size")
-    channels = vision.size("num_channels")
     other = hidden + patches_of(vision) * hidden + 2 * hidden  # biases, positions, norm
     if vision.flag("vision_use_head"):  # attention of one query, a norm and a network
         other += hidden + 4 * hidden * (hidden + 1) + 2 * hidden
@@ -172,7 +174,7 @@ def _siglip(vision: Config, merged: int, projector: Projector, tokens: int | Non
         hidden_size=hidden,
         layers=equal_layers(vision),
         patches_per_token=merged,
-        patch_elements=channels * side_of(vision, "patch_size") ** 2,
+        patch_elements=_patch_elements(vision),
         other_parameters=other,
         projector=projector,
         tokens_per_image=tokens,
@@ -219,7 +221,7 @@ def _llama4(outer: Config, vision: Config, text: int) -> Tower:
         hidden_size=hidden,
         layers=equal_layers(vision),
         patches_per_token=merged,
-        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        patch_elements=_patch_elements(vision),
         # The class token, positions, and two norms with biases.
         other_parameters=hidden + positions + 4 * hidden,
         projector=Projector(matrices=(*adapter, (vision.size("vision_output_dim"), text))),
@@ -287,7 +289,7 @@ def _internvl(outer: Config, vision: Config, text: int) -> Tower:
         hidden_size=hidden,
         layers=layers,
         patches_per_token=merged,
-        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        patch_elements=_patch_elements(vision),
         other_parameters=other,
         projector=projector_of(merged * hidden, text, text, norm=2 * merged * hidden),
         tokens_per_image=patches_of(vision) // merged,
@@ -317,7 +319,7 @@ def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
         hidden_size=hidden,
         layers=equal_layers(vision, bias=False, gated=True, rms=True),
         patches_per_token=merged,
-        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        patch_elements=_patch_elements(vision),
         other_parameters=hidden,
         projector=projector,
     )
@@ -344,7 +346,7 @@ def _clip(vision: Config, projector: Projector) -> Tower:
         hidden_size=hidden,
         layers=equal_layers(vision),
         patches_per_token=1,
-        patch_elements=vision.size("num_channels") * side_of(vision, "patch_size") ** 2,
+        patch_elements=_patch_elements(vision),
         # The class token, positions, and two norms with biases.
         other_parameters=hidden + positions + 4 * hidden,
         projector=projector,

@@ -57,19 +57,19 @@ def job_of(documents: Sequence[Mapping[str, Any]]) -> JobText | None:
         for name, text in as_mapping(document.get("data")).items()
     }
     for document in documents:
-        job = _of_object(document)
+        job = _job_of_object(document)
         if job is not None:
             return replace(job, files=files)
     return None
 
 
-def _of_object(document: Mapping[str, Any]) -> JobText | None:
+def _job_of_object(document: Mapping[str, Any]) -> JobText | None:
     """Returns the job that an object starts; None where it starts none. It is the first
     container with a command, in a pod with accelerators where there are such pods."""
     spec = as_mapping(document.get("spec"))
     trainer = as_mapping(spec.get("trainer"))
     if trainer:
-        return _of_trainer(trainer)
+        return _job_of_train_job(trainer)
     pods = [*_pods(spec, 1, 0)][:_MOST_PODS]
     working = [pod for pod in pods if _gpus(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
@@ -85,7 +85,7 @@ def _of_object(document: Mapping[str, Any]) -> JobText | None:
     return None
 
 
-def _of_trainer(trainer: Mapping[str, Any]) -> JobText | None:
+def _job_of_train_job(trainer: Mapping[str, Any]) -> JobText | None:
     """Returns the job of a TrainJob, which starts torchrun on each node; None without a command."""
     gpus = _gpus_of(as_mapping(trainer.get("resourcesPerNode")))
     nodes = positive_integer(trainer.get("numNodes")) or 1

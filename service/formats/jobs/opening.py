@@ -51,7 +51,7 @@ def _documents(text: str) -> list[Mapping[str, Any]]:
     """Returns the JSON or YAML objects in a text that may describe a job; none for any other
     text."""
     if text.lstrip().startswith("{"):
-        return _of_json(text) if _MARKS_OF_JSON.search(text) else []
+        return _json_objects(text) if _MARKS_OF_JSON.search(text) else []
     if not _MARKS.search(text):
         return []
     try:
@@ -61,7 +61,7 @@ def _documents(text: str) -> list[Mapping[str, Any]]:
     return [document for document in documents if isinstance(document, Mapping)]
 
 
-def _of_json(text: str) -> list[Mapping[str, Any]]:
+def _json_objects(text: str) -> list[Mapping[str, Any]]:
     """Returns the objects of a JSON text: one, or the items of a List as kubectl prints it.
     Empty where it is no JSON."""
     try:

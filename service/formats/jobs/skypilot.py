@@ -32,7 +32,7 @@ def job_of(document: Mapping[str, Any]) -> JobText:
     """Returns the job of a task, with the variables in which SkyPilot or dstack gives the number
     of nodes and of devices on each."""
     if "commands" in document:
-        return _of_dstack(document)
+        return _job_of_dstack_task(document)
     nodes = positive_integer(document.get("num_nodes")) or 1
     chip, gpus = _accelerators(_resources(document).get("accelerators"))
     set_by_sky = {"SKYPILOT_NUM_NODES": str(nodes)}
@@ -61,7 +61,7 @@ def _resources(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**resources, **as_mapping(others[0])} if others else resources
 
 
-def _of_dstack(document: Mapping[str, Any]) -> JobText:
+def _job_of_dstack_task(document: Mapping[str, Any]) -> JobText:
     """Returns the job of a dstack task: its `commands`, on `nodes` with the GPUs in `resources`."""
     nodes = positive_integer(document.get("nodes")) or 1
     chip, gpus = _accelerators(as_mapping(document.get("resources")).get("gpu"))

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -85,7 +84,7 @@ def _json_value(text: str) -> Any:
     for _ in range(_DEEPEST):
         level = [inner for outer in level for inner in _items(outer)]
     if level:
-        raise Invalid(PATH, text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
+        raise _too_deep(text)
     return value
 
 
@@ -187,25 +186,21 @@ def _are_alike(first: yaml.Node, second: yaml.Node) -> bool:
     """Returns True where two nodes have equal values. Aliases can make trees that are endless to
     walk, so the comparison gives up, as unequal, after as many nodes as a document of settings
     may have."""
-    pairs = [(first, second)]
-    for one, other in islice(_taken_out(pairs), _MOST_VALUES):
-        if type(one) is not type(other) or one.tag != other.tag:
+    uncompared = [(first, second)]
+    for _ in range(_MOST_VALUES):
+        if not uncompared:
+            return True
+        left, right = uncompared.pop()
+        if type(left) is not type(right) or left.tag != right.tag:
             return False
-        if isinstance(one, yaml.ScalarNode):
-            if one.value != other.value:
+        if isinstance(left, yaml.ScalarNode):
+            if left.value != right.value:
                 return False
-        elif len(one.value) != len(other.value):
+        elif len(left.value) != len(right.value):
             return False
         else:
-            pairs += zip(_parts(one), _parts(other), strict=True)
-    return not pairs
-
-
-def _taken_out(pairs: list[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yields pairs off the end of a list until it is empty. Pairs that are added meanwhile are
-    yielded too."""
-    while pairs:
-        yield pairs.pop()
+            uncompared += zip(_parts(left), _parts(right), strict=True)
+    return not uncompared
 
 
 def _parts(node: yaml.Node) -> list[yaml.Node]:

@@ -29,34 +29,45 @@ the experts of transformers drop none."""
 
 def with_fine_tuning(name: str, write: Write) -> Write:
     """Returns the writer of the format `name` with support for fine-tuning. It raises
-    Inexpressible for fine-tuning that the format's program cannot do, and otherwise adds notes
-    on what the caller's own script must do."""
+    Inexpressible, about that format, for fine-tuning that the format's program cannot do and for
+    what `write` refuses. Otherwise it adds notes on what the caller's own script must do."""
 
     def write_with_notes(job: Job) -> LaunchConfiguration:
-        workload = job.problem.workload
+        try:
+            _require_trainable(name, job)
+            configuration = write(job)
+        except Inexpressible as refusal:
+            refusal.in_format(name)
+            raise
         encoder = job.problem.architecture.encoder
-        if workload.lora:
-            _require_adapters(name, job, workload.lora)
-        for field, value in _of_script(workload):
-            _require(name, field, value, OF_SCRIPTS, f"without {field.rpartition('.')[2]}")
-        if not workload.master_weights:
-            _require(name, "workload.master_weights", False, _WITHOUT_MASTERS, "with true")
-        if workload.capacity_factor is not None and job.problem.architecture.is_moe:
-            factor = workload.capacity_factor
-            field = "workload.capacity_factor"
-            _require(name, field, factor, _WITH_CAPACITY, "without capacity_factor")
-        if encoder:
-            tokens = encoder.tokens_per_sequence
-            field = "model.encoder.tokens_per_sequence"
-            _require(name, field, tokens, _WITH_IMAGES, "without model.encoder")
-        configuration = write(job)
-        notes = [*_notes(name, workload), *_notes_on_images(encoder)]
+        notes = [*_notes(name, job.problem.workload), *_notes_on_images(encoder)]
         return replace(configuration, notes=(*configuration.notes, *notes))
 
     return write_with_notes
 
 
-def _of_script(workload: Workload) -> Iterator[tuple[str, object]]:
+def _require_trainable(name: str, job: Job) -> None:
+    """Raises Inexpressible for adapters, partly trained models, 16-bit parameters, capacities of
+    experts or images that the program of the format `name` cannot train."""
+    workload = job.problem.workload
+    encoder = job.problem.architecture.encoder
+    if workload.lora:
+        _require_adapters(name, job, workload.lora)
+    for field, value in _fields_of_script(workload):
+        _require(name, field, value, OF_SCRIPTS, f"without {field.rpartition('.')[2]}")
+    if not workload.master_weights:
+        _require(name, "workload.master_weights", False, _WITHOUT_MASTERS, "with true")
+    if job.has_capacity:
+        factor = workload.capacity_factor
+        field = "workload.capacity_factor"
+        _require(name, field, factor, _WITH_CAPACITY, "without capacity_factor")
+    if encoder:
+        tokens = encoder.tokens_per_sequence
+        field = "model.encoder.tokens_per_sequence"
+        _require(name, field, tokens, _WITH_IMAGES, "without model.encoder")
+
+
+def _fields_of_script(workload: Workload) -> Iterator[tuple[str, object]]:
     """Yields the fields of a workload, with their values, that only the caller's own training
     script can bring about."""
     if workload.trained:
@@ -74,7 +85,7 @@ def _require(name: str, field: str, value: object, able: Collection[str], otherw
     whose programs can do it. `otherwise` is the other way to ask, such as "without lora"."""
     if name not in able:
         cure = f"its program does not do that, those of {', '.join(able)} do; ask for one of these"
-        raise Inexpressible(name, field, value, f"{cure}, or {otherwise}")
+        raise Inexpressible(field, value, f"{cure}, or {otherwise}")
 
 
 def _require_adapters(name: str, job: Job, lora: Lora) -> None:
@@ -84,13 +95,13 @@ def _require_adapters(name: str, job: Job, lora: Lora) -> None:
     _require(name, "workload.lora.rank", lora.rank, able, "without lora")
     if name not in OF_SCRIPTS and lora.base_bits < 16:
         cure = f"frozen weights have 16 bits; ask with 16, or for {' or '.join(OF_SCRIPTS)}"
-        raise Inexpressible(name, "workload.lora.base_bits", lora.base_bits, cure)
+        raise Inexpressible("workload.lora.base_bits", lora.base_bits, cure)
     if name not in OF_SCRIPTS and lora.modules:
         cure = f"ask without modules, for all of targets, or for {' or '.join(OF_SCRIPTS)}"
-        raise Inexpressible(name, "workload.lora.modules", [*lora.modules], cure)
+        raise Inexpressible("workload.lora.modules", [*lora.modules], cure)
     if name == "torchtitan" and "experts" in lora.targets and job.problem.architecture.is_moe:
         cure = "LoRAConverter makes no adapters of routed experts; ask without experts"
-        raise Inexpressible(name, "workload.lora.targets", [*lora.targets], cure)
+        raise Inexpressible("workload.lora.targets", [*lora.targets], cure)
 
 
 def _notes_on_images(encoder: Encoder | None) -> Iterator[str]:

@@ -13,13 +13,7 @@ from service.formats.launch.accelerate import writer as accelerate_writer
 from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.fine_tuning import OF_SCRIPTS, with_fine_tuning
-from service.formats.launch.job import (
-    NO_CHANGES,
-    Changes,
-    Job,
-    LaunchConfiguration,
-    LaunchReading,
-)
+from service.formats.launch.job import NO_CHANGES, Changes, Job, LaunchConfiguration, LaunchReading
 from service.formats.launch.maxtext import reader as maxtext_reader
 from service.formats.launch.maxtext import writer as maxtext_writer
 from service.formats.launch.megatron import reader as megatron_reader
@@ -51,14 +45,6 @@ class Read(Protocol):
     ) -> LaunchReading: ...
 
 
-def _same_name(name: str, release: str | None) -> str:
-    return name
-
-
-def _says_nothing(problem: Problem) -> Collection[str]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFormat:
     """One framework's way of being told what to run."""
@@ -71,11 +57,11 @@ class LaunchFormat:
     """The stacks whose layouts it says."""
     write: Callable[[Job], LaunchConfiguration]
     read: Read
-    says: Callable[[Problem], Collection[str]] = _says_nothing
+    says: Callable[[Problem], Collection[str]] = lambda problem: ()
     """The fields of the stack that other settings say than those of its switches."""
     is_of_script: bool
     """True where a script of the caller's own makes the model and trains it."""
-    name_in: Callable[[str, str | None], str] = _same_name
+    name_in: Callable[[str, str | None], str] = lambda name, release: name
     """Returns the name that a release has for a setting of `release`, which None stands for."""
     words: Callable[[Mapping[str, Any]], list[str]] | None = None
     """Settings as the words of a command line; None where they are a document."""

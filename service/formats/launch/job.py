@@ -13,34 +13,13 @@ from models.errors import Invalid
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from service.formats.launch.machines import Machines
-from service.formats.rope_scaling import RopeScaling
+from service.formats.model_details import NO_DETAILS, ModelDetails
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.stop import Stop
 
 Changes = Mapping[str, Any]
 """Settings to read in place of those of a text, by their names; None for one that is left out."""
 NO_CHANGES: Changes = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelDetails:
-    """The facts in the config of a model that change neither time nor memory, and that a framework
-    must know all the same; None where they are not known."""
-
-    rope_theta: float | None = None
-    """The base of rotary positions."""
-    rotary_share: float | None = None
-    """The share of a head that has them."""
-    has_positions: bool = True
-    """True where attention has positions. They are rotary unless they are learned."""
-    rope_scaling: RopeScaling | None = None
-    """The stretching of rotary positions beyond the length that the model was first trained at."""
-    norm_epsilon: float | None = None
-    """The number that norms add to the variance."""
-    context_length: int | None = None
-    """The longest sequence that the model is made for."""
-    activation: str | None = None
-    """The activation of networks, by the name that transformers has for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +33,7 @@ class Job:
     """The numbers of layers of the pp * virtual_stages chunks, in the order of the model."""
     family: str | None = None
     """The model_type of Hugging Face, where it is known."""
-    details: ModelDetails = ModelDetails()
+    details: ModelDetails = NO_DETAILS
     nodes: tuple[str, ...] = ()
     """The names of equally large nodes that the job is to run on, in the order of ranks."""
 
@@ -65,7 +44,7 @@ class Job:
         layout: Layout,
         *,
         family: str | None = None,
-        details: ModelDetails = ModelDetails(),
+        details: ModelDetails = NO_DETAILS,
         nodes: tuple[str, ...] = (),
     ) -> Self:
         """Returns the job of a legal layout, with its layers divided over pipeline chunks as
@@ -102,20 +81,23 @@ class Job:
 
 
 class Inexpressible(Invalid):
-    """A layout, a workload or a stack has a value that a framework has no setting for; `cure` says
-    what to ask for instead."""
+    """A layout, a workload or a stack has a value that a framework has no setting for. Its rule is
+    the cure, what to ask for instead, until `in_format` says which format it is about."""
 
-    def __init__(self, format_: str, knob: str, value: object, cure: str) -> None:
-        super().__init__(knob, value, f"cannot be said in {format_}: {cure}")
-        self.format = format_
+    def in_format(self, name: str) -> Self:
+        """Says that the launch format `name` has no setting for the value, in place, and returns
+        this error."""
+        self.rule = f"cannot be said in {name}: {self.rule}"
+        self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
+        return self
 
 
 class UnknownLayers(Inexpressible):
     """A framework's program makes no such layers; `supported` says which it makes."""
 
-    def __init__(self, format_: str, field: str, value: object, supported: str) -> None:
+    def __init__(self, field: str, value: object, supported: str) -> None:
         cure = f"{supported}; ask for deepspeed or fsdp, beside which a script makes the model"
-        super().__init__(format_, field, value, cure)
+        super().__init__(field, value, cure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

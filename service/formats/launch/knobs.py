@@ -9,27 +9,25 @@ from models.spec.layout import TORUS_AXES, Layout
 from service.formats.launch.job import Inexpressible
 
 
-def require_values(
-    format_: str, layout: Layout, allowed: Mapping[str, tuple[Collection[Any], str]]
-) -> None:
+def require_values(layout: Layout, allowed: Mapping[str, tuple[Collection[Any], str]]) -> None:
     """Raises Inexpressible where a field of the layout has a value that the format cannot
     express. `allowed` maps a field to its possible values, and to the advice for any other:
     {"pp": ((1,), "ask with pp 1")}."""
     for knob, (values, cure) in allowed.items():
         value = getattr(layout, knob)
         if value not in values:
-            raise Inexpressible(format_, f"layout.{knob}", value, cure)
+            raise Inexpressible(f"layout.{knob}", value, cure)
 
 
-def require_order(format_: str, layout: Layout, axes: tuple[str, ...]) -> None:
+def require_order(layout: Layout, axes: tuple[str, ...]) -> None:
     """Raises Inexpressible unless ranks are placed in the order `axes`, innermost first, which
     is the only one that the framework has. Axes of degree 1 may stand anywhere. A placement on a
     torus other than the default is inexpressible too."""
     active = [axis for axis in layout.placement if getattr(layout, axis) > 1]
     if active != [axis for axis in axes if getattr(layout, axis) > 1]:
         cure = f"its ranks are always in the order {', '.join(axes)}, innermost first"
-        raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
+        raise Inexpressible("layout.placement", list(layout.placement), cure)
     if layout.torus_axes != TORUS_AXES[0] or layout.torus_block > 1:
         knob = "torus_axes" if layout.torus_axes != TORUS_AXES[0] else "torus_block"
         cure = f"it has no setting for the order of devices; leave {knob} out"
-        raise Inexpressible(format_, f"layout.{knob}", getattr(layout, knob), cure)
+        raise Inexpressible(f"layout.{knob}", getattr(layout, knob), cure)

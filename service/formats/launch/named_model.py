@@ -7,7 +7,7 @@ from typing import Any
 from models.spec import catalogue
 
 
-def named_model(name: str, mtp_layers: int) -> dict[str, Any]:
+def model_of_catalogue(name: str, mtp_layers: int) -> dict[str, Any]:
     """Returns a model of the catalogue as a request writes it: its name, or all of its sizes
     where `mtp_layers`, the number of multi-token prediction modules, differs from the
     catalogue's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,7 @@ from service.formats.launch.torchtitan.writer import TABLE as TORCHTITAN_TABLE
 from service.formats.megatron.flags import flag_of_argument
 from service.formats.megatron.flags import table as megatron_table
 from service.formats.settings.field_table import field_table
-from service.formats.shell.command import split_command
+from service.formats.shell.command import Command, split_command
 from service.formats.shell.faults import shortened
 from service.formats.shell.files import LaunchFiles
 from service.formats.shell.programs import launchers, likelihood, program_at, shell_file_at
@@ -95,7 +95,7 @@ def other_format(format_: str, text: str) -> str | None:
     """Returns another format that more than twice as many names of settings in the text belong
     to; None where the text may be of `format_`, or of no known format."""
     names = _names(text)
-    matches = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
+    matches = _counts_by_format(names)
     if format_ in _OF_TRAINER and (_TOOL.search(text) or names & _MARKS_OF_TRAINER):
         return None
     if _FLAG.search(text) and not _ACCELERATE.search(text):
@@ -122,8 +122,8 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
     """Returns the format of a launch, by the program or the launcher that it starts, or else by
     the names of its settings; None where neither tells."""
     names = _names(text)
-    with suppress(Invalid):
-        command = split_command(text, files)
+    command = _command(text, files)
+    if command is not None:
         program = command.program or ""
         for pattern, format_ in _PROGRAMS:
             if pattern.search(program):
@@ -133,7 +133,7 @@ def recognized(text: str, files: LaunchFiles) -> Recognized | None:
             if launcher in named:
                 return Recognized(format_, f"the launcher {launcher}")
         names |= _names(" ".join(command.words))  # of a script that was sent
-    matches = {name: len(names & _known(name)) for name in KNOB_SETTINGS}
+    matches = _counts_by_format(names)
     likely = max(matches, key=lambda name: matches[name])
     if matches[likely] < _FEWEST or sorted(matches.values())[-2] == matches[likely]:
         return None
@@ -144,12 +144,11 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
     """Returns the program of a command that does not seem to train anything, and the reason;
     None where it may be a launch. A shell script without arguments says nothing unless its text
     was sent."""
-    try:
-        command = split_command(text, files)
-    except Invalid:
+    command = _command(text, files)
+    program = None if command is None else command.program
+    if command is None or program is None:
         return None
-    program = command.program
-    if program is None or len(_names(text) & known_settings()) >= _FEWEST:
+    if len(_names(text) & known_settings()) >= _FEWEST:
         return None
     words = (*command.before, program)
     base = program.rpartition("/")[2]
@@ -169,9 +168,8 @@ def starts_nothing_known(text: str, files: LaunchFiles) -> tuple[str, str] | Non
 def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """Returns the command of a job script that starts no known training program, and the reason
     why it is not taken for a launch; None where it may be one, and for bare arguments."""
-    try:
-        command = split_command(text, files)
-    except Invalid:
+    command = _command(text, files)
+    if command is None:
         return None
     words = (*command.before, command.program or "", *command.words)
     is_job = text.startswith("#!") or _ASKS_SCHEDULER.search(text) is not None
@@ -188,12 +186,24 @@ def starts_something_else(text: str, files: LaunchFiles) -> tuple[str, str] | No
 def unread_framework(text: str, files: LaunchFiles) -> tuple[str, str] | None:
     """Returns the program of a command and the framework that it trains with, where settings of
     that framework are not supported; None otherwise."""
+    command = _command(text, files)
+    if command is None:
+        return None
+    program = command.program or ""
+    started = " ".join((*command.before, program))
+    framework = next((name for mark, name in _UNREAD if mark.search(started)), None)
+    return None if framework is None else (program, framework)
+
+
+def _counts_by_format(names: Set[str]) -> dict[str, int]:
+    """Returns how many of these names are of settings of each format."""
+    return {format_: len(names & _known(format_)) for format_ in KNOB_SETTINGS}
+
+
+def _command(text: str, files: LaunchFiles) -> Command | None:
+    """Returns the command that a text starts; None where it cannot be read as one."""
     with suppress(Invalid):
-        command = split_command(text, files)
-        program = command.program or ""
-        started = " ".join((*command.before, program))
-        framework = next((name for mark, name in _UNREAD if mark.search(started)), None)
-        return None if framework is None else (program, framework)
+        return split_command(text, files)
     return None
 
 
@@ -227,10 +237,10 @@ def _known(format_: str) -> frozenset[str]:
         return frozenset((*table.fields, *earlier["renamed"], *earlier["read"]))
     if format_ == "maxtext":
         return frozenset(field_table(MAXTEXT_TABLE).fields)
-    return frozenset(_of_document(format_))
+    return frozenset(_keys_of_document(format_))
 
 
-def _of_document(format_: str) -> Iterable[str]:
+def _keys_of_document(format_: str) -> Iterable[str]:
     """Yields the keys, at every level, of a format's document and of the tools that are read
     with it."""
     stack = catalogue.stack("fsdp" if format_ == "accelerate" else format_)

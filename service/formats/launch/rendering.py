@@ -72,7 +72,7 @@ def _comments(configuration: LaunchConfiguration) -> str:
     placeholders, arguments of the script and notes."""
     lines = [f"{configuration.framework} {configuration.version}"]
     lines += [f"Environment: {name}={value}" for name, value in configuration.environment.items()]
-    lines += [f"To fill in: {name}: {what}" for name, what in configuration.placeholders.items()]
+    lines += [f"To fill in: {name}: {hint}" for name, hint in configuration.placeholders.items()]
     if configuration.script_arguments:
         lines.append(f"Arguments of the script: {shlex.join(command_words(configuration))}")
     lines += configuration.notes
@@ -132,7 +132,10 @@ def as_shell(configuration: LaunchConfiguration) -> str:
     variables = _variables([*configuration.placeholders])
     parts = [
         "#!/bin/bash",
-        *_sbatch_lines(configuration.slurm),
+        *(
+            f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={value}"
+            for name, value in configuration.slurm.items()
+        ),
         *_shell_notes(format_, configuration),
         "set -euo pipefail",
         *_requirements(format_, configuration, variables),
@@ -141,16 +144,10 @@ def as_shell(configuration: LaunchConfiguration) -> str:
             for name, value in configuration.environment.items()
         ),
         *_document(format_, configuration, variables),
-        *_meeting(format_, configuration.slurm),
+        *_rendezvous(format_, configuration.slurm),
         _command(format_, configuration, variables),
     ]
     return "\n".join(parts) + "\n"
-
-
-def _sbatch_lines(slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
-    """Yields the options as lines of a batch script: "#SBATCH --nodes=4"."""
-    for name, value in slurm.items():
-        yield f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={value}"
 
 
 def _variables(settings: Sequence[str]) -> dict[str, str]:
@@ -190,20 +187,21 @@ def _requirements(
     out by an empty variable, a value in a document may not."""
     unset = ":?" if format_.words is None else "?"
     defaults = configuration.placeholder_defaults
-    for name, what in configuration.placeholders.items():
+    for name, hint in configuration.placeholders.items():
         if name in defaults:
             continue
-        yield _requirement(variables[name], unset, what)
+        yield _requirement(variables[name], unset, hint)
     for name, other in defaults.items():
         yield f': "${{{variables[name]}=${variables[other]}}}"'
     if _is_script_named(format_, configuration):
         yield _requirement("SCRIPT", ":?", configuration.script or "the training script")
 
 
-def _requirement(variable: str, unset: str, what: str) -> str:
+def _requirement(variable: str, unset: str, hint: str) -> str:
     """Returns a line of the shell that stops the script where the variable is not set, and
-    prints `what` to put there. `unset` is "?", or ":?" where an empty variable counts as unset."""
-    plain = re.sub(r"[\\\"$`{}!]", "", what.replace("'", "’"))
+    prints a hint on what to set it to. `unset` is "?", or ":?" where an empty variable counts as
+    unset."""
+    plain = re.sub(r"[\\\"$`{}!]", "", hint.replace("'", "’"))
     return f': "${{{variable}{unset}{plain}}}"'
 
 
@@ -253,20 +251,23 @@ def _command(
     format_: LaunchFormat, configuration: LaunchConfiguration, variables: Mapping[str, str]
 ) -> str:
     """Returns the command that starts the job, one argument on each line."""
-    lines = [" ".join(_started(format_, configuration)), " ".join(_program(format_, configuration))]
+    lines = [
+        " ".join(_launcher_words(format_, configuration)),
+        " ".join(_program(format_, configuration)),
+    ]
     settings = dict(configuration.settings)
     behind = {name: settings.pop(name) for name in [format_.last] if name in settings}
     if format_.words is None:
-        lines += _grouped(command_words(configuration))
+        lines += _one_argument_a_line(command_words(configuration))
         if format_.starter != "accelerate":
             lines.append(f'--deepspeed_config "{_CONFIG}"')
     else:
         lines += _placeholders(format_, configuration, variables, are_options=True)
-        lines += _grouped(format_.words(settings))
+        lines += _one_argument_a_line(format_.words(settings))
         lines += _placeholders(format_, configuration, variables, are_options=False)
     lines.append('"$@"')
     if format_.words is not None:
-        lines += _grouped(format_.words(behind))
+        lines += _one_argument_a_line(format_.words(behind))
     return " \\\n  ".join(lines)
 
 
@@ -295,7 +296,7 @@ def _with_variable(word: str, *, is_list: bool) -> str:
     return _TOKEN.sub(r"$\1" if is_list else r'"$\1"', word)
 
 
-def _grouped(words: Sequence[str]) -> Iterator[str]:
+def _one_argument_a_line(words: Sequence[str]) -> Iterator[str]:
     """Yields the words quoted for the shell, each flag joined with its values."""
     group: list[str] = []
     for word in words:
@@ -319,7 +320,7 @@ def _is_script_named(format_: LaunchFormat, configuration: LaunchConfiguration) 
     return bool(configuration.script) or not format_.program
 
 
-def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
+def _rendezvous(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> Iterator[str]:
     """Yields the lines that set the address at which the ranks of several nodes meet. Where
     nodes are named, they also make Slurm number its tasks in that order."""
     if int(slurm.get("nodes", 1)) == 1:
@@ -339,7 +340,7 @@ def _meeting(format_: LaunchFormat, slurm: Mapping[str, bool | int | str]) -> It
         yield f"export NNODES={slurm['nodes']}"
 
 
-def _started(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
+def _launcher_words(format_: LaunchFormat, configuration: LaunchConfiguration) -> list[str]:
     """Returns the words in front of the program, which start its ranks. On several nodes srun
     starts a shell on each, because the rank of a node is known only there."""
     nodes = int(configuration.slurm.get("nodes", 1))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from service.formats.logs.lines import NUMBER, Line, Log, parse_timestamp
+from service.formats.logs.lines import NUMBER, Line, Log
 from service.formats.logs.stated_facts import stated_facts
 from service.formats.logs.steps import Findings, Step
 
@@ -95,12 +95,4 @@ def _breakdown(log: Log) -> Findings:
 def _step(line: Line, number: int, seconds: float, before: str, batch: int | None = None) -> Step:
     """Returns a step of `seconds`. `before` is the text in front of its time, which may have a
     timestamp."""
-    return Step(
-        number=number,
-        value=seconds,
-        time=seconds,
-        is_start=number == 1,
-        batch=batch,
-        label=line.label,
-        timestamp=parse_timestamp(before),
-    )
+    return Step.lasting(seconds, number, line, before, is_start=number == 1, batch=batch)

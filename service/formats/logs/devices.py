@@ -99,11 +99,11 @@ def _segments(text: str) -> Iterable[str]:
     lower = text.lower()
     pieces: dict[str, None] = {}
     for word in _VENDOR_WORDS:
-        at = lower.find(word)
-        while at >= 0 and len(pieces) < _MOST_PIECES:
-            piece = text[max(0, at - _BEFORE) : at + _AFTER]
+        start = lower.find(word)
+        while start >= 0 and len(pieces) < _MOST_PIECES:
+            piece = text[max(0, start - _BEFORE) : start + _AFTER]
             pieces[piece] = None
-            at = lower.find(word, at + len(word))
+            start = lower.find(word, start + len(word))
     return pieces
 
 

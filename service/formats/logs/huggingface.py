@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite, parse_timestamp
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite
 from service.formats.logs.progress import Bar, bars_in, span_s
 from service.formats.logs.steps import Findings, MemoryKind, Step
 
@@ -84,20 +83,17 @@ def _bars(log: Log) -> list[Step]:
     drawn: defaultdict[int, list[tuple[Bar, Line]]] = defaultdict(list)
     for line in log.lines(*_BAR_MARKS):
         for bar in bars_in(line.text):
-            if bar.done and _OF_TRAINING.fullmatch(bar.what):
+            if bar.done and _OF_TRAINING.fullmatch(bar.label):
                 drawn[bar.total].append((bar, line))
     if not drawn:
         return []
-    of_training = max(drawn.values(), key=_longest_s)
+    # The bar whose drawings show the longest time, or of equal ones the one with most drawings.
+    of_training = max(
+        drawn.values(), key=lambda bars: (max(bar.elapsed_s for bar, _ in bars), len(bars))
+    )
     if _total_steps(log) in drawn:
         of_training = drawn[_total_steps(log) or 0]
     return [_step(line, bar.done, bar.seconds, line.text) for bar, line in of_training]
-
-
-def _longest_s(drawn: Sequence[tuple[Bar, Line]]) -> tuple[float, int]:
-    """Returns the longest time that drawings of a bar show, in seconds, and the number of
-    drawings."""
-    return max(bar.elapsed_s for bar, _ in drawn), len(drawn)
 
 
 def _whole_run(log: Log) -> list[Step]:
@@ -143,13 +139,6 @@ def _total_steps(log: Log) -> int | None:
 def _step(line: Line, number: int, seconds: float, text: str, *, starts: bool = True) -> Step:
     """Returns a step of `seconds`. `text` is searched for its loss and timestamp; `starts` is
     False for a mean over the whole run."""
-    loss = _LOSS.search(text)
-    return Step(
-        number=number,
-        value=seconds,
-        time=seconds,
-        finite=is_finite(loss and loss[1]),
-        is_start=starts and number == 1,
-        label=line.label,
-        timestamp=parse_timestamp(text[:200]),
-    )
+    finite = is_finite(_LOSS.search(text))
+    is_start = starts and number == 1
+    return Step.lasting(seconds, number, line, text[:200], finite=finite, is_start=is_start)

@@ -226,10 +226,10 @@ def parse_timestamp(text: str) -> datetime | None:
     return None
 
 
-def is_finite(text: str | None) -> bool:
-    """Returns True unless a printed loss is NaN or infinite. A loss that is not printed counts
-    as finite."""
-    return text is None or math.isfinite(float(text))
+def is_finite(loss: re.Match[str] | None) -> bool:
+    """Returns True unless the loss in a match's first group is NaN or infinite. A loss that is
+    not printed counts as finite."""
+    return loss is None or math.isfinite(float(loss[1]))
 
 
 def positive_number(match: re.Match[str] | None) -> float | None:

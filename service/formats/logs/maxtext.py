@@ -17,7 +17,6 @@ from service.formats.logs.lines import (
     Log,
     is_finite,
     is_printed_in_full,
-    parse_timestamp,
     positive_number,
 )
 from service.formats.logs.steps import Findings, Step
@@ -57,20 +56,18 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
         return
     index = int(step.group(1))
     seconds = float(step.group(2))
-    loss = _LOSS.search(after)
     rate = positive_number(_RATE.search(after))
     tflops = positive_number(_TFLOPS.search(after))
     findings.history.add(
-        Step(
-            number=index,
-            value=seconds,
-            time=seconds,
-            finite=is_finite(loss and loss.group(1)),
+        Step.lasting(
+            seconds,
+            index,
+            line,
+            before,
+            finite=is_finite(_LOSS.search(after)),
             is_start=index == 0,
             is_ramp_up=_RAMP_UP.search(before[-_RAMP_UP_REACH:]) is not None,
             tokens=seconds * rate if rate else None,
             flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
-            label=line.label,
-            timestamp=parse_timestamp(before),
         )
     )

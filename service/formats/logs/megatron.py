@@ -16,7 +16,6 @@ from service.formats.logs.lines import (
     Log,
     is_finite,
     is_printed_in_full,
-    parse_timestamp,
     positive_number,
     printable,
 )
@@ -124,21 +123,19 @@ def _read(line: Line, findings: Findings) -> None:
 def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -> Step:
     """Returns a step of `seconds`, with what else its line prints. `before` and `after` are the
     text on either side of "elapsed time per iteration"."""
-    loss = _LOSS.search(after)
     batch = _BATCH.search(after)
     rate = positive_number(_RATE.search(after))
     tflops = positive_number(_TFLOPS.search(after))
     failed = any(map(int, _FAILED_ITERATIONS.findall(after)))
-    return Step(
-        number=iteration,
-        value=seconds,
-        time=seconds,
-        finite=is_finite(loss and loss.group(1)) and not failed,
+    return Step.lasting(
+        seconds,
+        iteration,
+        line,
+        before,
+        finite=is_finite(_LOSS.search(after)) and not failed,
         batch=int(batch.group(1)) if batch else None,
         tokens=seconds * rate if rate else None,
         flops_per_token=tflops * 1e12 / rate if tflops and rate else None,
-        label=line.label,
-        timestamp=parse_timestamp(before),
     )
 
 

@@ -30,14 +30,7 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import fmean, median
 
-from service.formats.logs.lines import (
-    NUMBER,
-    Line,
-    Log,
-    is_finite,
-    is_printed_in_full,
-    parse_timestamp,
-)
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_printed_in_full
 from service.formats.logs.steps import Findings, MemoryKind, Step
 
 _MARK = "train_step_timing in s"
@@ -94,16 +87,14 @@ def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findin
         findings.add_unread(line, "its timing is no number, or cut off")
         return
     seconds = float(value.group(1))
-    loss = _LOSS.search(before)
     batch = _last_match(_BATCH, before)
-    step = Step(
-        number=0,
-        value=seconds,
-        time=seconds,
-        finite=is_finite(loss and loss.group(1)),
+    step = Step.lasting(
+        seconds,
+        0,
+        line,
+        before,
+        finite=is_finite(_LOSS.search(before)),
         batch=int(batch.group(1)) if batch else None,
-        label=line.label,
-        timestamp=parse_timestamp(before),
     )
     if printed := _last_match(_DLL, before):
         prints.dll.append(
@@ -181,9 +172,9 @@ def _window(attempt: Sequence[Step]) -> int:
     sums = [count * mean for count, mean in enumerate(means, 1)]
     falls = (count for count, (total, later) in enumerate(pairwise(sums), 1) if later <= total)
     window = next(falls, len(means))
-    error = _error(_own_times(means, window), clocks)
+    error = _distance_from_clock(_own_times(means, window), clocks)
     # Noise alone may make some window fit a little better.
-    return window if error < _error(means, clocks) / 2 else 1
+    return window if error < _distance_from_clock(means, clocks) / 2 else 1
 
 
 def _own_times(means: Sequence[float], window: int) -> list[float]:
@@ -201,7 +192,7 @@ def _own_times(means: Sequence[float], window: int) -> list[float]:
     return own
 
 
-def _error(times: Sequence[float], clocks: Sequence[float | None]) -> float:
+def _distance_from_clock(times: Sequence[float], clocks: Sequence[float | None]) -> float:
     """Returns the mean distance, in seconds, of step times from the intervals of the clock, or
     from their median where some step has no clock. The first time does not count. Infinite where
     neither tells."""

@@ -16,8 +16,8 @@ _TIMES = re.compile(
 """The end of a bar, as tqdm draws it (tqdm/std.py, format_meter)."""
 _COUNT = re.compile(r"(\d{1,12})/(\d{1,12})$")
 _COUNT_REACH = 30  # two numbers of 12 digits and a stroke
-_WHAT = re.compile(r"(?:^|[\s\]])([A-Za-z][\w ]{0,40})?:?\s{0,9}\d{1,3}$")
-_WHAT_REACH = 60  # a label of 40 characters and a percentage
+_LABEL = re.compile(r"(?:^|[\s\]])([A-Za-z][\w ]{0,40})?:?\s{0,9}\d{1,3}$")
+_LABEL_REACH = 60  # a label of 40 characters and a percentage
 _BAR_REACH = 300  # characters of a bar before its times
 
 
@@ -25,7 +25,7 @@ _BAR_REACH = 300  # characters of a bar before its times
 class Bar:
     """A drawing of a progress bar."""
 
-    what: str
+    label: str
     """The words before it."""
     done: int
     total: int
@@ -45,9 +45,9 @@ def bars_in(text: str) -> Iterator[Bar]:
             continue
         drawn = text[max(0, start - _BAR_REACH) : start].rpartition("\r")[2]
         before, _, _ = drawn.rpartition("%|")
-        what = _WHAT.search(before[-_WHAT_REACH:])
+        label = _LABEL.search(before[-_LABEL_REACH:])
         yield Bar(
-            what=(what[1] or "").strip() if what else "",
+            label=(label[1] or "").strip() if label else "",
             done=int(count[1]),
             total=int(count[2]),
             elapsed_s=span_s(times["elapsed"]) or 0.0,

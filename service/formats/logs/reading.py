@@ -121,7 +121,7 @@ class RunArguments:
     values: Mapping[str, str]
 
 
-_Found = Mapping[Framework, Findings]
+_FindingsByFramework = Mapping[Framework, Findings]
 
 
 def read(text: str, framework: str | None = None, global_batch: int | None = None) -> Reading:
@@ -160,17 +160,17 @@ def read_arguments(text: str, framework: str | None = None) -> RunArguments | No
     return None
 
 
-def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
+def _find_steps(log: Log, framework: str | None) -> tuple[Log, _FindingsByFramework]:
     """Returns the findings of each framework, and the log that they are from. That log has
     wrapped lines joined where a terminal seems to have wrapped them and more can be read so.
     Joining is tried even where every piece can be read, because a piece may end within a number."""
     best = log
-    findings = _find(log, framework)
+    findings = _findings(log, framework)
     for every_full_line in (False, True):
         unwrapped = log.unwrapped(every_full_line=every_full_line)
         if unwrapped is None:
             continue
-        joined = _find(unwrapped, framework)
+        joined = _findings(unwrapped, framework)
         before = _legibility(findings)
         after = _legibility(joined)
         has_more_steps = after[0] > before[0]
@@ -184,7 +184,7 @@ def _find_steps(log: Log, framework: str | None) -> tuple[Log, _Found]:
     return best, findings
 
 
-def _find(log: Log, requested: str | None) -> _Found:
+def _findings(log: Log, requested: str | None) -> _FindingsByFramework:
     """Returns the findings by framework. Trainers in `_BENEATH`, on which others are built, have
     findings only where requested or where no other framework has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
@@ -197,13 +197,13 @@ def _find(log: Log, requested: str | None) -> _Found:
     }
 
 
-def _is_legible(findings: _Found) -> bool:
+def _is_legible(findings: _FindingsByFramework) -> bool:
     """Returns True where the log has steps, and every line that looks like a step could be read."""
     steps, minus_unread = _legibility(findings)
     return steps > 0 and minus_unread == 0
 
 
-def _legibility(findings: _Found) -> tuple[int, int]:
+def _legibility(findings: _FindingsByFramework) -> tuple[int, int]:
     """Returns the number of steps, and the negated number of lines that look like steps and
     could not be read. Of two pairs the greater is the better reading."""
     steps = sum(of_framework.history.count for of_framework in findings.values())
@@ -211,7 +211,7 @@ def _legibility(findings: _Found) -> tuple[int, int]:
     return steps, -unread
 
 
-def _require_steps_of(framework: str, log: Log, findings: _Found) -> Framework:
+def _require_steps_of(framework: str, log: Log, findings: _FindingsByFramework) -> Framework:
     """Returns the framework of this name. Raises Invalid where the log has no steps of it."""
     name = next(name for name in FRAMEWORKS if name == framework)
     if not findings[name].history.count:
@@ -219,7 +219,7 @@ def _require_steps_of(framework: str, log: Log, findings: _Found) -> Framework:
     return name
 
 
-def _recognise_framework(log: Log, findings: _Found) -> Framework:
+def _recognise_framework(log: Log, findings: _FindingsByFramework) -> Framework:
     """Returns the only framework whose steps the log has. Raises Invalid where it has none, or
     several."""
     names = [name for name, of_framework in findings.items() if of_framework.history.count]
@@ -244,7 +244,7 @@ def _samples_of_a_step(name: Framework, findings: Findings, global_batch: int | 
     return global_batch
 
 
-def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> str:
+def _no_steps_rule(log: Log, findings: _FindingsByFramework, sought: Sequence[Framework]) -> str:
     """Returns the sentence, for an error, that says why no steps of the frameworks in `sought`
     were found."""
     if log.is_blank:
@@ -268,7 +268,7 @@ def _no_steps_rule(log: Log, findings: _Found, sought: Sequence[Framework]) -> s
     )
 
 
-def _step_counts(findings: _Found) -> str:
+def _step_counts(findings: _FindingsByFramework) -> str:
     """Returns the number of steps of each framework in words, for an error."""
     counts = [
         _step_count(name, of_framework)

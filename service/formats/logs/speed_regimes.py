@@ -59,13 +59,13 @@ def _segment_bounds(points: Array) -> list[int]:
     and is imprecise, so each change point is moved to where the points on both sides are nearest
     to their medians."""
     bounds = [0, *(change.index for change in level_changes(points)), len(points)]
-    for at in range(1, len(bounds) - 1):
-        start, cut, end = bounds[at - 1 : at + 2]
+    for index in range(1, len(bounds) - 1):
+        start, cut, end = bounds[index - 1 : index + 2]
         segment = points[start:end]
         distance_before = np.abs(segment - np.median(points[start:cut]))
         distance_after = np.abs(segment - np.median(points[cut:end]))
         excess = np.cumsum(distance_before - distance_after)
-        bounds[at] = start + 1 + int(np.argmin(excess[:-1]))
+        bounds[index] = start + 1 + int(np.argmin(excess[:-1]))
     return bounds
 
 

@@ -256,14 +256,14 @@ def _only_value(text: str, mark: str, pattern: re.Pattern[str]) -> int | None:
 def _segments(text: str, mark: str) -> Iterator[tuple[int, str]]:
     """Yields, for each mark in the text, the offset of a stretch around it, and that stretch. It
     stays within the line."""
-    at = text.find(mark)
+    position = text.find(mark)
     for _ in range(_MOST_OF_A_MARK):
-        if at < 0:
+        if position < 0:
             return
-        start = max(text.rfind("\n", max(0, at - _REACH), at) + 1, at - _REACH)
-        end = text.find("\n", at, at + len(mark) + _REACH)
-        yield start, text[start : end if end >= 0 else at + len(mark) + _REACH]
-        at = text.find(mark, at + len(mark))
+        start = max(text.rfind("\n", max(0, position - _REACH), position) + 1, position - _REACH)
+        end = text.find("\n", position, position + len(mark) + _REACH)
+        yield start, text[start : end if end >= 0 else position + len(mark) + _REACH]
+        position = text.find(mark, position + len(mark))
 
 
 def _statement(text: str, start: int, match: re.Match[str], fact: Fact, scale: float) -> Statement:

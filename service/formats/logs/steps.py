@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
-from service.formats.logs.lines import Line, Log, Unread
+from service.formats.logs.lines import Line, Log, Unread, parse_timestamp
 
 MemoryKind = Literal["reserved", "allocated"]
 
@@ -46,6 +46,20 @@ class Step:
     """Seconds at which it was printed, from any origin."""
     timestamp: datetime | None = None
     """The date and time printed beside it."""
+
+    @classmethod
+    def lasting(cls, seconds: float, number: int, line: Line, text: str, **facts: Any) -> Step:
+        """Returns the step of this number that a line prints with its time in seconds, labelled
+        with the line's rank, and with the last timestamp in `text`, a part of the line. `facts`
+        are other fields of the step."""
+        return cls(
+            number=number,
+            value=seconds,
+            time=seconds,
+            label=line.label,
+            timestamp=parse_timestamp(text),
+            **facts,
+        )
 
     @property
     def is_believable(self) -> bool:

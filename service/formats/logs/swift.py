@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite, parse_timestamp
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite
 from service.formats.logs.progress import span_s
 from service.formats.logs.steps import Findings, Step
 
@@ -77,13 +77,12 @@ def _printed(line: Line, number: int, speed: re.Match[str], before: str) -> _Pri
     """Returns what a line prints: its step number and the mean step time, in seconds, up to it."""
     value = float(speed[2])
     elapsed = _ELAPSED.search(before)
-    loss = _LOSS.search(before)
     return _Printed(
         line=line,
         number=number,
         mean_s=value if speed[1].lower() == "s/it" else 1 / value,
         elapsed_s=span_s(elapsed[1]) if elapsed else None,
-        finite=is_finite(loss and loss[1]),
+        finite=is_finite(_LOSS.search(before)),
     )
 
 
@@ -101,12 +100,7 @@ def _own_step(earlier: _Printed, later: _Printed) -> Step:
 
 def _step(printed: _Printed, seconds: float, *, is_start: bool = False) -> Step:
     """Returns a step of `seconds` with the number, label and timestamp of its line."""
-    return Step(
-        number=printed.number,
-        value=seconds,
-        time=seconds,
-        finite=printed.finite,
-        is_start=is_start,
-        label=printed.line.label,
-        timestamp=parse_timestamp(printed.line.text[:200]),
+    line = printed.line
+    return Step.lasting(
+        seconds, printed.number, line, line.text[:200], finite=printed.finite, is_start=is_start
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite, parse_timestamp
+from service.formats.logs.lines import NUMBER, Line, Log, parse_timestamp
 from service.formats.logs.steps import Findings, Step
 
 _MARK = "step:"
@@ -50,7 +50,7 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
             number=index,
             value=tokens_per_s,
             time=1 / tokens_per_s if tokens_per_s else math.inf,
-            finite=is_finite(begin.group(2)) and 0 < tokens_per_s < math.inf,
+            finite=math.isfinite(float(begin.group(2))) and 0 < tokens_per_s < math.inf,
             is_start=index == 1,
             flops_per_token=flops / tokens_per_s if flops and tokens_per_s else None,
             label=line.label,

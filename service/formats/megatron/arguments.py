@@ -23,10 +23,6 @@ from service.formats.megatron.models import num_layers, read_model
 from service.formats.megatron.values import DUMP_PATH, Arguments
 from service.formats.megatron.versions import in_todays_names, is_of_gpt_neox
 
-_UNSUPPORTED_LAYOUTS = {
-    "checkpoint_in_cpu": "the inputs of recomputed layers in the memory of the host",
-}
-"""Arguments that switch on what the cost model does not describe, and what that is."""
 _VIRTUAL_STAGE_ARGUMENTS = (
     "virtual_pipeline_model_parallel_size",
     "num_virtual_stages_per_pipeline_rank",
@@ -80,7 +76,7 @@ def question(arguments: Mapping[str, str], optional: Collection[str] = ()) -> Ma
     fields: dict[str, Any] = {}
     for part, read in (("model", read_model), ("workload", read_workload), ("layout", _layout)):
         try:
-            require_known_version(args, part)
+            require_known_version(args)
             fields[part] = read(args)
         except Invalid:
             if part not in optional:
@@ -109,18 +105,14 @@ def stated_values(arguments: Mapping[str, str]) -> Mapping[str, Mapping[str, Any
     return {part: parts[part] for part in _PLAIN_VALUES}
 
 
-def require_known_version(args: Arguments, part: str) -> None:
-    """Raises Invalid for arguments of GPT-NeoX, and Unsupported for those that this part of the
-    question cannot express."""
+def require_known_version(args: Arguments) -> None:
+    """Raises Invalid for arguments of GPT-NeoX."""
     if is_of_gpt_neox(args.given):
         rule = (
             "are those of GPT-NeoX, which are not read: give model, workload and layout in the"
             " request beside the log"
         )
         raise Invalid(DUMP_PATH, None, rule)
-    for name, missing in _UNSUPPORTED_LAYOUTS.items() if part == "layout" else ():
-        if args.text(name) not in (None, "False"):
-            raise args.unsupported(name, missing)
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
@@ -266,7 +258,10 @@ def data_parallel_axes(args: Arguments, dp: int | None) -> dict[str, int]:
 
 def read_memory_knobs(args: Arguments) -> dict[str, bool]:
     """Returns what is offloaded to the host, and whether FSDP frees parameters after forward, as
-    fields of the layout."""
+    fields of the layout. Raises Unsupported for recomputed layers with inputs on the host."""
+    if args.text("checkpoint_in_cpu") not in (None, "False"):
+        missing = "the inputs of recomputed layers in the memory of the host"
+        raise args.unsupported("checkpoint_in_cpu", missing)
     return {
         "reshard": args.text("torch_fsdp2_reshard_after_forward") != "False",
         "offload_activations": _offloads_activations(args),

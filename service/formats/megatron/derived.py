@@ -34,7 +34,7 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
         arguments["seq_length"] = arguments.get("encoder_seq_length", "None")
     if is_unset("num_layers"):
         arguments["num_layers"] = arguments.get("encoder_num_layers", "None")
-    arguments |= _of_pattern(arguments)
+    arguments |= _layer_counts(arguments)
     if not is_unset("window_size"):
         arguments["window_size"] = f"({arguments['window_size'].strip('()[] ')})"
     hidden = arguments.get("hidden_size", "None")
@@ -63,7 +63,7 @@ def vocabulary_of_tokenizer(values: Mapping[str, str]) -> str | None:
     return next((str(size) for name, size in sizes.items() if fnmatchcase(model, name)), None)
 
 
-def _of_pattern(values: Mapping[str, str]) -> dict[str, str]:
+def _layer_counts(values: Mapping[str, str]) -> dict[str, str]:
     """Returns the number of layers, and of modules of multi-token prediction, that a layer
     pattern has. These override arguments of their own."""
     pattern = next((values[name] for name in PATTERNS if values.get(name, "None") != "None"), None)

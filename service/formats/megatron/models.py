@@ -8,12 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.formats.megatron.layer_pattern import layer_switches
-from service.formats.megatron.layers import (
-    has_layers_of_kinds,
-    layer_list,
-    pattern_of,
-    variant_of,
-)
+from service.formats.megatron.layers import has_layers_of_kinds, layer_list, pattern_of, variant_of
 from service.formats.megatron.values import Arguments
 
 _MAX_LAYERS = 1024  # as many as requests take

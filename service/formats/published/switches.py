@@ -96,9 +96,9 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
     switches = row["training"].get("switches") or {}
     changes: Changes = {}
     if (row.get("software") or {}).get("kernel_library") == "transformer_engine":
-        changes |= _of_own_kernels(stack, _TRANSFORMER_ENGINE)
+        changes |= _unless_automatic(stack, _TRANSFORMER_ENGINE)
     if (kernel := _FLASH_KERNELS.get(switches.get("attention", ""))) is not None:
-        changes |= _of_own_kernels(stack, {"attention_kernel": kernel})
+        changes |= _unless_automatic(stack, {"attention_kernel": kernel})
     if switches.get("dispatcher") in _EXPERTS_AT_ONCE:
         changes["experts_at_once"] = True
     for name, value in switches.items():
@@ -111,7 +111,7 @@ def stated_switches(row: Mapping[str, Any], stack: Stack) -> Changes:
     return changes
 
 
-def _of_own_kernels(stack: Stack, changes: Changes) -> Changes:
+def _unless_automatic(stack: Stack, changes: Changes) -> Changes:
     """Returns `changes`, which come with a framework's kernels; none for a stack whose attention
     kernel is chosen automatically."""
     return {} if stack.attention_kernel == "auto" else changes

@@ -10,12 +10,7 @@ from typing import Any, Literal, get_args
 
 from models.errors import Invalid
 from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
-from service.formats.shell.faults import (
-    PATH,
-    require_defined,
-    shortened,
-    undefined_variables,
-)
+from service.formats.shell.faults import PATH, require_defined, shortened, undefined_variables
 
 Use = Literal["read", "no_account", "not_described"]
 USES: tuple[Use, ...] = get_args(Use)

@@ -205,9 +205,9 @@ class Settings:
                 near = self.nearest(name)
                 kind = self._unknown_as(name, near)
                 if kind == "stops":
-                    stops.append(self._stop(name, value, near))
+                    stops.append(self.stop_at_name(name, near))
                 elif kind == "open":
-                    reservations.append(self._of_own_program(name, near))
+                    reservations.append(self._reservation_for_own_program(name, near))
                 else:
                     warnings.append(self._ignored(name, near))
             elif field.use == "no_account" or (
@@ -231,25 +231,25 @@ class Settings:
             return "open" if near is None else "stops"
         return kind
 
-    def _stop(self, name: str, value: Any, near: str | None) -> Stop:
-        """Returns the stop for a name that the framework does not have; `near` is the name that
-        is probably meant."""
+    def stop_at_name(self, name: str, near: str | None) -> Stop:
+        """Returns the stop for a given name that the framework does not have; `near` is the name
+        that is probably meant."""
         meant = f"{self.table.prefix}{near}" if near else ""
         hint = f"did you mean {meant}?" if near else "leave it out"
         return Stop(
             setting=f"{self.table.prefix}{name}",
-            value=value,
-            rule=f"is no setting of {self._framework}, which stops at it: {hint}",
+            value=self.given[name],
+            rule=f"is no setting of {self._framework_and_release}, which stops at it: {hint}",
             source=self.table.facts["parser"],
             cure=meant,
             meant=near or "",
             is_of_name=True,
         )
 
-    def _of_own_program(self, name: str, near: str | None) -> Reservation:
+    def _reservation_for_own_program(self, name: str, near: str | None) -> Reservation:
         """Returns the reservation for a name that the framework does not have, but that the
         caller's own program may read."""
-        reason = f"{self._framework} has no such setting"
+        reason = f"{self._framework_and_release} has no such setting"
         cure = f"did you mean {near}?" if near else "leave it out if it changes nothing"
         return Reservation(setting=self.shown(name), reason=reason, cure=cure)
 
@@ -260,7 +260,7 @@ class Settings:
         return f"{self.shown(name)} is no setting of {framework}, which ignores it: {hint}"
 
     @property
-    def _framework(self) -> str:
+    def _framework_and_release(self) -> str:
         return f"{self.table.framework} {self.table.release}"
 
 

@@ -60,7 +60,7 @@ class Stops:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.found: list[Stop] = []
+        self.noted: list[Stop] = []
 
     def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
         """Returns the result of `read`. Where it raises Stopped, notes the stop and returns
@@ -68,7 +68,11 @@ class Stops:
         try:
             return read()
         except Stopped as stopped:
-            stop = stopped.stop(self.source)
-            if stop not in self.found:
-                self.found.append(stop)
+            self.note(stopped)
             return instead
+
+    def note(self, stopped: Stopped) -> None:
+        """Notes a reason to stop, once."""
+        stop = stopped.stop(self.source)
+        if stop not in self.noted:
+            self.noted.append(stop)

@@ -39,29 +39,23 @@ class Branches:
         """Follows the first branch of an `if` whose test is true. Where the text does not decide
         a test, every branch that may run is followed, and what they set is in doubt."""
         reader = self.reader
-        clauses = [clause(node)]
-        otherwise: list[Node] | None = None
+        clauses: list[tuple[list[Node] | None, list[Node]]] = [clause(node)]
         for child in node.children:
             if child.type == "elif_clause":
                 clauses.append(clause(child))
             elif child.type == "else_clause":
-                otherwise = child.children[1:]
+                clauses.append((None, child.children[1:]))  # which has no test
         branches: list[Variables] = []
-        one_runs = otherwise is not None
+        one_runs = False
         for tests, body in clauses:
-            truth = reader.run(tests)
+            truth = True if tests is None else reader.run(tests)
             if truth is True and not branches:
                 return reader.run(body)
             if truth is not False:
-                branches.append(self._branch(body, self._default_of(tests)))
+                branches.append(self._branch(body, self._default_of(tests or ())))
             if truth is True:
                 one_runs = True
                 break
-        else:
-            if otherwise is not None and not branches:
-                return reader.run(otherwise)
-            if otherwise is not None:
-                branches.append(self._branch(otherwise))
         self._merge(branches, one_runs=one_runs)
         return None
 

@@ -15,12 +15,7 @@ from service.formats.shell.faults import PATH, Undefined
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
 from service.formats.shell.hostfile import hosts_of
-from service.formats.shell.programs import (
-    base_name,
-    likelihood,
-    of_any_node,
-    program_at,
-)
+from service.formats.shell.programs import base_name, likelihood, program_at, without_words_of_node
 from service.formats.shell.ranks import ranks_of, scheduler_variables
 from service.formats.shell.reading import ARGUMENTS, read_script
 from service.formats.shell.script import Script, Statement
@@ -81,7 +76,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
         words = tuple(_with_variables(word, files.environment) for word in words)
         return Command(words=words, program=None, files=files, environment=files.environment)
     script, header = _script_and_header(text, files)
-    training = _training(script)
+    training = _training_statement(script)
     before = training.words[: program_at(training.words) or 0]
     environment = {**training.environment, **_assignments(before)}
     sent = files.with_written(script.written)
@@ -89,10 +84,10 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
     hosts = hosts_of(before, sent)
     if hosts is not None:
         ranks = replace(ranks, nnodes=hosts.count, per_node=None, total=hosts.num_ranks)
-    at = len(before)
-    has_program = at < len(training.words) and not training.words[at].startswith("-")
-    program = _program(training.words, at) if has_program else None
-    behind = training.words[at + has_program :]
+    index = len(before)
+    has_program = index < len(training.words) and not training.words[index].startswith("-")
+    program = _program(training.words, index) if has_program else None
+    behind = training.words[index + has_program :]
     if "torchx" in map(base_name, before) and behind[:1] == ("--",):  # in front of its arguments
         behind = behind[1:]
     return Command(
@@ -124,7 +119,7 @@ def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
     reason why its value is not known."""
     name = fault.variable
     uses = rf"\$\{{?[#!]?{re.escape(name)}\b" if name.isidentifier() else re.escape(name)
-    lines = [at for at, line in enumerate(text.splitlines(), 1) if re.search(uses, line)]
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if re.search(uses, line)]
     used = f"line {lines[-1]}" if lines else ""
     try:
         script, _ = _script_and_header(text, files)
@@ -161,20 +156,21 @@ def _without_defaults(
         return before
     script = read_script(text, scheduler_variables(header), files, takes_defaults=False)
     try:
-        words = _training(script).words
+        words = _training_statement(script).words
     except Invalid:  # which program is started is decided by a default
         return before
     return words[: program_at(words) or 0]
 
 
-def _program(words: Sequence[str], at: int) -> str:
-    """Returns the program at index `at` of the words, "train.py"; with its subcommand for a tool
+def _program(words: Sequence[str], index: int) -> str:
+    """Returns the program at `index` of the words, "train.py"; with its subcommand for a tool
     that has some, "axolotl train"."""
-    is_command = at > 0 and "." not in words[at] and words[at - 1] not in ("-m", "--module")
-    is_variable = words[at].startswith("$")
-    if is_command and not is_variable:
-        return f"{base_name(words[at - 1])} {words[at]}"
-    return words[at]
+    program = words[index]
+    before = words[index - 1] if index else "--module"
+    is_subcommand = before not in ("-m", "--module") and "." not in program
+    if is_subcommand and not program.startswith("$"):
+        return f"{base_name(before)} {program}"
+    return program
 
 
 def _json_words(text: str) -> tuple[str, ...] | None:
@@ -203,7 +199,7 @@ def _overrides(text: str) -> tuple[str, ...] | None:
     return tuple(words) if all(map(_OVERRIDE.fullmatch, words)) else None
 
 
-def _training(script: Script) -> Statement:
+def _training_statement(script: Script) -> Statement:
     """Returns the statement that starts the training. A text that starts no program is a list of
     arguments, and becomes one statement."""
     statements = script.statements
@@ -228,7 +224,7 @@ def _most_likely(statements: list[Statement]) -> Statement:
     Invalid where different statements are equally likely."""
     most = max(likelihood(statement.words) for statement in statements)
     likely = [statement for statement in statements if likelihood(statement.words) == most]
-    distinct = {of_any_node(statement.words): statement for statement in likely}
+    distinct = {without_words_of_node(statement.words): statement for statement in likely}
     if len(distinct) > 1 and most >= 0:
         programs = {
             statement.words[program_at(statement.words) or 0] for statement in distinct.values()

@@ -247,11 +247,11 @@ class Commands:
     def _shell_file(self, words: Sequence[str]) -> Wrapped | None:
         """Returns the text of the script file that a command runs, with its arguments: `sbatch
         job.sh 8`. None where it runs none, or its text is not known."""
-        at = shell_file_at(words)
-        text = None if at is None else self._text_of(words[at])
-        if at is None or text is None:
+        index = shell_file_at(words)
+        text = None if index is None else self._text_of(words[index])
+        if index is None or text is None:
             return None
-        return Wrapped(_without_shell(words[:at]), text, tuple(words[at + 1 :]))
+        return Wrapped(_without_shell(words[:index]), text, tuple(words[index + 1 :]))
 
     def _shell_input(self, words: Sequence[str], streams: _Streams) -> Wrapped | None:
         """Returns the script that a command reads from its input, as `sbatch <<EOF` does; None
@@ -278,9 +278,6 @@ class Commands:
         return self.reader.files.with_written(written).find(name)
 
     # -- commands of the shell
-
-    def _test(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        return condition_of_words(words[1:], self.reader.has_file)
 
     def _finish(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Ends the text at `exit`, `return`, `break` or `continue`, by raising Finished. An
@@ -335,9 +332,6 @@ class Commands:
             doubt = Doubt(name, " ".join(words)[:200], line, replaces=True)
             self.reader.set(name, Value((part,)) if is_known else unknown, doubt, keeps=False)
         return True
-
-    def _eval(self, words: list[str], streams: _Streams, line: int) -> Truth:
-        return self.reader.inner(" ".join(words[1:]), is_own_shell=False)
 
     def _source(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets the text of the file that `source` reads, in this shell. A file that was not
@@ -395,14 +389,18 @@ _BUILTINS: dict[str, _Builtin] = {
     ":": lambda commands, words, streams, line: True,
     "true": lambda commands, words, streams, line: True,
     "false": lambda commands, words, streams, line: False,
-    "test": Commands._test,
+    "test": lambda commands, words, streams, line: condition_of_words(
+        words[1:], commands.reader.has_file
+    ),
     **dict.fromkeys(("exit", "return", "break", "continue"), Commands._finish),
     "set": Commands._set,
     "shift": Commands._shift,
     "getopts": Commands._getopts,
     "let": Commands._let,
     **dict.fromkeys(("read", "mapfile", "readarray"), Commands._read),
-    "eval": Commands._eval,
+    "eval": lambda commands, words, streams, line: commands.reader.inner(
+        " ".join(words[1:]), is_own_shell=False
+    ),
     **dict.fromkeys(("source", "."), Commands._source),
     **dict.fromkeys(("echo", "printf"), Commands._echo),
     "cat": Commands._cat,

@@ -68,6 +68,17 @@ def _tokens(expansion: Expansion, node: Node) -> list[_Token]:
     return [_Token(expansion.text(node), is_quoted=node.type in ("string", "raw_string"))]
 
 
+def _negated(truth: Truth) -> Truth:
+    return None if truth is None else not truth
+
+
+def _either(left: Truth, right: Truth) -> Truth:
+    """Returns the truth of "left or right". One true part decides it, whatever is unknown."""
+    if left or right:
+        return True
+    return None if None in (left, right) else False
+
+
 class _Parsing:
     """Goes through the tokens of a test: or, and, not, and the single comparisons."""
 
@@ -77,17 +88,17 @@ class _Parsing:
         self.tokens = tokens
         self.has_file = has_file
         self.is_double = is_double
-        self.at = 0
+        self.position = 0
 
     def parsed(self) -> Truth:
         truth = self._or()
-        return truth if self.at == len(self.tokens) else None
+        return truth if self.position == len(self.tokens) else None
 
     def _takes(self, *operators: str) -> bool:
         """Returns True, and moves past it, where the next token is one of these operators."""
-        is_next = self.at < len(self.tokens) and self.tokens[self.at].is_operator
-        if is_next and self.tokens[self.at].text in operators:
-            self.at += 1
+        is_next = self.position < len(self.tokens) and self.tokens[self.position].is_operator
+        if is_next and self.tokens[self.position].text in operators:
+            self.position += 1
             return True
         return False
 
@@ -96,8 +107,7 @@ class _Parsing:
         unknown."""
         truth = self._and()
         while self._takes("||", "-o"):
-            other = self._and()
-            truth = True if truth or other else (None if None in (truth, other) else False)
+            truth = _either(truth, self._and())
         return truth
 
     def _and(self) -> Truth:
@@ -105,16 +115,14 @@ class _Parsing:
         unknown."""
         truth = self._not()
         while self._takes("&&", "-a"):
-            other = self._not()
-            is_false = truth is False or other is False
-            truth = False if is_false else (None if None in (truth, other) else True)
+            # A and B is not (not A or not B).
+            truth = _negated(_either(_negated(truth), _negated(self._not())))
         return truth
 
     def _not(self) -> Truth:
         """Returns the truth of `! A`, of a group in brackets, or of a single test."""
         if self._takes("!"):
-            truth = self._not()
-            return None if truth is None else not truth
+            return _negated(self._not())
         if self._takes("("):
             truth = self._or()
             self._takes(")")
@@ -130,18 +138,18 @@ class _Parsing:
         if first.is_operator:
             operand = self._next()
             return None if operand is None else self._unary(first.text, operand.text)
-        following = self.tokens[self.at : self.at + 2]
+        following = self.tokens[self.position : self.position + 2]
         if len(following) == 2 and following[0].text in _BINARY:
-            self.at += 2
+            self.position += 2
             return self._binary(first, following[0].text, following[1])
         return None if undefined_variables(first.text) else bool(first.text)
 
     def _next(self) -> _Token | None:
         """Returns the next token and moves past it; None at the end."""
-        if self.at >= len(self.tokens):
+        if self.position >= len(self.tokens):
             return None
-        self.at += 1
-        return self.tokens[self.at - 1]
+        self.position += 1
+        return self.tokens[self.position - 1]
 
     def _unary(self, operator: str, text: str) -> Truth:
         """Returns the truth of `-z text`, `-n text` or a test of a file; None where that is not

@@ -126,7 +126,7 @@ class Expansion:
         is quoted."""
         if is_quoted:
             return self.tree.text(node)
-        parts = self._between(node.children, node.start_byte, node.end_byte, escapes="$`\\")
+        parts = self._pieces_between(node.children, node.start_byte, node.end_byte, escapes="$`\\")
         return "".join(piece.text for piece in parts)
 
     # -- pieces
@@ -139,7 +139,7 @@ class Expansion:
         if len(inner) != 1 or inner[0].type not in ("simple_expansion", "expansion"):
             return None
         match = _ALL_ELEMENTS.fullmatch(self.tree.text(node))
-        value = match and self._looked_up(match["array"] or match["arguments"])
+        value = match and self._value_of(match["array"] or match["arguments"])
         if match is None or value is None:
             return None
         if not is_quoted:
@@ -170,7 +170,7 @@ class Expansion:
         elif kind == "concatenation" or any(
             child.type in _SUBSTITUTIONS for child in node.children
         ):
-            yield from self._between(node.children, node.start_byte, node.end_byte)
+            yield from self._pieces_between(node.children, node.start_byte, node.end_byte)
         else:
             yield _Piece(_unescaped(text))
 
@@ -178,34 +178,34 @@ class Expansion:
         """Yields the parts of a text in double quotes, none of which is split at spaces."""
         if node.type == "translated_string":
             node = node.children[-1]
-        for piece in self._between(
+        for piece in self._pieces_between(
             node.children[1:-1], node.start_byte + 1, node.end_byte - 1, escapes='$`"\\'
         ):
             yield _Piece(piece.text)
 
-    def _between(
+    def _pieces_between(
         self, nodes: list[Node], start: int, end: int, escapes: str | None = None
     ) -> Iterator[_Piece]:
         """Yields the parts of the text between two byte offsets, of which `nodes` are the
         variables and quotes; the grammar has no nodes for spaces between them. `escapes` are the
         characters that a backslash quotes there; None means any."""
-        at = start
+        position = start
         for node in nodes:
             is_special = node.type in _SUBSTITUTIONS or (
                 escapes is None and (node.child_count > 0 or node.type in _QUOTED)
             )
-            if not is_special or node.start_byte < at:
+            if not is_special or node.start_byte < position:
                 continue
-            if node.start_byte > at:
-                yield _Piece(_unescaped(self.tree.between(at, node.start_byte), escapes))
+            if node.start_byte > position:
+                yield _Piece(_unescaped(self.tree.between(position, node.start_byte), escapes))
             yield from self._pieces(node)
-            at = node.end_byte
-        if at < end:
-            yield _Piece(_unescaped(self.tree.between(at, end), escapes))
+            position = node.end_byte
+        if position < end:
+            yield _Piece(_unescaped(self.tree.between(position, end), escapes))
 
     # -- variables
 
-    def _looked_up(self, name: str) -> Value | None:
+    def _value_of(self, name: str) -> Value | None:
         """Returns the value of a variable; None where it has none. Doubts and defaults of the
         value become those of the words being expanded."""
         value = self.variables.values.get(name)
@@ -222,22 +222,23 @@ class Expansion:
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:
             expression = text[3:-2] if is_sum else text[2:-1]
-            return self.sum(expression) or f"$(({self._in_sum(expression)}))"
+            return self.sum(expression) or f"$(({self._with_numbers(expression)}))"
         if node.type == "command_substitution":
             output = self.output(text[2:-1] if text[0] == "$" else text[1:-1])
             return text if output is None else output.rstrip("\n")
         if node.type == "simple_expansion":
             name = text[1:]
-            value = self._looked_up(name)
-            return _first(value) if value is not None else f"${name}"
-        return self._braced(node, text)
+            value = self._value_of(name)
+            return value.first if value is not None else f"${name}"
+        value_in_braces = self._braced(node)
+        return text if value_in_braces is None else value_in_braces
 
-    def _braced(self, node: Node, written: str) -> str:
-        """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}.
-        Where it is not known it stays as written."""
+    def _braced(self, node: Node) -> str | None:
+        """Returns the value of ${NAME}, ${NAME[2]}, ${#NAME}, ${!NAME} or ${NAME:-default}, or
+        "$NAME" where nothing sets it; None where what is done to it is not known."""
         target = next((child for child in node.children if child.type in _NAMES), None)
         if target is None:
-            return written
+            return None
         index = None
         if target.type == "subscript":
             index = self._index(self.tree.text(target).partition("[")[2].rstrip("]"))
@@ -248,15 +249,15 @@ class Expansion:
         ]
         before = [operator for operator in operators if operator.start_byte < target.start_byte]
         behind = [operator for operator in operators if operator.start_byte > target.start_byte]
-        value = self._looked_up(name)
-        text = None if value is None else _element(value, index)
+        value = self._value_of(name)
+        text = None if value is None else value.element(index)
         if before:
-            return self._measured(before[0].type, value, index, written)
+            return self._length_or_target(before[0].type, value, index)
         if text is None and index is not None and "$" in index:
             return index  # which is what is not known, whatever the array holds
         if not behind:
             return f"${name}" if text is None else text
-        return self._operated(name, text, behind, node, written)
+        return self._with_operator(name, text, behind, node)
 
     def _index(self, text: str) -> str:
         """Returns the index or key of an array's element with variables replaced: "3" of I+1
@@ -264,66 +265,69 @@ class Expansion:
         if text in ("@", "*"):
             return text
 
-        def put_in(match: re.Match[str]) -> str:
-            value = self._looked_up(match[1])
-            return f"${match[1]}" if value is None else _first(value)
+        def known_value(match: re.Match[str]) -> str:
+            value = self._value_of(match[1])
+            return f"${match[1]}" if value is None else value.first
 
         number = self.sum(text)
         if number is not None:
             return number
-        return re.sub(r"\$\{?(\w+)\}?", put_in, text.strip("'\""), flags=re.ASCII)
+        return re.sub(r"\$\{?(\w+)\}?", known_value, text.strip("'\""), flags=re.ASCII)
 
-    def _measured(self, operator: str, value: Value | None, index: str | None, written: str) -> str:
+    def _length_or_target(
+        self, operator: str, value: Value | None, index: str | None
+    ) -> str | None:
         """Returns the length for ${#X} (`operator` "#"), or the value of the variable that X
-        names for ${!X}. Returns `written`, the text itself, where that is not known."""
+        names for ${!X}; None where that is not known."""
         if value is None or (operator == "!" and index is not None):
-            return written
+            return None
         if operator == "!":
-            target = self._looked_up(value.text)
-            return written if target is None else target.text
-        return str(len(value.words) if index in ("@", "*") else len(_element(value, index) or ""))
+            target = self._value_of(value.text)
+            return None if target is None else target.text
+        return str(len(value.words) if index in ("@", "*") else len(value.element(index) or ""))
 
-    def _operated(
-        self, name: str, text: str | None, behind: list[Node], node: Node, written: str
-    ) -> str:
+    def _with_operator(
+        self, name: str, text: str | None, behind: list[Node], node: Node
+    ) -> str | None:
         """Returns the value of ${NAME…} with operators behind the name, such as :-, %% or //.
-        `text` is the variable's value, None where it has none. Returns `written`, the text
-        itself, where the result is not known."""
+        `text` is the variable's value, None where it has none. Returns None where what the
+        operator does to the value is not known."""
         operator = behind[0].type
         end = node.end_byte - 1
         argument = partial(self._argument, node.children, behind[0].end_byte)
-        if operator in _ALTERNATIVES:
+        if operator in _ALTERNATIVES:  # ${NAME:+words}
             return argument(end) if _is_set(text, operator) else ""
-        if operator in _DEFAULTS:
+        if operator in _DEFAULTS:  # ${NAME:-words}
             if text is not None and _is_set(text, operator):
                 return text
             if not self.takes_defaults and text is None:
                 return f"${name}"
             return self._default(name, argument(end), assigns=operator.endswith("="))
-        if text is None and operator in _DEMANDS:
-            reason = "the script stops unless it is set where it runs"
-            self.variables.values[name] = Value((f"${name}",), reason=reason)
-        if text is None or "$" in text or operator in _DEMANDS:
-            return f"${name}" if text is None else text
+        if text is None:
+            if operator in _DEMANDS:  # ${NAME:?words}
+                reason = "the script stops unless it is set where it runs"
+                self.variables.values[name] = Value((f"${name}",), reason=reason)
+            return f"${name}"
+        if "$" in text or operator in _DEMANDS:
+            return text
         self.budget.count(len(text))
-        if operator in _CUTS:
+        if operator in _CUTS:  # ${NAME%pattern}
             self.budget.count(patterns.MAX_CHARACTERS)
-            return _or(patterns.cut(text, argument(end), operator), written)
-        if operator in _REPLACES:
-            pattern = argument(end)
-            instead = ""
-            if len(behind) > 1:
-                pattern = argument(behind[1].start_byte)
-                instead = self._argument(node.children, behind[1].end_byte, end)
-            return _or(patterns.replaced(text, pattern, instead, operator), written)
-        if operator == ":":
-            return self._slice(text, argument(end), written)
-        return _CASES[operator](text) if operator in _CASES else written
+            return patterns.cut(text, argument(end), operator)
+        if operator in _REPLACES:  # ${NAME/pattern/words}
+            if len(behind) == 1:
+                return patterns.replaced(text, argument(end), "", operator)
+            pattern = argument(behind[1].start_byte)
+            instead = self._argument(node.children, behind[1].end_byte, end)
+            return patterns.replaced(text, pattern, instead, operator)
+        if operator == ":":  # ${NAME:2:3}
+            return _part(text, argument(end))
+        return _CASES[operator](text) if operator in _CASES else None
 
     def _argument(self, nodes: list[Node], start: int, end: int) -> str:
         """Returns the text between two byte offsets, behind an operator, with variables
         replaced."""
-        return "".join(piece.text for piece in self._between(nodes, start, end))
+        return "".join(piece.text for piece in self._pieces_between(nodes, start, end))
 
     def _default(self, name: str, default: str, *, assigns: bool) -> str:
         """Returns the default of a variable, such as 4 of ${TP:-4}, and notes that it was used.
@@ -335,40 +339,29 @@ class Expansion:
                 self.variables.values[name] = Value((default,), defaults=(note,))
         return default
 
-    def _slice(self, text: str, bounds: str, otherwise: str) -> str:
-        """Returns a part of a text, as ${NAME:2:3} does by the bounds "2:3"; `otherwise` where
-        the bounds are not known."""
-        start, _, length = bounds.partition(":")
-        begin = value_of(start.strip() or "0")
-        count = value_of(length.strip() or str(len(text)))
-        if begin is None or count is None:
-            return otherwise
-        part = text[begin:]
-        return part[:count] if count >= 0 else part[: len(part) + count]
-
     def sum(self, expression: str) -> str | None:
         """Returns the value of an arithmetic expression of whole numbers, as text; None where
         part of it is not known."""
-        number = value_of(self._in_sum(expression))
+        number = value_of(self._with_numbers(expression))
         return None if number is None else str(number)
 
-    def _in_sum(self, expression: str) -> str:
+    def _with_numbers(self, expression: str) -> str:
         """Returns an arithmetic expression with known variables replaced by their numbers:
         "8*GPUS" of NODES*GPUS, where only NODES is known, as 8."""
 
-        def put_in(match: re.Match[str]) -> str:
-            value = self._looked_up(match[1])
-            text = _first(value) if value is not None else ""
+        def known_value(match: re.Match[str]) -> str:
+            value = self._value_of(match[1])
+            text = value.first if value is not None else ""
             if re.fullmatch(r"-?\d{1,12}", text):
                 return text
             # A sum that is not known stands with its unknown names, whose values can be sent.
             unknown_sum = re.fullmatch(rf"\$\(\((.{{1,{_LONGEST_SUM}}})\)\)", text)
             return f"({unknown_sum[1]})" if unknown_sum else match[1]
 
-        without_braces = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._in_braces, expression)
-        return _IN_SUM.sub(put_in, without_braces)
+        without_braces = re.sub(r"\$\{(\w+)(?::?-(\d+))?\}", self._name_or_default, expression)
+        return _IN_SUM.sub(known_value, without_braces)
 
-    def _in_braces(self, match: re.Match[str]) -> str:
+    def _name_or_default(self, match: re.Match[str]) -> str:
         """Returns the name in ${NAME}, or 8 of ${NAME:-8} where nothing sets NAME."""
         value = self.variables.values.get(match[1])
         if value is None and match[2] is not None and self.takes_defaults:
@@ -417,35 +410,19 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _first(value: Value) -> str:
-    """Returns the value of $X, which for an array is its first element."""
-    if not value.is_array:
-        return value.text
-    return value.words[0] if value.words else ""
-
-
-def _element(value: Value, index: str | None) -> str | None:
-    """Returns the element of an array at an index or key; None where there is none. The index
-    "@" or "*" means all elements, joined by spaces."""
-    if index in ("@", "*"):
-        return value.text
-    if index is None:
-        return _first(value)
-    key = f"[{index}]="  # as an associative array is written
-    keyed = next((word for word in value.words if word.startswith(key)), None)
-    if keyed is not None:
-        return keyed.removeprefix(key)
-    if not re.fullmatch(r"-?\d{1,6}", index):
-        return None
-    place = int(index)
-    return value.words[place] if -len(value.words) <= place < len(value.words) else None
-
-
 def _is_set(text: str | None, operator: str) -> bool:
     """Returns True where a variable has a value. Operators with a colon, such as :-, count an
     empty one as unset."""
     return bool(text) if operator[0] == ":" else text is not None
 
 
-def _or(text: str | None, otherwise: str) -> str:
-    return otherwise if text is None else text
+def _part(text: str, bounds: str) -> str | None:
+    """Returns a part of a text, as ${NAME:2:3} does by the bounds "2:3"; None where the bounds
+    are not known."""
+    start, _, length = bounds.partition(":")
+    begin = value_of(start.strip() or "0")
+    count = value_of(length.strip() or str(len(text)))
+    if begin is None or count is None:
+        return None
+    part = text[begin:]
+    return part[:count] if count >= 0 else part[: len(part) + count]

@@ -57,7 +57,7 @@ def header_of(texts: Iterable[str], environment: Mapping[str, str]) -> Header:
     Variables in `environment` that the scheduler sets, such as SLURM_NNODES, override them."""
     header = Header()
     for text in texts:
-        header = _joined(header, _of_text(text))
+        header = _overridden(header, _header_of_text(text))
     return _with_grants(header, environment)
 
 
@@ -81,28 +81,27 @@ def options(words: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def _joined(first: Header, second: Header) -> Header:
+def _overridden(first: Header, second: Header) -> Header:
     """Returns the options of two texts as one header. Those of the second override those of the
     first."""
     if not second.options and not second.others:
         return first
-    name = second.name
     return Header(
-        name=name,
+        name=second.name,
         options={**first.options, **second.options},
         as_written={**first.as_written, **second.as_written},
         others=(*first.others, *second.others),
     )
 
 
-def _of_text(text: str) -> Header:
+def _header_of_text(text: str) -> Header:
     """Returns the options of the #SBATCH lines of a text, or else of its first #PBS line that
     asks for nodes."""
     components = [options(words) for words in _components(text)]
     if any(components):
         return Header(options=components[0], others=tuple(components[1:]))
     for line in text.splitlines():
-        pbs = _of_pbs(line) if line.lstrip().startswith(_PBS) else None
+        pbs = _header_of_pbs_line(line) if line.lstrip().startswith(_PBS) else None
         if pbs is not None:
             return pbs
     return Header()
@@ -128,7 +127,7 @@ def _components(text: str) -> Iterator[list[str]]:
     yield words
 
 
-def _of_pbs(line: str) -> Header | None:
+def _header_of_pbs_line(line: str) -> Header | None:
     """Returns the options of a line such as `#PBS -l select=4:ncpus=64:ngpus=8`; None where it
     selects no nodes. Several chunks are components of the job."""
     selected = _SELECTED.search(line)

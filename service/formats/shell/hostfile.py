@@ -53,10 +53,10 @@ def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[s
     """Returns the number of ranks on each host, after --include or --exclude and the limits of
     the launcher."""
     if "include" in flags:
-        included = _filtered(flags["include"])
+        included = _hosts_and_devices(flags["include"])
         return {host: len(devices) or slots[host] for host, devices in included if host in slots}
     ranks = dict(slots)
-    for host, devices in _filtered(flags.get("exclude", "")):
+    for host, devices in _hosts_and_devices(flags.get("exclude", "")):
         if host in ranks:
             ranks[host] = max(ranks[host] - len(devices), 0) if devices else 0
     hosts = [host for host, count in ranks.items() if count]
@@ -65,7 +65,7 @@ def _ranks_by_host(slots: Mapping[str, int], flags: Mapping[str, str]) -> dict[s
     return {host: ranks[host] if num_gpus is None else num_gpus for host in hosts}
 
 
-def _filtered(text: str) -> list[tuple[str, set[str]]]:
+def _hosts_and_devices(text: str) -> list[tuple[str, set[str]]]:
     """Returns the hosts of a filter, each with its devices: [("worker-0", set()), ("worker-1",
     {"0", "2"})] of worker-0@worker-1:0,2. An empty set means all devices."""
     matches = [_FILTER.fullmatch(part) for part in text.split("@")]

@@ -76,10 +76,6 @@ class Interpreter:
         follow = _STATEMENTS.get(node.type)
         return follow(self, node) if follow else None
 
-    def _assignment(self, node: Node) -> Truth:
-        self.assign(node)
-        return True
-
     def _assignments(self, node: Node) -> Truth:
         """Interprets several assignments on one line: `A=1 B=2`."""
         for child in node.children:
@@ -110,18 +106,18 @@ class Interpreter:
                 self.variables.values.pop(name, None)
         return True
 
-    def assign(self, node: Node) -> None:
-        """Interprets an assignment. A value that the request sends for the variable is kept, unless
-        the assignment builds on it, as ARGS="$ARGS --bf16" does."""
+    def assign(self, node: Node) -> Truth:
+        """Interprets an assignment, which always succeeds. A value that the request sends for the
+        variable is kept, unless the assignment builds on it, as ARGS="$ARGS --bf16" does."""
         target = node.children[0]
         text = " ".join(self.tree.text(node).split())
         if target.type != "variable_name":
-            return
+            return True
         name = self.tree.text(target)
         adds = any(child.type == "+=" for child in node.children)
         builds_on_value = adds or name in _VARIABLE.findall(text)
         if name in self.variables.fixed and not builds_on_value:
-            return
+            return True
         expansion = self.expansion()
         words, is_array = expansion.value(node.child_by_field_name("value"))
         before = self.variables.values.get(name)
@@ -136,6 +132,7 @@ class Interpreter:
             Doubt(name, text, line_of(node), replaces=not adds and before is not None),
             keeps=builds_on_value,
         )
+        return True
 
     def set(self, name: str, value: Value, doubt: Doubt, *, keeps: bool) -> None:
         """Gives a variable a value. In a branch that may not run, the assignment is kept as
@@ -202,12 +199,8 @@ class Interpreter:
 
     def _pipeline(self, node: Node) -> Truth:
         """Interprets the commands of a pipeline in order. Whether it succeeds is not known."""
-        children = [child for child in node.children if child.is_named]
-        self.run(children)
+        self.run(node.children)
         return None
-
-    def _test(self, node: Node) -> Truth:
-        return condition(self.expansion(), node, self.has_file)
 
     def _function(self, node: Node) -> Truth:
         """Remembers the body of a function, which is followed where it is called."""
@@ -216,12 +209,6 @@ class Interpreter:
         if name is not None and body is not None:
             self.functions[self.tree.text(name)] = (self.tree, body)
         return True
-
-    def _command(self, node: Node) -> Truth:
-        return Commands(self).run(node)
-
-    def _redirected(self, node: Node) -> Truth:
-        return Commands(self).redirected(node)
 
     # -- what commands ask for
 
@@ -236,7 +223,7 @@ class Interpreter:
             del values[name]
         listed = Value(tuple(arguments), is_array=True)
         values |= {"@": listed, "*": listed, "#": Value((str(len(arguments)),))}
-        values |= {str(at): Value((word,)) for at, word in enumerate(arguments, start=1)}
+        values |= {str(number): Value((word,)) for number, word in enumerate(arguments, start=1)}
 
     def has_file(self, name: str) -> bool:
         return name in self.script.written or name in self.files
@@ -362,9 +349,9 @@ def _positional(variables: Variables) -> list[str]:
 
 
 _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
-    "command": Interpreter._command,
-    "redirected_statement": Interpreter._redirected,
-    "variable_assignment": Interpreter._assignment,
+    "command": lambda self, node: Commands(self).run(node),
+    "redirected_statement": lambda self, node: Commands(self).redirected(node),
+    "variable_assignment": Interpreter.assign,
     "variable_assignments": Interpreter._assignments,
     "declaration_command": Interpreter._declaration,
     "unset_command": Interpreter._unset,
@@ -379,7 +366,7 @@ _STATEMENTS: dict[str, Callable[[Interpreter, Node], Truth]] = {
     "do_group": Interpreter._group,
     "subshell": Interpreter._subshell,
     "pipeline": Interpreter._pipeline,
-    "test_command": Interpreter._test,
+    "test_command": lambda self, node: condition(self.expansion(), node, self.has_file),
     "function_definition": Interpreter._function,
     "program": lambda self, node: self.run(node.children),
 }

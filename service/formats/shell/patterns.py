@@ -46,12 +46,12 @@ def cut(text: str, pattern: str, operator: str) -> str | None:
     ends = range(len(text) + 1)
     shortest_first = ends if front else reversed(ends)
     order = shortest_first if len(operator) == 1 else reversed([*shortest_first])
-    for at in order:
-        is_cut = matches(text[:at] if front else text[at:], pattern)
+    for cut_at in order:
+        is_cut = matches(text[:cut_at] if front else text[cut_at:], pattern)
         if is_cut is None:
             return None
         if is_cut:
-            return text[at:] if front else text[:at]
+            return text[cut_at:] if front else text[:cut_at]
     return text
 
 

@@ -89,32 +89,32 @@ def program_at(words: Sequence[str]) -> int | None:
     starts_program = False
     if words and base_name(words[0]) in _FILE_TOOLS:
         return None
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         name = base_name(word)
-        following = words[at + 1] if at + 1 < len(words) else ""
+        following = words[index + 1] if index + 1 < len(words) else ""
         if _PYTHON.fullmatch(name) or name in LAUNCHERS:
             starts_python = name not in _STARTS_ANYTHING
             starts_program = True
         elif word in ("-m", "--module") and starts_python and following:
             if not following.startswith((*_LAUNCHER_MODULES, "-")):
-                return at + 1
-        elif word == "-c" and starts_python and words[at - 1].startswith("python"):
+                return index + 1
+        elif word == "-c" and starts_python and words[index - 1].startswith("python"):
             return None
         elif following in _TRAINERS.get(name, ()):
-            return at + 1
-        elif _wraps(words, at) or name in _STARTS_TEXTS:
+            return index + 1
+        elif _wraps(words, index) or name in _STARTS_TEXTS:
             starts_program = True
         elif _PROGRAM.fullmatch(word) or (starts_program and _NAMED_PROGRAM.fullmatch(word)):
-            return at
+            return index
     return None
 
 
-def _wraps(words: Sequence[str], at: int) -> bool:
-    """Returns True where the word at index `at` is a script that runs the words behind it, as
+def _wraps(words: Sequence[str], index: int) -> bool:
+    """Returns True where the word at `index` is a script that runs the words behind it, as
     `./wrap.sh python train.py` does."""
-    if not words[at].endswith(".sh") or at + 1 == len(words):
+    if not words[index].endswith(".sh") or index + 1 == len(words):
         return False
-    name = base_name(words[at + 1])
+    name = base_name(words[index + 1])
     return _PYTHON.fullmatch(name) is not None or name in LAUNCHERS or name.endswith(".py")
 
 
@@ -122,39 +122,39 @@ def wrapped(words: Sequence[str]) -> Wrapped | None:
     """Returns the shell text that a command has as one of its words, behind `sh -c` or an option
     of a launcher; None where there is none in front of its program."""
     end = program_at(words)
-    for at, word in enumerate(words[:end]):
+    for index, word in enumerate(words[:end]):
         if base_name(word) in SHELLS:
-            behind_shell = _behind_shell(words, at)
+            behind_shell = _behind_shell(words, index)
             if behind_shell is not None:
                 return behind_shell
         for option in _TEXT_OPTIONS:
-            if word == option and at + 1 < len(words):
-                return Wrapped(tuple(words[:at]), words[at + 1])
+            if word == option and index + 1 < len(words):
+                return Wrapped(tuple(words[:index]), words[index + 1])
             if word.startswith(f"{option}="):
-                return Wrapped(tuple(words[:at]), word.partition("=")[2])
+                return Wrapped(tuple(words[:index]), word.partition("=")[2])
     if base_name(words[0]) in _REMOTE and len(words) > 2 and " " in words[-1]:
         return Wrapped(tuple(words[:-1]), words[-1])
     return None
 
 
-def _behind_shell(words: Sequence[str], at: int) -> Wrapped | None:
-    """Returns the text behind `-c` of the shell at index `at`, with its arguments; None where
+def _behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
+    """Returns the text behind `-c` of the shell at `index`, with its arguments; None where
     that shell runs a file."""
-    for place in range(at + 1, len(words) - 1):
+    for place in range(index + 1, len(words) - 1):
         word = words[place]
         if not word.startswith(("-", "+")):
             return None
         if re.fullmatch(r"-[a-z]*c", word):
-            return Wrapped(tuple(words[:at]), words[place + 1], tuple(words[place + 3 :]))
+            return Wrapped(tuple(words[:index]), words[place + 1], tuple(words[place + 3 :]))
     return None
 
 
 def shell_file_at(words: Sequence[str]) -> int | None:
     """Returns the index of the shell script that a command runs, 1 of `bash train.sh`; None
     where it runs none."""
-    at = program_at(words)
-    starts_python = at is not None and base_name(words[at]).endswith((".py", ".pyc"))
-    for place, word in enumerate(words[: len(words) if at is None else at + 1]):
+    index = program_at(words)
+    starts_python = index is not None and base_name(words[index]).endswith((".py", ".pyc"))
+    for place, word in enumerate(words[: len(words) if index is None else index + 1]):
         # Where a Python program is started, only a script that wraps it runs; others are arguments.
         if starts_python and not _wraps(words, place):
             continue
@@ -168,10 +168,10 @@ def shell_file_at(words: Sequence[str]) -> int | None:
     return None
 
 
-def of_any_node(words: Sequence[str]) -> tuple[str, ...]:
+def without_words_of_node(words: Sequence[str]) -> tuple[str, ...]:
     """Returns a command without the words that differ between nodes: the host that it is sent
     to, and the rank of the node."""
-    launcher_places = (at for at, word in enumerate(words) if base_name(word) in LAUNCHERS)
+    launcher_places = (index for index, word in enumerate(words) if base_name(word) in LAUNCHERS)
     words = words[next(launcher_places, 0) :]
     common: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
@@ -198,11 +198,11 @@ def likelihood(words: Sequence[str]) -> int:
     """Returns how likely a command trains, from -8 up; negative where its program is named for
     something else. Launchers of training programs count, and the name of the program counts
     more."""
-    at = program_at(words)
-    if at is None:
+    index = program_at(words)
+    if index is None:
         return -8
-    program = words[at]
-    if at and program in _TRAINERS.get(base_name(words[at - 1]), ()):
+    program = words[index]
+    if index and program in _TRAINERS.get(base_name(words[index - 1]), ()):
         # A training tool's own subcommand is surer than any name.
         return 6
     name = re.sub(r"\.(?:py|sh)$", "", program).lower()

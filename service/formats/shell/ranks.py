@@ -141,7 +141,7 @@ def _ranks_of_component(
 ) -> Ranks:
     """Returns the ranks of a job, or of one component of a heterogeneous job, as far as its
     options tell."""
-    launchers = [_of_header(header), *_launchers(before)]
+    launchers = [_header_as_launcher(header), *_launchers(before)]
     has_agent = any(launcher.name in AGENTS for launcher in launchers)
     nodes = _nodes(launchers, has_agent=has_agent)
     tasks = _last(launchers, ("ntasks_per_node",))
@@ -202,7 +202,7 @@ def _require_gpus_for(
 def scheduler_variables(header: Header) -> dict[str, str]:
     """Returns the environment variables that Slurm or PBS sets for a job with these options:
     {"SLURM_NNODES": "4"} of #SBATCH --nodes=4."""
-    script = _of_header(header)
+    script = _header_as_launcher(header)
     nodes = _last([script], _NODES)
     tasks = _last([script], ("ntasks_per_node",))
     gpus = next(_gpus(script, nodes, tasks, None), None)
@@ -226,7 +226,7 @@ def scheduler_variables(header: Header) -> dict[str, str]:
     return {name: str(count) for name, count in counts.items() if not name.startswith(others)}
 
 
-def _of_header(header: Header) -> _Launcher:
+def _header_as_launcher(header: Header) -> _Launcher:
     """Returns the #SBATCH or #PBS options of a job as those of a launcher."""
     return _Launcher(
         header.name,

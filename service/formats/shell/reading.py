@@ -12,7 +12,7 @@ from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.interpreter import Interpreter
 from service.formats.shell.script import Script
 from service.formats.shell.syntax import parse
-from service.formats.shell.variables import Value, of_environment
+from service.formats.shell.variables import Value, sent_variables
 
 ARGUMENTS = ":arguments"
 """A word that stands for the program where a text has arguments alone."""
@@ -43,7 +43,7 @@ def read_script(
     """
     words = _as_command(text) if _ARGUMENT_LIST.match(text) else text
     tree = parse(words)
-    known = of_environment(files.environment)
+    known = sent_variables(files.environment)
     known.values |= {
         name: Value((value,)) for name, value in variables.items() if name not in known.values
     }
@@ -52,8 +52,9 @@ def read_script(
     reader.set_arguments([])
     try:
         reader.run([tree.root])
-        if not script.statements:
-            _run_functions(reader)
+        if not script.statements:  # the text may be a part of a script, which calls its functions
+            for function_tree, body in [*reader.functions.values()]:
+                reader.at_depth(function_tree, [body], (), None, is_own_shell=True)
     except Finished:
         pass
     except RecursionError:
@@ -61,12 +62,6 @@ def read_script(
         raise Invalid(PATH, shortened(text), rule) from None
     script.values = reader.variables.values
     return script
-
-
-def _run_functions(reader: Interpreter) -> None:
-    """Interprets functions that nothing calls, since the text may be a part of a script."""
-    for tree, body in [*reader.functions.values()]:
-        reader.at_depth(tree, [body], (), None, is_own_shell=True)
 
 
 def _as_command(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +39,29 @@ class Value:
     @property
     def text(self) -> str:
         return " ".join(self.words)
+
+    @property
+    def first(self) -> str:
+        """Returns the value of $X, which for an array is its first element."""
+        if not self.is_array:
+            return self.text
+        return self.words[0] if self.words else ""
+
+    def element(self, index: str | None) -> str | None:
+        """Returns the element of an array at an index or key; None where there is none. The
+        index "@" or "*" means all elements, joined by spaces, and None the value of $X."""
+        if index is None:
+            return self.first
+        if index in ("@", "*"):
+            return self.text
+        key = f"[{index}]="  # as an associative array is written
+        keyed = next((word for word in self.words if word.startswith(key)), None)
+        if keyed is not None:
+            return keyed.removeprefix(key)
+        if not re.fullmatch(r"-?\d{1,6}", index):
+            return None
+        place = int(index)
+        return self.words[place] if -len(self.words) <= place < len(self.words) else None
 
 
 @dataclass(slots=True)
@@ -116,7 +140,7 @@ def _distinct(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
     return tuple(dict.fromkeys(doubts))[:_MOST_DOUBTS]
 
 
-def of_environment(environment: Mapping[str, str]) -> Variables:
+def sent_variables(environment: Mapping[str, str]) -> Variables:
     """Returns the variables that the request sends. All are exported, and the text does not
     override them."""
     values = {name: Value((value,)) for name, value in environment.items()}

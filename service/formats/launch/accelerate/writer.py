@@ -65,11 +65,12 @@ def write(job: Job) -> LaunchConfiguration:
     if layout.zero_stage:
         settings |= {f"fsdp_config.{key}": value for key, value in _fsdp(layout).items()}
         name = "fsdp_config.fsdp_transformer_layer_cls_to_wrap"
-        layer = _layer_class(job)
-        if layer is None:
+        # The class of a layer, which FSDP wraps as a unit (transformers, _no_split_modules).
+        layer_class = facts(NAME)["layer_classes"].get(job.family)
+        if layer_class is None:
             placeholders[name] = "the class of a layer in the model's own code"
         else:
-            settings[name] = layer
+            settings[name] = layer_class
     if layout.zero_stage == 3:
         settings |= _parallelism(layout)
     settings |= launch_arguments(job.problem, layout)
@@ -85,27 +86,20 @@ def write(job: Job) -> LaunchConfiguration:
     )
 
 
-def _layer_class(job: Job) -> str | None:
-    """Returns the class of a layer in models of this family, which FSDP wraps as one unit
-    (transformers 5.24.0, _no_split_modules); None for an unknown family."""
-    layer_class: str | None = facts(NAME)["layer_classes"].get(job.family)
-    return layer_class
-
-
 def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a precision that accelerate has no settings for."""
     layout = job.layout
-    require_values(NAME, layout, _ALLOWED)
+    require_values(layout, _ALLOWED)
     # The mesh of parallelism_config.py, _get_mesh.
-    require_order(NAME, layout, AXES)
+    require_order(layout, AXES)
     _require_expressible_precision(job)
     _require_expressible_sharding(job)
     if layout.offload_optimizer and not layout.zero_stage:
         cure = "fsdp_offload_params is part of FSDP; ask with zero_stage 2 or 3"
-        raise Inexpressible(NAME, "layout.offload_optimizer", True, cure)
+        raise Inexpressible("layout.offload_optimizer", True, cure)
     if layout.offload_activations and (layout.zero_stage < 3 or layout.recompute != "full"):
         cure = "FSDP2 offloads what checkpointing keeps; ask with zero_stage 3 and recompute full"
-        raise Inexpressible(NAME, "layout.offload_activations", True, cure)
+        raise Inexpressible("layout.offload_activations", True, cure)
 
 
 def _require_expressible_precision(job: Job) -> None:
@@ -113,13 +107,13 @@ def _require_expressible_precision(job: Job) -> None:
     precision = job.problem.workload.precision
     if precision not in ("bf16", "fp16", "fp32", "fp8"):
         cure = "mixed_precision is bf16, fp16, fp8 or no; ask with one of these"
-        raise Inexpressible(NAME, "workload.precision", precision, cure)
+        raise Inexpressible("workload.precision", precision, cure)
     if precision == "fp8" and not job.problem.workload.master_weights:
         cure = "torchao casts parameters of 32 bits to fp8; ask with master_weights true"
-        raise Inexpressible(NAME, "workload.master_weights", False, cure)
+        raise Inexpressible("workload.master_weights", False, cure)
     if precision == "fp8" and job.layout.zero_stage != 3:
         cure = "torchao gathers float8 with FSDP2 only; ask with zero_stage 3"
-        raise Inexpressible(NAME, "layout.zero_stage", job.layout.zero_stage, cure)
+        raise Inexpressible("layout.zero_stage", job.layout.zero_stage, cure)
 
 
 def _require_expressible_sharding(job: Job) -> None:
@@ -127,23 +121,23 @@ def _require_expressible_sharding(job: Job) -> None:
     layout = job.layout
     if layout.cp > 1 and job.problem.stack.context == "ulysses":
         cure = "Ulysses is of DeepSpeed, not of FSDP; ask with context allgather or ring"
-        raise Inexpressible(NAME, "stack.context", "ulysses", cure)
+        raise Inexpressible("stack.context", "ulysses", cure)
     if layout.zero_stage < 3:
         for axis in ("tp", "cp"):
             if getattr(layout, axis) > 1:
                 cure = f"{axis} goes with FSDP2; ask with zero_stage 3"
-                raise Inexpressible(NAME, f"layout.{axis}", getattr(layout, axis), cure)
+                raise Inexpressible(f"layout.{axis}", getattr(layout, axis), cure)
     if layout.zero_stage == 3 and layout.dp_shard * layout.cp == 1:
         cure = "FSDP needs ranks to shard over; ask with dp_shard 2 or more"
-        raise Inexpressible(NAME, "layout.zero_stage", 3, cure)
+        raise Inexpressible("layout.zero_stage", 3, cure)
     if layout.zero_stage == 3 and layout.dp_replicate > 1 and layout.dp_shard == 1:
         cure = "replicas beside cp need dp_shard 2 or more (ParallelismConfig); ask with that"
-        raise Inexpressible(NAME, "layout.dp_replicate", layout.dp_replicate, cure)
+        raise Inexpressible("layout.dp_replicate", layout.dp_replicate, cure)
     if layout.zero_stage == 2 and layout.dp_replicate > 1:
         devices = job.machines.devices_per_node
         if layout.dp_shard != devices:
             cure = f"HYBRID_SHARD_ZERO2 shards over a machine; ask with dp_shard {devices}"
-            raise Inexpressible(NAME, "layout.dp_shard", layout.dp_shard, cure)
+            raise Inexpressible("layout.dp_shard", layout.dp_shard, cure)
 
 
 def _distributed_type(job: Job) -> str:

@@ -98,20 +98,9 @@ def stop_at_unknown(settings: Settings) -> None:
     strict = settings.table.facts["strict"]
     for name in [*settings.given]:
         if name.partition(".")[0] in strict and settings.table.field(name) is None:
-            near = settings.nearest(name)
-            rule = f"is no setting of DeepSpeed {settings.table.release}, which stops at it"
-            rule += f": did you mean {near}?" if near else ": leave it out"
-            settings.stops.append(
-                Stop(
-                    setting=name,
-                    value=settings.given.pop(name),
-                    rule=rule,
-                    source=settings.table.facts["parser"],
-                    cure=near or "",
-                    meant=near or "",
-                    is_of_name=True,
-                )
-            )
+            stop = settings.stop_at_name(name, settings.nearest(name))
+            settings.stops.append(stop)
+            del settings.given[name]
 
 
 def _degrees(settings: Settings) -> dict[str, Any]:
@@ -150,7 +139,7 @@ def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
     fp16 = settings.boolean("fp16.enabled")
     if fp16 and bf16:
         rule = "does not go with bf16.enabled: DeepSpeed stops where both are true"
-        stops.found.append(
+        stops.noted.append(
             Stop(setting="fp16.enabled", value=True, rule=rule, source=SOURCE, cure="drop one")
         )
     if not (bf16 or fp16) and any(map(settings.is_auto, _FORMAT_SWITCHES)):
@@ -269,7 +258,7 @@ def _batch(
         layout |= {axis: dp} if dp else {}
     if not batch:
         return {}
-    if stops.found:  # then the batch is what the other numbers make of all ranks
+    if stops.noted:  # then the batch is what the other numbers make of all ranks
         return {} if micro_batch and steps else {"global_batch": batch}
     without_tp = stops.attempt(partial(_without_tensor, "train_batch_size", batch, tp), batch)
     return {"global_batch": without_tp}

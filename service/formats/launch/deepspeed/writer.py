@@ -74,26 +74,26 @@ def write(job: Job) -> LaunchConfiguration:
 def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a number format that a DeepSpeed document cannot set."""
     layout = job.layout
-    require_values(NAME, layout, _ALLOWED)
-    require_order(NAME, layout, AXES)
+    require_values(layout, _ALLOWED)
+    require_order(layout, AXES)
     precision = job.problem.workload.precision
     if precision not in ("bf16", "fp16", "fp32"):
         cure = "other formats are layers of the model's own code; ask with bf16, fp16 or fp32"
-        raise Inexpressible(NAME, "workload.precision", precision, cure)
+        raise Inexpressible("workload.precision", precision, cure)
     if not job.problem.workload.master_weights:
         _require_expressible_narrow_states(job)
     if layout.zero_stage and layout.dp_replicate > 1:
         cure = f"ZeRO shards over all data-parallel ranks; ask with dp_shard {layout.dp}"
-        raise Inexpressible(NAME, "layout.dp_replicate", layout.dp_replicate, cure)
+        raise Inexpressible("layout.dp_replicate", layout.dp_replicate, cure)
     if layout.offload_optimizer and not layout.zero_stage:
         cure = "offload_optimizer is part of ZeRO; ask with zero_stage 1 or more"
-        raise Inexpressible(NAME, "layout.offload_optimizer", True, cure)
+        raise Inexpressible("layout.offload_optimizer", True, cure)
     if layout.offload_activations and layout.recompute != "full":
         cure = "it offloads what checkpointing keeps; ask with recompute full"
-        raise Inexpressible(NAME, "layout.offload_activations", True, cure)
+        raise Inexpressible("layout.offload_activations", True, cure)
     if layout.tp > 1 and layout.cp > 1:
         cure = "AutoTP and Ulysses both take neighbouring ranks; ask with tp 1 or cp 1"
-        raise Inexpressible(NAME, "layout.cp", layout.cp, cure)
+        raise Inexpressible("layout.cp", layout.cp, cure)
     if layout.pp > 1:
         _require_expressible_pipeline(job)
 
@@ -105,13 +105,13 @@ def _require_expressible_narrow_states(job: Job) -> None:
     precision = job.problem.workload.precision
     if precision != "bf16":
         cure = "parameters go without an fp32 copy in bf16 only; ask with bf16, or master_weights"
-        raise Inexpressible(NAME, "workload.precision", precision, cure)
+        raise Inexpressible("workload.precision", precision, cure)
     if not layout.zero_stage:
         cure = "ZeRO keeps states in 16 bits; ask with zero_stage 1, or with master_weights true"
-        raise Inexpressible(NAME, "layout.zero_stage", 0, cure)
+        raise Inexpressible("layout.zero_stage", 0, cure)
     if layout.offload_optimizer:
         cure = "states of 16 bits stay on the device; ask with false, or with master_weights true"
-        raise Inexpressible(NAME, "layout.offload_optimizer", True, cure)
+        raise Inexpressible("layout.offload_optimizer", True, cure)
 
 
 def _require_expressible_pipeline(job: Job) -> None:
@@ -119,10 +119,10 @@ def _require_expressible_pipeline(job: Job) -> None:
     layout = job.layout
     if layout.tp > 1:
         cure = "it shards no layers of a PipelineModule by itself; ask with tp 1 or pp 1"
-        raise Inexpressible(NAME, "layout.tp", layout.tp, cure)
+        raise Inexpressible("layout.tp", layout.tp, cure)
     if len(set(job.layers_per_chunk)) > 1:
         cure = "a PipelineModule takes no numbers of layers; ask with balanced false"
-        raise Inexpressible(NAME, "layout.layers_per_chunk", list(job.layers_per_chunk), cure)
+        raise Inexpressible("layout.layers_per_chunk", list(job.layers_per_chunk), cure)
 
 
 def _precision(job: Job) -> dict[str, Any]:

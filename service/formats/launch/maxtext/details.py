@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from service.formats.launch.job import ModelDetails
+from service.formats.model_details import ModelDetails
 
 _LLAMA3 = {
     "factor": 8.0,

@@ -48,17 +48,17 @@ class Mesh:
         return settings
 
 
-def mesh_of(format_: str, layout: Layout, cluster: Cluster) -> Mesh:
+def mesh_of(layout: Layout, cluster: Cluster) -> Mesh:
     """Returns the mesh that places ranks as the layout does. Raises Inexpressible where MaxText
     has none."""
-    split = _split_over_slices(format_, layout, cluster)
-    expert, rule = _expert_axis(format_, layout)
+    split = _split_over_slices(layout, cluster)
+    expert, rule = _expert_axis(layout)
     shard_inside, shard_outside = split["dp_shard"]
     inside = math.gcd(expert, shard_inside)
     outside = expert // inside
     if shard_outside % outside:
         cure = "the expert axis would lie over a part of a slice; ask with another ep or dp_shard"
-        raise Inexpressible(format_, "layout.ep", layout.ep, cure)
+        raise Inexpressible("layout.ep", layout.ep, cure)
     data = split["dp_replicate"]
     fsdp = (shard_inside // inside, shard_outside // outside)
     if layout.zero_stage < 3:  # parameters are whole on all ranks of data parallelism
@@ -82,7 +82,7 @@ def devices_per_slice(cluster: Cluster) -> int:
     return min(cluster.scale_up_domain, cluster.num_devices)
 
 
-def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degrees:
+def _split_over_slices(layout: Layout, cluster: Cluster) -> Degrees:
     """Returns the degrees of each axis of a layout within a slice and across slices: {"tp": (8,
     1), "dp_shard": (32, 4), …}. Raises Inexpressible where an axis does not divide a slice or
     cover whole ones."""
@@ -98,17 +98,17 @@ def _split_over_slices(format_: str, layout: Layout, cluster: Cluster) -> Degree
             cure = (
                 f"ask with a degree of {axis} that divides a slice of {size} devices, or covers it"
             )
-            raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
+            raise Inexpressible("layout.placement", list(layout.placement), cure)
         split[axis] = (inside, degree // inside)
         stride *= degree
     if math.prod(inside for inside, _ in split.values()) != size:
         cure = f"ask with axes that fill slices of {size} devices"
-        raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
-    _require_order(format_, layout, cluster, split)
+        raise Inexpressible("layout.placement", list(layout.placement), cure)
+    _require_order(layout, cluster, split)
     return split
 
 
-def _require_order(format_: str, layout: Layout, cluster: Cluster, split: Degrees) -> None:
+def _require_order(layout: Layout, cluster: Cluster, split: Degrees) -> None:
     """Raises Inexpressible where slices are joined by several levels of links and MaxText would
     place the axes on these levels in another order. `split` has the degrees within and across
     slices."""
@@ -117,10 +117,10 @@ def _require_order(format_: str, layout: Layout, cluster: Cluster, split: Degree
     outside = [axis for axis in layout.placement if split[axis][1] > 1]
     if outside != [axis for axis in ACROSS if axis in outside]:
         cure = f"ask with the order {', '.join(ACROSS)} across slices, innermost first"
-        raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
+        raise Inexpressible("layout.placement", list(layout.placement), cure)
 
 
-def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
+def _expert_axis(layout: Layout) -> tuple[int, str]:
     """Returns the degree of the `expert` axis, which divides dp_shard, and the mesh rule:
     EXPERT_RULE where experts are divided over context parallelism too, else ""."""
     if layout.dp_shard % layout.ep == 0:
@@ -132,7 +132,7 @@ def _expert_axis(format_: str, layout: Layout) -> tuple[int, str]:
         f"the expert axis is a part of dp_shard({layout.dp_shard}), with tp 1 beside"
         f" cp({layout.cp}) too; ask with an ep that divides dp_shard"
     )
-    raise Inexpressible(format_, "layout.ep", layout.ep, cure)
+    raise Inexpressible("layout.ep", layout.ep, cure)
 
 
 def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
@@ -149,7 +149,7 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
         degree = mesh.degrees[axis][0]
         if degree == 1:
             continue
-        indices = _first_dims(dims, degree)
+        indices = _dims_with_product(dims, degree)
         if indices is None:
             return True
         for index in indices:
@@ -157,7 +157,7 @@ def splits_physical_axes(mesh: Mesh, cluster: Cluster) -> bool:
     return False
 
 
-def _first_dims(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
+def _dims_with_product(dims: Sequence[int], degree: int) -> tuple[int, ...] | None:
     """Returns the indices of dims whose product is `degree`, preferring more dims; None where no
     dims multiply to it."""
     for count in range(len(dims), 0, -1):

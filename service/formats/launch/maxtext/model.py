@@ -10,7 +10,7 @@ from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
 from service.formats.launch.maxtext.package import model_file
-from service.formats.launch.named_model import named_model
+from service.formats.launch.named_model import model_of_catalogue
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import FieldTable
 from service.formats.settings.settings import Settings
@@ -69,7 +69,7 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     layer = architecture.kinds[0]
     attention = layer.attention
     network = layer.feed_forward
-    plain = _plain(architecture)
+    plain = _with_plain_layers(architecture)
     if plain is None or replace(plain, name=architecture.name) != architecture:
         return {}
     if attention is None or network is None:
@@ -96,7 +96,7 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def _plain(architecture: Architecture) -> Architecture | None:
+def _with_plain_layers(architecture: Architecture) -> Architecture | None:
     """Returns a model of these sizes with layers of Llama or Mixtral; None where the first
     layer's attention or network has no such sizes."""
     layer = architecture.kinds[0]
@@ -160,7 +160,7 @@ def read_model(
     if name in models and not is_changed:
         mtp_layers = values["mtp_num_layers"]
         architecture = replace(catalogue.architecture(models[name]), mtp_layers=mtp_layers)
-        return named_model(models[name], mtp_layers), architecture
+        return model_of_catalogue(models[name], mtp_layers), architecture
     if values["decoder_block"] not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         settings.reserve("model_name", "the catalogue does not have this model", _DESCRIBE, "model")
         return None, None

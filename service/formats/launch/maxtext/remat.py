@@ -57,36 +57,36 @@ def modules_of(architecture: Architecture | None, names: Collection[str]) -> tup
     Names are those of models.spec.recompute, such as "mlp" and "core_attn"."""
     if architecture is None:
         return tuple(names)
-    return tuple(name for name in names if _has_module(architecture, name))
-
-
-def _has_module(architecture: Architecture, name: str) -> bool:
-    """Returns True where recompute of this module would recompute anything in the model."""
-    policy = policy_code("selective", [name])
-    return any(recomputed(policy, kind).pieces for kind in architecture.kinds)
+    # A module that the model does not have has no pieces to recompute.
+    policies = {name: policy_code("selective", [name]) for name in names}
+    return tuple(
+        name
+        for name, policy in policies.items()
+        if any(recomputed(policy, kind).pieces for kind in architecture.kinds)
+    )
 
 
 # -- writing
 
 
 def remat_settings(
-    format_: str, layout: Layout, architecture: Architecture, modules: Collection[str]
+    layout: Layout, architecture: Architecture, modules: Collection[str]
 ) -> dict[str, Any]:
     """Returns the settings of a layout's recompute and offload of activations. `modules` are
     recomputed where the layout's recompute is selective. Raises Inexpressible where no policy of
     MaxText does this."""
     if layout.recompute_layers:
         cure = "a policy holds for every layer; ask with 0"
-        raise Inexpressible(format_, "layout.recompute_layers", layout.recompute_layers, cure)
+        raise Inexpressible("layout.recompute_layers", layout.recompute_layers, cure)
     if layout.recompute == "none":
         cure = "every layer is checkpointed, without a policy as a whole; ask with selective"
-        raise Inexpressible(format_, "layout.recompute", "none", cure)
+        raise Inexpressible("layout.recompute", "none", cure)
     tensors = frozenset[str]()
     if layout.recompute == "selective":
         recomputes = {*modules_of(architecture, modules)}
         if unsupported := _cure_for_modules(architecture, recomputes):
             modules = sorted(recomputes)
-            raise Inexpressible(format_, "layout.recompute_modules", modules, unsupported)
+            raise Inexpressible("layout.recompute_modules", modules, unsupported)
         tensors = _saved_tensors(architecture, recomputes)
     if layout.offload_activations:
         return _policy(tensors, _OFFLOADING, "offload")

@@ -57,20 +57,20 @@ def write(job: Job) -> LaunchConfiguration:
     """Returns the settings that run a job. Raises Inexpressible where none do."""
     _require_expressible(job)
     problem = job.problem
-    mesh = mesh_of(NAME, job.layout, problem.cluster)
+    mesh = mesh_of(job.layout, problem.cluster)
     model = model_settings(problem.architecture, field_table(TABLE))
     if model.get("model_name") == "default":
         model |= detail_settings(job.details)
     if problem.workload.optimizer == "muon" and not takes_muon(model):
         cure = f"MaxText has no Muon for layers of {problem.architecture.name}; ask with adamw"
-        raise Inexpressible(NAME, "workload.optimizer", "muon", cure)
+        raise Inexpressible("workload.optimizer", "muon", cure)
     if (
         problem.workload.routing == "balanced"
         and problem.architecture.is_moe
         and not mesh.has_experts
     ):
         cure = "it routes at random only over an expert axis (use_random_routing); ask with ep 2"
-        raise Inexpressible(NAME, "workload.routing", "balanced", cure)
+        raise Inexpressible("workload.routing", "balanced", cure)
     settings = {
         **model,
         "hardware": "tpu" if problem.cluster.chip.vendor == "google" else "gpu",
@@ -80,7 +80,7 @@ def write(job: Job) -> LaunchConfiguration:
         **_context(job),
         **_sharding(job, mesh),
         **_pipeline(job),
-        **remat_settings(NAME, job.layout, problem.architecture, _modules(job)),
+        **remat_settings(job.layout, problem.architecture, _modules(job)),
         "optimizer_memory_host_offload": job.layout.offload_optimizer,
         **_recipe(job),
         **_switches(job),
@@ -114,31 +114,31 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a workload that MaxText has no settings for."""
     layout = job.layout
     workload = job.problem.workload
-    require_values(NAME, layout, _ALLOWED)
+    require_values(layout, _ALLOWED)
     if layout.zero_stage < 3 and (layout.cp > 1 or layout.ep > 1):
         cure = "weights are sharded over context and expert parallelism too; ask with zero_stage 3"
-        raise Inexpressible(NAME, "layout.zero_stage", layout.zero_stage, cure)
+        raise Inexpressible("layout.zero_stage", layout.zero_stage, cure)
     if job.problem.experts_keep_tensor and layout.etp != layout.tp:
         cure = f"experts are sharded over tensor like the rest; ask with etp {layout.tp}"
-        raise Inexpressible(NAME, "layout.etp", layout.etp, cure)
+        raise Inexpressible("layout.etp", layout.etp, cure)
     if layout.zero_stage == 3 and not layout.reshard and layout.pp == 1:
         cure = "only a pipeline gathers once (pipeline_fsdp_ag_once); ask with true"
-        raise Inexpressible(NAME, "layout.reshard", False, cure)
+        raise Inexpressible("layout.reshard", False, cure)
     if layout.tp > 1 and not layout.sequence_parallel:
         cure = "its tensor axis shards norms and residuals too; ask with true"
-        raise Inexpressible(NAME, "layout.sequence_parallel", False, cure)
+        raise Inexpressible("layout.sequence_parallel", False, cure)
     if workload.optimizer not in OPTIMIZERS:
         cure = (
             "mu_dtype narrows the first moment only, and weight_dtype the parameters too; ask with"
             f" {' or '.join(OPTIMIZERS)}"
         )
-        raise Inexpressible(NAME, "workload.optimizer", workload.optimizer, cure)
+        raise Inexpressible("workload.optimizer", workload.optimizer, cure)
     _require_expressible_capacity(job)
     if layout.pp > 1:
         _require_expressible_pipeline(job)
     elif layout.schedule == "afab" and job.num_micro_batches > 1:
         cure = "accumulated micro-batches each run forward and backward; ask with 1f1b"
-        raise Inexpressible(NAME, "layout.schedule", "afab", cure)
+        raise Inexpressible("layout.schedule", "afab", cure)
 
 
 def _require_expressible_capacity(job: Job) -> None:
@@ -149,25 +149,25 @@ def _require_expressible_capacity(job: Job) -> None:
         return
     if job.layout.ep > 1 and job.problem.stack.dispatcher == "allgather":
         cure = "a ring of experts drops no tokens; ask with dispatcher alltoall"
-        raise Inexpressible(NAME, "stack.dispatcher", "allgather", cure)
+        raise Inexpressible("stack.dispatcher", "allgather", cure)
     model = model_settings(job.problem.architecture, field_table(TABLE)).get("model_name", "")
     if model.startswith(DROPLESS):
         cure = f"MaxText refuses it for {model}; ask without capacity_factor"
-        raise Inexpressible(NAME, "workload.capacity_factor", factor, cure)
+        raise Inexpressible("workload.capacity_factor", factor, cure)
 
 
 def _require_expressible_pipeline(job: Job) -> None:
     """Raises Inexpressible for a pipeline whose schedule or split MaxText does not have."""
     if job.layout.schedule != "afab":
         cure = "its pipeline runs all forward passes first; ask with afab"
-        raise Inexpressible(NAME, "layout.schedule", job.layout.schedule, cure)
+        raise Inexpressible("layout.schedule", job.layout.schedule, cure)
     if len(set(job.layers_per_chunk)) > 1:
         cure = "stages have equally many layers; ask with balanced false"
-        raise Inexpressible(NAME, "layout.layers_per_chunk", list(job.layers_per_chunk), cure)
+        raise Inexpressible("layout.layers_per_chunk", list(job.layers_per_chunk), cure)
     layers = job.problem.architecture.layers
     if layers[0].moe is None and layers[-1].moe:
         cure = "dense layers in front of sparse ones stay outside its pipeline; ask with 1"
-        raise Inexpressible(NAME, "layout.pp", job.layout.pp, cure)
+        raise Inexpressible("layout.pp", job.layout.pp, cure)
 
 
 # -- the settings
@@ -250,7 +250,7 @@ def _recipe(job: Job) -> dict[str, Any]:
     if quantization is None:
         known = [precision for precision, maker in QUANTIZATIONS if maker == vendor]
         cure = f"on chips of {vendor} ask with one of {', '.join(('bf16', *_DTYPES, *known))}"
-        raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
+        raise Inexpressible("workload.precision", workload.precision, cure)
     return {**settings, **quantization}
 
 

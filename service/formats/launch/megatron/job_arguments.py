@@ -51,9 +51,8 @@ BALANCING: dict[str, dict[str, Any]] = {
 }
 
 
-def require_expressible(format_: str, job: Job) -> None:
-    """Raises Inexpressible for a job that Megatron-Core cannot run, in whichever format its
-    arguments are written; `format_` is the one named in the error."""
+def require_expressible(job: Job) -> None:
+    """Raises Inexpressible for a job that Megatron-Core cannot run."""
     layout = job.layout
     workload = job.problem.workload
     runs_backwards_late = layout.schedule == "afab" and (layout.pp > 1 or job.num_micro_batches > 1)
@@ -61,64 +60,64 @@ def require_expressible(format_: str, job: Job) -> None:
         cure = "its pipelines run 1f1b, or interleaved with virtual stages; ask with one of these"
         if workload.load_balancing == "global_batch_loss":
             cure += ", and with stack.running_balance true, as it balances a global batch"
-        raise Inexpressible(format_, "layout.schedule", layout.schedule, cure)
+        raise Inexpressible("layout.schedule", layout.schedule, cure)
     if layout.zero_stage == 3 and not layout.reshard:
         cure = "Megatron-FSDP drops gathered parameters after forward; ask with reshard true"
-        raise Inexpressible(format_, "layout.reshard", layout.reshard, cure)
+        raise Inexpressible("layout.reshard", layout.reshard, cure)
     if layout.torus_axes != TORUS_AXES[0] or layout.torus_block > 1:
         cure = "it numbers devices as they come; leave torus_axes and torus_block out"
-        raise Inexpressible(format_, "layout.torus_axes", list(layout.torus_axes), cure)
+        raise Inexpressible("layout.torus_axes", list(layout.torus_axes), cure)
     if workload.precision not in PRECISIONS:
         cure = f"ask with one of {', '.join(PRECISIONS)}"
-        raise Inexpressible(format_, "workload.precision", workload.precision, cure)
+        raise Inexpressible("workload.precision", workload.precision, cure)
     if workload.optimizer not in OPTIMIZERS:
         cure = f"ask with one of {', '.join(OPTIMIZERS)}"
-        raise Inexpressible(format_, "workload.optimizer", workload.optimizer, cure)
+        raise Inexpressible("workload.optimizer", workload.optimizer, cure)
     if workload.optimizer == "adamw_bf16_moments" and not layout.zero_stage:
         cure = "its moments are narrower in a distributed optimizer only; ask with zero_stage 1"
-        raise Inexpressible(format_, "layout.zero_stage", 0, cure)
+        raise Inexpressible("layout.zero_stage", 0, cure)
     if layout.offload_optimizer and OPTIMIZERS[workload.optimizer] != "adam":
         cure = f"it keeps on the host what adam has, not {workload.optimizer}; ask with false"
-        raise Inexpressible(format_, "layout.offload_optimizer", True, cure)
+        raise Inexpressible("layout.offload_optimizer", True, cure)
     gathers_fp8 = "fp8" in PRECISIONS[workload.precision] and not job.problem.stack.keeps_operands
     if layout.offload_optimizer and layout.zero_stage and gathers_fp8:
         cure = "parameters on the host are gathered in 16 bits; ask with keeps_operands true"
-        raise Inexpressible(format_, "stack.keeps_operands", False, cure)
+        raise Inexpressible("stack.keeps_operands", False, cure)
     if workload.optimizer == "muon" and layout.zero_stage > 1:
         cure = "Megatron-FSDP has adam and sgd; ask with zero_stage 1"
-        raise Inexpressible(format_, "layout.zero_stage", layout.zero_stage, cure)
+        raise Inexpressible("layout.zero_stage", layout.zero_stage, cure)
     if job.problem.stack.attention_kernel == "fused_softmax":
         cure = "its backend local is for layers that no argument asks for; ask with unfused"
-        raise Inexpressible(format_, "stack.attention_kernel", "fused_softmax", cure)
+        raise Inexpressible("stack.attention_kernel", "fused_softmax", cure)
     model = job.problem.architecture
     if model.is_moe and has_biases(model) and layout.etp > 1:
         cure = "experts with biases are not split over tensor parallelism; ask with etp 1"
-        raise Inexpressible(format_, "layout.etp", layout.etp, cure)
-    _require_expressible_mixers(format_, job)
+        raise Inexpressible("layout.etp", layout.etp, cure)
+    _require_expressible_mixers(job)
     if job.problem.is_partly_captured and layout.offload_activations:
         # core/transformer/transformer_config.py: "CUDA graphs not supported with CPU offloading"
         cure = "graphs without experts go with no activations on the host; ask with none"
-        raise Inexpressible(format_, "stack.moe_graphs", "partial", cure)
+        raise Inexpressible("stack.moe_graphs", "partial", cure)
     has_rank_capacity = model.is_moe and job.problem.stack.static_experts and not job.has_capacity
     if has_rank_capacity and layout.ep * layout.tp == 1:  # token_dispatcher.py asserts it
         cure = "HybridEP needs ep or tp above 1; ask with capacity_factor, or moe_graphs none"
-        raise Inexpressible(format_, "stack.static_experts", True, cure)
+        raise Inexpressible("stack.static_experts", True, cure)
     repeats_routing = layout.recompute == "full" or "moe" in layout.recompute_modules
     if job.problem.is_partly_captured and repeats_routing:  # transformer_config.py asserts it
         cure = "graphs without experts go with no full recompute, nor that of moe; ask with none"
-        raise Inexpressible(format_, "stack.moe_graphs", "partial", cure)
+        raise Inexpressible("stack.moe_graphs", "partial", cure)
     if layout.virtual_stages > 1 and layout.pp == 2 and not job.problem.stack.overlap_pipeline:
         cure = "two stages exchange several chunks only beside compute; ask with true, or pp 4"
-        raise Inexpressible(format_, "stack.overlap_pipeline", False, cure)
+        raise Inexpressible("stack.overlap_pipeline", False, cure)
     if _overlaps_experts(job) and workload.precision == "fp32":
         cure = "all-to-alls of experts run beside compute in 16 bits only; ask with false"
-        raise Inexpressible(format_, "stack.overlap_expert", True, cure)
+        raise Inexpressible("stack.overlap_expert", True, cure)
     if job.problem.stack.context not in _CONTEXT:
         cure = f"ask with one of {', '.join(_CONTEXT)}"
-        raise Inexpressible(format_, "stack.context", job.problem.stack.context, cure)
+        raise Inexpressible("stack.context", job.problem.stack.context, cure)
 
 
-def _require_expressible_mixers(format_: str, job: Job) -> None:
+def _require_expressible_mixers(job: Job) -> None:
     """Raises Inexpressible for layouts that Megatron-Core does not combine with shared indexers
     of sparse attention, or with recurrent layers."""
     layout = job.layout
@@ -128,11 +127,11 @@ def _require_expressible_mixers(format_: str, job: Job) -> None:
     for count in job.layers_per_chunk:
         if layout.pp > 1 and count and shared[first]:
             cure = "a chunk begins with a layer that has an indexer of its own; ask with pp 1"
-            raise Inexpressible(format_, "layout.pp", layout.pp, cure)
+            raise Inexpressible("layout.pp", layout.pp, cure)
         first += count
     if layout.offload_activations and any(layer.recurrence for layer in model.kinds):
         cure = "it does not offload what state-space and linear-attention layers keep"
-        raise Inexpressible(format_, "layout.offload_activations", True, cure)
+        raise Inexpressible("layout.offload_activations", True, cure)
 
 
 def switches(job: Job) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def offloads_layers(job: Job) -> bool:
     return layout.offload_activations and goes_alone and has_layers
 
 
-def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
+def layout_arguments(job: Job) -> dict[str, Any]:
     """Returns the arguments of the degrees of parallelism, the pipeline's split, sharding and
     the batch, by name: {"tensor_model_parallel_size": 8, …}."""
     layout = job.layout
@@ -185,7 +184,7 @@ def layout_arguments(format_: str, job: Job) -> dict[str, Any]:
     if job.problem.architecture.is_moe:
         arguments["expert_model_parallel_size"] = layout.ep
         arguments["expert_tensor_parallel_size"] = layout.etp
-    if _is_pipeline_inside(format_, job):
+    if _is_pipeline_inside(job):
         arguments["use_tp_pp_dp_mapping"] = True
     return {
         **arguments,
@@ -222,7 +221,7 @@ def _stages(job: Job) -> dict[str, Any]:
     return arguments
 
 
-def _is_pipeline_inside(format_: str, job: Job) -> bool:
+def _is_pipeline_inside(job: Job) -> bool:
     """Returns True for the order of ranks with pipeline parallelism inside data parallelism, and
     False for the default order. Raises Inexpressible for any other, which Megatron does not
     have."""
@@ -237,7 +236,7 @@ def _is_pipeline_inside(format_: str, job: Job) -> bool:
     if order_of_job == active(PIPELINE_INSIDE):
         return True
     cure = f"its ranks are in the order {', '.join(AXES)}, or {', '.join(PIPELINE_INSIDE)}"
-    raise Inexpressible(format_, "layout.placement", list(layout.placement), cure)
+    raise Inexpressible("layout.placement", list(layout.placement), cure)
 
 
 def _sharding(job: Job) -> dict[str, Any]:
@@ -257,7 +256,7 @@ def _sharding(job: Job) -> dict[str, Any]:
     return arguments
 
 
-def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
+def recompute_arguments(job: Job) -> dict[str, Any]:
     """Returns the arguments of activation recompute; none without it. Raises Inexpressible for
     modules that --recompute-modules does not name."""
     layout = job.layout
@@ -266,7 +265,7 @@ def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
     if layout.recompute == "full":
         block = layout.recompute_layers
         if has_pattern(job.problem.architecture):
-            block = letters_of_layers(format_, job.problem.architecture, block)
+            block = letters_of_layers(job.problem.architecture, block)
         return {
             "recompute_granularity": "full",
             "recompute_method": "block" if block else "uniform",
@@ -277,7 +276,7 @@ def recompute_arguments(format_: str, job: Job) -> dict[str, Any]:
     missing = [name for name in present if name not in MODULE_WORDS]
     if missing or not present:
         cure = f"it recomputes {', '.join(MODULE_WORDS)}; ask for some of these"
-        raise Inexpressible(format_, "layout.recompute_modules", list(modules), cure)
+        raise Inexpressible("layout.recompute_modules", list(modules), cure)
     return {"recompute_granularity": "selective", "recompute_modules": present}
 
 

@@ -17,32 +17,32 @@ _CONVOLUTION_OF_MAMBA = 4
 """Tokens that it sees (megatron/core/ssm/mamba_mixer.py); no argument says another number."""
 
 
-def mixer_arguments(format_: str, model: Architecture) -> dict[str, Any]:
+def mixer_arguments(model: Architecture) -> dict[str, Any]:
     """Returns the arguments of the model's attention and recurrences, by name, whichever layers
     have them."""
-    attention = common_attention(format_, model)
-    indexer = {} if attention.indexer is None else _indexer(format_, model, attention)
+    attention = common_attention(model)
+    indexer = {} if attention.indexer is None else _indexer(model, attention)
     return {
         "num_attention_heads": attention.num_attention_heads,
         **_heads(attention),
         **indexer,
-        **_recurrences(format_, model),
+        **_recurrences(model),
     }
 
 
-def common_attention(format_: str, model: Architecture) -> Attention:
+def common_attention(model: Architecture) -> Attention:
     """Returns the attention that all layers share; their windows, and whether they share an
     indexer, may differ. Raises UnknownLayers where layers differ otherwise, because Megatron has
     one for all."""
     if not model.attentions:
         supported = "some layer has attention"
-        raise UnknownLayers(format_, "model.layers", model.name, supported)
+        raise UnknownLayers("model.layers", model.name, supported)
     for rate in (mixer.compression.rate for mixer in model.attentions if mixer.compression):
         supported = "in its releases queries see keys of single tokens, and not pooled ones"
-        raise UnknownLayers(format_, "model.compression", rate, supported)
+        raise UnknownLayers("model.compression", rate, supported)
     if len({mixer.is_sparse for mixer in model.attentions}) > 1:
         supported = "all attention has indexers, or none has"
-        raise UnknownLayers(format_, "model.indexer", model.name, supported)
+        raise UnknownLayers("model.indexer", model.name, supported)
     kinds = {
         replace(
             mixer,
@@ -54,30 +54,30 @@ def common_attention(format_: str, model: Architecture) -> Attention:
     }
     if len(kinds) != 1:
         supported = "all attention is alike, but for its window"
-        raise UnknownLayers(format_, "model", model.name, supported)
+        raise UnknownLayers("model", model.name, supported)
     attention = kinds.pop()
-    _require_usual(format_, model, attention)
+    _require_usual(model, attention)
     return attention
 
 
-def _require_usual(format_: str, model: Architecture, attention: Attention) -> None:
+def _require_usual(model: Architecture, attention: Attention) -> None:
     """Raises UnknownLayers for projections, gates or norms in attention that Megatron-Core does
     not have."""
     if attention.values_are_keys or attention.o_lora_rank is not None:
         supported = "values have a projection of their own, and outputs one without a latent"
-        raise UnknownLayers(format_, "model", model.name, supported)
+        raise UnknownLayers("model", model.name, supported)
     if not attention.is_mla and attention.q_lora_rank is not None:
         supported = "queries have a latent only where keys and values have one"
-        raise UnknownLayers(format_, "model.q_lora_rank", attention.q_lora_rank, supported)
+        raise UnknownLayers("model.q_lora_rank", attention.q_lora_rank, supported)
     if not attention.is_mla and attention.v_head_dim != attention.head_dim:
         supported = "values are as wide as keys, except in multi-head latent attention"
-        raise UnknownLayers(format_, "model.v_head_dim", attention.v_head_dim, supported)
+        raise UnknownLayers("model.v_head_dim", attention.v_head_dim, supported)
     if attention.output_gate and (attention.output_gate == "head" or attention.is_mla):
         supported = "a gate of outputs has an element for each of theirs, outside latent attention"
-        raise UnknownLayers(format_, "model.output_gate", model.name, supported)
+        raise UnknownLayers("model.output_gate", model.name, supported)
     if attention.qk_norm_all_heads:
         supported = "queries and keys are normalised with one weight that all heads share"
-        raise UnknownLayers(format_, "model.qk_norm", True, supported)
+        raise UnknownLayers("model.qk_norm", True, supported)
 
 
 def _heads(attention: Attention) -> dict[str, Any]:
@@ -112,14 +112,14 @@ def _heads(attention: Attention) -> dict[str, Any]:
 # -- sparse attention
 
 
-def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[str, Any]:
+def _indexer(model: Architecture, attention: Attention) -> dict[str, Any]:
     """Returns the arguments of sparse attention, whose indexer chooses the keys (DeepSeek sparse
     attention). It has no fused rotary positions (megatron/core/transformer/
     experimental_attention_variant/dsa.py)."""
     indexer = attention.indexer
     if indexer is None or not attention.is_mla or not indexer.weighs_heads:
         supported = "an indexer adds up the scores of its heads, in multi-head latent attention"
-        raise UnknownLayers(format_, "model.indexer", model.name, supported)
+        raise UnknownLayers("model.indexer", model.name, supported)
     arguments = {
         "experimental_attention_variant": "dsa",
         "dsa_indexer_n_heads": indexer.num_heads,
@@ -130,7 +130,7 @@ def _indexer(format_: str, model: Architecture, attention: Attention) -> dict[st
     shared = shared_indexers(model)
     if not any(shared):
         return arguments
-    period, offset = _sharing(format_, model, shared)
+    period, offset = _sharing(model, shared)
     return {
         **arguments,
         "dsa_indexer_topk_freq": period,
@@ -147,7 +147,7 @@ def shared_indexers(model: Architecture) -> list[bool]:
     return shared
 
 
-def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
+def _sharing(model: Architecture, shared: Sequence[bool]) -> tuple[int, int]:
     """Returns the period and the offset by which Megatron shares exactly these layers' indexers.
     Raises UnknownLayers where no pair does. `shared` says for each layer whether it reuses an
     earlier one's."""
@@ -157,40 +157,40 @@ def _sharing(format_: str, model: Architecture, shared: Sequence[bool]) -> tuple
             if [shares_indexer(index, period, offset) for index in layers] == list(shared):
                 return period, offset
     supported = "indexers are shared at regular distances"
-    raise UnknownLayers(format_, "model.indexer.shared", model.name, supported)
+    raise UnknownLayers("model.indexer.shared", model.name, supported)
 
 
 # -- recurrences
 
 
-def _recurrences(format_: str, model: Architecture) -> dict[str, Any]:
+def _recurrences(model: Architecture) -> dict[str, Any]:
     """Returns the arguments of the model's Mamba-2 layers and gated delta nets. Raises
     UnknownLayers for other recurrences, and where two of one kind differ."""
     recurrences = dict.fromkeys(model.recurrences)
     arguments: dict[str, Any] = {}
     for recurrence in recurrences:
         if isinstance(recurrence, Mamba2):
-            arguments |= _mamba(format_, recurrence)
+            arguments |= _mamba(recurrence)
         elif isinstance(recurrence, DeltaNet):
-            arguments |= _delta_net(format_, recurrence)
+            arguments |= _delta_net(recurrence)
         else:
             supported = "the recurrences of its releases are Mamba-2 and gated delta nets"
-            raise UnknownLayers(format_, "model.recurrence.kind", recurrence.kind, supported)
+            raise UnknownLayers("model.recurrence.kind", recurrence.kind, supported)
     if len({type(recurrence) for recurrence in recurrences}) < len(recurrences):
         supported = "all recurrences of a kind are alike"
-        raise UnknownLayers(format_, "model.recurrence", model.name, supported)
+        raise UnknownLayers("model.recurrence", model.name, supported)
     return arguments
 
 
-def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
+def _mamba(mamba: Mamba2) -> dict[str, Any]:
     """Returns the sizes of Mamba-2 layers as arguments. Raises UnknownLayers where Megatron has
     no such convolution, norm or bias."""
     if mamba.conv_kernel != _CONVOLUTION_OF_MAMBA:
         supported = f"Mamba-2 has a convolution over {_CONVOLUTION_OF_MAMBA} tokens"
-        raise UnknownLayers(format_, "model.recurrence.conv_kernel", mamba.conv_kernel, supported)
+        raise UnknownLayers("model.recurrence.conv_kernel", mamba.conv_kernel, supported)
     if mamba.bias or not mamba.conv_bias or not mamba.norm:
         supported = "Mamba-2 has a norm, and a bias of its convolution alone"
-        raise UnknownLayers(format_, "model.recurrence.kind", mamba.kind, supported)
+        raise UnknownLayers("model.recurrence.kind", mamba.kind, supported)
     return {
         "mamba_state_dim": mamba.key_head_dim,
         "mamba_head_dim": mamba.value_head_dim,
@@ -199,12 +199,12 @@ def _mamba(format_: str, mamba: Mamba2) -> dict[str, Any]:
     }
 
 
-def _delta_net(format_: str, net: DeltaNet) -> dict[str, Any]:
+def _delta_net(net: DeltaNet) -> dict[str, Any]:
     """Returns the sizes of gated delta nets as arguments. Raises UnknownLayers where Megatron
     has no such decay, gate or convolution."""
     if net.decay_per_element or net.decay_rank or net.gate_rank or not net.conv_kernel:
         supported = "a delta net has one decay a head, a gate of full rank and a convolution"
-        raise UnknownLayers(format_, "model.recurrence.kind", net.kind, supported)
+        raise UnknownLayers("model.recurrence.kind", net.kind, supported)
     return {
         "linear_conv_kernel_dim": net.conv_kernel,
         "linear_key_head_dim": net.key_head_dim,

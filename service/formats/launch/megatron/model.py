@@ -16,16 +16,16 @@ from service.formats.launch.megatron.patterns import has_pattern, pattern_argume
 _VOCABULARY_DIVISORS = (128, 64, 32, 16, 8, 4, 2)
 
 
-def model_arguments(format_: str, job: Job) -> dict[str, Any]:
+def model_arguments(job: Job) -> dict[str, Any]:
     """Returns the arguments that make the model of a job, by name: {"num_layers": 32, …}. Raises
     UnknownLayers or Inexpressible where Megatron-Core cannot make it."""
     model = job.problem.architecture
-    mixers = mixer_arguments(format_, model)
-    dense, moe = _feed_forward(format_, model)
+    mixers = mixer_arguments(model)
+    dense, moe = _feed_forward(model)
     gated = all(network.gated for network in (dense, moe) if network)
-    _require_plain_layers(format_, model)
+    _require_plain_layers(model)
     arguments: dict[str, Any] = {
-        **_layers(format_, job),
+        **_layers(job),
         "hidden_size": model.hidden_size,
         "ffn_hidden_size": _dense_width(dense, moe),
         **mixers,
@@ -34,7 +34,7 @@ def model_arguments(format_: str, job: Job) -> dict[str, Any]:
         **_biases(model),
         "untie_embeddings_and_output_weights": not model.tie_word_embeddings,
         "position_embedding_type": _positions(job),
-        **_window(format_, model),
+        **_window(model),
         **_vocabulary(model, job.layout.tp),
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
@@ -42,19 +42,19 @@ def model_arguments(format_: str, job: Job) -> dict[str, Any]:
     if not gated and job.details.activation == "relu2":
         arguments["squared_relu"] = True
     if moe:
-        arguments |= _experts(format_, model, moe)
+        arguments |= _experts(model, moe)
     if model.mtp_layers:
         arguments["mtp_num_layers"] = model.mtp_layers
     return arguments
 
 
-def _layers(format_: str, job: Job) -> dict[str, Any]:
+def _layers(job: Job) -> dict[str, Any]:
     """Returns the arguments of the number of layers, and of where recurrent ones stand."""
     model = job.problem.architecture
     if has_pattern(model):
         chunks = job.layers_per_chunk
         has_one_stage = job.layout.pp == 1
-        return pattern_arguments(format_, model, [sum(chunks)] if has_one_stage else chunks)
+        return pattern_arguments(model, [sum(chunks)] if has_one_stage else chunks)
     recurs = [layer.recurrence is not None for layer in model.layers]
     if not any(recurs):
         return {"num_layers": model.num_layers}
@@ -96,7 +96,7 @@ def model_notes(model: Architecture, tp: int) -> Iterator[str]:
         yield "Megatron-Core has a bias in every linear layer or in none but of queries and keys."
 
 
-def _require_plain_layers(format_: str, model: Architecture) -> None:
+def _require_plain_layers(model: Architecture) -> None:
     """Raises UnknownLayers for layers with mixers side by side, several residual streams, more
     norms, or parallel blocks, which no argument of Megatron makes."""
     for layer in model.kinds:
@@ -104,23 +104,21 @@ def _require_plain_layers(format_: str, model: Architecture) -> None:
             supported = (
                 "a layer of Megatron-Core has attention or a recurrence, not both side by side"
             )
-            raise UnknownLayers(format_, "model.layers", model.name, supported)
+            raise UnknownLayers("model.layers", model.name, supported)
         if layer.residual_streams > 1 or layer.attention_residuals:
             supported = "there is one residual stream"
-            raise UnknownLayers(
-                format_, "model.residual_streams", layer.residual_streams, supported
-            )
+            raise UnknownLayers("model.residual_streams", layer.residual_streams, supported)
         if layer.num_norms != layer.blocks or layer.post_norms:
             supported = (
                 "a layer has a norm before its mixer and one before its network, and no others"
             )
-            raise UnknownLayers(format_, "model.num_norms", layer.num_norms, supported)
+            raise UnknownLayers("model.num_norms", layer.num_norms, supported)
         if layer.parallel:
             supported = "the MLP runs behind attention, not beside it"
-            raise UnknownLayers(format_, "model.parallel_blocks", True, supported)
+            raise UnknownLayers("model.parallel_blocks", True, supported)
 
 
-def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | None]:
+def _feed_forward(model: Architecture) -> tuple[Mlp | None, Moe | None]:
     """Returns the MLP of dense layers and the experts of sparse ones, None where there are none.
     Raises UnknownLayers where layers of one kind differ."""
     networks = {layer.feed_forward for layer in model.kinds}
@@ -129,7 +127,7 @@ def _feed_forward(format_: str, model: Architecture) -> tuple[Mlp | None, Moe | 
     gates = {mlp.gated for mlp in dense} | {mlp.gated for mlp in sparse}
     if len(dense) > 1 or len(sparse) > 1 or len(gates) > 1:
         supported = "dense layers are alike, and sparse layers are, all gated or none"
-        raise UnknownLayers(format_, "model", model.name, supported)
+        raise UnknownLayers("model", model.name, supported)
     return next(iter(dense), None), next(iter(sparse), None)
 
 
@@ -156,7 +154,7 @@ def _biases(model: Architecture) -> dict[str, Any]:
     return {"add_bias_linear": False, "add_qkv_bias": of_queries}
 
 
-def _window(format_: str, model: Architecture) -> dict[str, Any]:
+def _window(model: Architecture) -> dict[str, Any]:
     """Returns the arguments of sliding-window attention. Raises UnknownLayers where windows have
     several sizes, or attention is chunked."""
     sizes = {size for attention in model.attentions if (size := attention.sliding_window)}
@@ -164,11 +162,11 @@ def _window(format_: str, model: Architecture) -> dict[str, Any]:
         return {}
     if len(sizes) > 1 or any(attention.chunked_attention for attention in model.attentions):
         supported = "layers have one sliding window or none, and no chunks"
-        raise UnknownLayers(format_, "model.sliding_window", model.name, supported)
+        raise UnknownLayers("model.sliding_window", model.name, supported)
     if has_pattern(model):
         if any(attention.sliding_window is None for attention in model.attentions):
             supported = "beside layers of another kind, all attention has a window or none has"
-            raise UnknownLayers(format_, "model.sliding_window", model.name, supported)
+            raise UnknownLayers("model.sliding_window", model.name, supported)
         return {"window_size": [sizes.pop() - 1, 0]}
     arguments: dict[str, Any] = {"window_size": [sizes.pop() - 1, 0]}
     has_window = [
@@ -187,12 +185,12 @@ def _vocabulary(model: Architecture, tp: int) -> dict[str, int]:
     return {"vocab_size": model.vocab_size, "make_vocab_size_divisible_by": divisor}
 
 
-def _experts(format_: str, model: Architecture, moe: Moe) -> dict[str, Any]:
+def _experts(model: Architecture, moe: Moe) -> dict[str, Any]:
     """Returns the arguments of the experts in sparse layers. Raises UnknownLayers for norms or
     scales that Megatron's experts do not have."""
     if moe.latent_norm or moe.router_scales:
         supported = "experts read tokens, or a latent of them, without further norms or scales"
-        raise UnknownLayers(format_, "model.moe", model.name, supported)
+        raise UnknownLayers("model.moe", model.name, supported)
     arguments: dict[str, Any] = {
         "num_experts": moe.num_experts,
         "moe_router_topk": moe.experts_per_token,

@@ -34,11 +34,11 @@ def has_pattern(model: Architecture) -> bool:
     )
 
 
-def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) -> dict[str, Any]:
+def pattern_arguments(model: Architecture, chunks: Sequence[int]) -> dict[str, Any]:
     """Returns the arguments that give the kind of each layer by letters: {"num_layers": 4,
     "hybrid_layer_pattern": "M-M-|*-M-"}. `chunks` has the number of layers in each pipeline
     chunk."""
-    letters = {kind: _letters(format_, model, kind) for kind in model.kinds}
+    letters = {kind: _letters(model, kind) for kind in model.kinds}
     parts = []
     start = 0
     for count in chunks:
@@ -52,23 +52,23 @@ def pattern_arguments(format_: str, model: Architecture, chunks: Sequence[int]) 
     }
 
 
-def letters_of_layers(format_: str, model: Architecture, layers: int) -> int:
+def letters_of_layers(model: Architecture, layers: int) -> int:
     """Returns the number of letters that stand for the first `layers` layers of a chunk in a
     pattern, where a layer's mixer and network have a letter each. Raises Inexpressible where
     layers differ in that."""
     counts = {kind.blocks for kind in model.kinds}
     if len(counts) > 1 and layers:
         cure = "the layers of a chunk have as many letters in a pattern each; ask with 0"
-        raise Inexpressible(format_, "layout.recompute_layers", layers, cure)
+        raise Inexpressible("layout.recompute_layers", layers, cure)
     return layers * counts.pop()
 
 
-def _letters(format_: str, model: Architecture, layer: Layer) -> str:
+def _letters(model: Architecture, layer: Layer) -> str:
     """Returns the letters of a layer in a pattern, "*-" for attention and an MLP. Raises
     UnknownLayers for a layer with attention and a recurrence."""
     if len(layer.mixers) > 1:
         supported = "a layer of Megatron-Core has attention or a recurrence, not both side by side"
-        raise UnknownLayers(format_, "model.layers", model.name, supported)
+        raise UnknownLayers("model.layers", model.name, supported)
     return _mixer(layer) + _network(layer)
 
 

@@ -73,7 +73,7 @@ def without_refused(args: Arguments, stops: Stops) -> Arguments:
         if not is_full:
             pattern = _cut_pattern(args.text(name) or "", layers)
             cure = f"{args.called(name)} {pattern}, as the model is read here"
-            stops.found[-1] = replace(stops.found[-1], cure=cure)
+            stops.noted[-1] = replace(stops.noted[-1], cure=cure)
             args = args.replaced(**{name: pattern})
     return args
 
@@ -96,8 +96,7 @@ def launch_reading(
     pp = args.integer("pipeline_model_parallel_size") or 1
     virtual = stops.attempt(lambda: virtual_stages(args, pp), 1)
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
-    for part in ("model", "layout"):
-        require_known_version(args, part)
+    require_known_version(args)
     if stack_id == NAME:
         args.required("micro_batch_size")
     layout = _layout(args, pp, virtual, stops)
@@ -117,7 +116,7 @@ def launch_reading(
         num_micro_batches=1 if takes_one else None,
         unpadded_vocabulary=unpadded_vocabulary(args.given),
         stops=(
-            *stops.found,
+            *stops.noted,
             *unread.stops,
             *refusals(args, environment, is_newest=is_newest),
         ),

@@ -19,17 +19,12 @@ from service.formats.launch.megatron.refusals import SOURCE
 from service.formats.launch.megatron.source import Source, read_source
 from service.formats.launch.megatron.writer import FRAMEWORK, NAME
 from service.formats.megatron.derived import filled_in, vocabulary_of_tokenizer
-from service.formats.megatron.flags import (
-    argument_of,
-    flag_of_argument,
-    switches_off,
-    takes_value,
-)
+from service.formats.megatron.flags import argument_of, flag_of_argument, switches_off, takes_value
 from service.formats.megatron.values import Arguments
 from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
 from service.formats.settings.settings import UnreadSettings
-from service.formats.settings.stop import Stop, Stops
+from service.formats.settings.stop import Stops
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _SAME_SWITCH = {"--fp4-param-gather": "--fp8-param-gather"}
@@ -69,7 +64,7 @@ def read(
             unread=unread,
         )
     except Invalid as fault:
-        misspelt = _misspelt(fault, unread)
+        misspelt = next((stop for stop in unread.stops if stop.meant == fault.value), None)
         if misspelt is None or misspelt.meant in changes:
             raise
         corrected = {**changes, misspelt.meant: misspelt.value}
@@ -80,12 +75,6 @@ def read(
         default_origins=_default_origins(reading, source.values),
         settings={flag: None if given[flag] is False else given[flag] for flag in source.flags},
     )
-
-
-def _misspelt(fault: Invalid, unread: UnreadSettings) -> Stop | None:
-    """Returns the stop at an unknown flag that was probably meant as the one which `fault`
-    reports missing; None where there is none."""
-    return next((stop for stop in unread.stops if stop.meant == fault.value), None)
 
 
 def _default_origins(reading: LaunchReading, values: Mapping[str, str]) -> dict[str, str]:

@@ -74,13 +74,13 @@ def read_source(text: str, files: LaunchFiles) -> Source:
     matches = [_DUMPED.search(line[:5000]) for line in text.splitlines()]
     values = {match.group(1): match.group(2).strip() for match in matches if match}
     if sum(match is not None for match in matches) >= _FEWEST_DUMPED:
-        return Source(settings=from_dump(values), dumped=_of_no_flag(values))
+        return Source(settings=from_dump(values), dumped=_without_flag(values))
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
-        return _of_document(read_yaml(text))
+        return _read_document(read_yaml(text))
     command = split_command(text, files)
-    settings, dumped_by_deepspeed = _of_words(command.words)
-    for reservation in _conditional(command):
+    settings, dumped_by_deepspeed = _read_words(command.words)
+    for reservation in _branch_reservations(command):
         settings.note(reservation)
     ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
     return Source(
@@ -90,12 +90,12 @@ def read_source(text: str, files: LaunchFiles) -> Source:
     )
 
 
-def _of_no_flag(values: Mapping[str, str]) -> dict[str, str]:
+def _without_flag(values: Mapping[str, str]) -> dict[str, str]:
     """Returns the arguments that no flag sets, such as those that Megatron derives."""
     return {name: text for name, text in values.items() if name not in flag_of_argument()}
 
 
-def _of_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
+def _read_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
     """Returns the settings of a command line, with names of Megatron's forks translated, and the
     arguments of flags that only Megatron-DeepSpeed has."""
     same = table().facts["same_as"]
@@ -108,7 +108,7 @@ def _of_words(words: Sequence[str]) -> tuple[Settings, dict[str, str]]:
     return settings, of_deepspeed
 
 
-def _conditional(command: Command) -> Iterable[Reservation]:
+def _branch_reservations(command: Command) -> Iterable[Reservation]:
     """Yields a reservation for each assignment in a branch of a script that may or may not run,
     where it has flags that matter or gives a variable another value."""
     for assignment in command.in_branches:
@@ -118,7 +118,7 @@ def _conditional(command: Command) -> Iterable[Reservation]:
             yield Reservation.of_branch(assignment)
 
 
-def _of_document(document: Any) -> Source:
+def _read_document(document: Any) -> Source:
     """Returns the arguments of a YAML document, whose names may have dashes or underscores. A
     recipe has them in an object of its own, beside its environment: {"MODEL_ARGS":
     {"--num-layers": 32}, "ENV_VARS": {"CUDA_DEVICE_MAX_CONNECTIONS": 1}}."""
@@ -132,12 +132,12 @@ def _of_document(document: Any) -> Source:
             flags[flag] = value
         else:
             others[name] = str(value)
-    settings, of_deepspeed = _of_words(list(_words_of(flags)))
+    settings, of_deepspeed = _read_words(list(_words_of(flags)))
     settings.update(from_dump(others))
     environment = document.get(_VARIABLES) if isinstance(document, Mapping) else None
     return Source(
         settings=settings,
-        dumped={**of_deepspeed, **_of_no_flag(others)},
+        dumped={**of_deepspeed, **_without_flag(others)},
         environment={
             str(name): str(value)
             for name, value in (environment if isinstance(environment, Mapping) else {}).items()

@@ -39,14 +39,14 @@ _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings"
 def write(job: Job) -> LaunchConfiguration:
     """Returns the arguments that run a job. Raises Inexpressible where none do."""
     model = job.problem.architecture
-    job_arguments.require_expressible(NAME, job)
+    job_arguments.require_expressible(job)
     arguments = {
-        **job_arguments.layout_arguments(NAME, job),
-        **job_arguments.recompute_arguments(NAME, job),
+        **job_arguments.layout_arguments(job),
+        **job_arguments.recompute_arguments(job),
         **job_arguments.PRECISIONS[job.problem.workload.precision],
         **job_arguments.balancing_arguments(job),
         **job_arguments.memory_arguments(job),
-        **megatron_model.model_arguments(NAME, job),
+        **megatron_model.model_arguments(job),
         "max_position_embeddings": _positions(job),
         "layernorm_epsilon": job.details.norm_epsilon,
         **_rotary(job),
@@ -77,7 +77,7 @@ def _flags_of_switches(job: Job) -> dict[str, Any]:
         elif value:
             field = next(switch.field for switch in switches_of(stack) if name in switch.arguments)
             cure = f"{name} is a key of the file of {stack.id}; ask with false, or for megatron"
-            raise Inexpressible(NAME, f"stack.{field}", getattr(stack, field), cure)
+            raise Inexpressible(f"stack.{field}", getattr(stack, field), cure)
     if job.problem.workload.precision == "nvfp4" and flags.pop(_FP8_GATHER, False):
         flags[_FP4_GATHER] = True
     return flags

@@ -33,13 +33,13 @@ _USUAL_MODULES = ("linear_qkv", "linear_proj", *_NETWORK)
 # -- writing
 
 
-def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, Any]:
+def adapter_fields(model: Architecture, lora: Lora) -> dict[str, Any]:
     """Returns the fields that make LoRA adapters, each expert with its own. Raises Inexpressible
     where the model has none of the layers that the adapters are for."""
     modules = _adapted(model, lora)
     if not modules:
         cure = f"{model.name} has none of these layers; ask with attention, mlp or both"
-        raise Inexpressible(format_, "workload.lora.targets", [*lora.targets], cure)
+        raise Inexpressible("workload.lora.targets", [*lora.targets], cure)
     fields: dict[str, Any] = {
         "peft.dim": lora.rank,
         "peft.alpha": 2 * lora.rank,
@@ -50,9 +50,9 @@ def adapter_fields(format_: str, model: Architecture, lora: Lora) -> dict[str, A
     return fields
 
 
-def adapters_in_python(format_: str, model: Architecture, lora: Lora) -> str:
+def adapters_in_python(model: Architecture, lora: Lora) -> str:
     """Returns the adapters as a Python expression: "LoRA(dim=8, alpha=16, …)"."""
-    fields = adapter_fields(format_, model, lora)
+    fields = adapter_fields(model, lora)
     arguments = (f"{name.removeprefix(_SECTION)}={value}" for name, value in fields.items())
     return f"LoRA({', '.join(arguments)})"
 

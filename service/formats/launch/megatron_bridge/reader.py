@@ -61,7 +61,8 @@ def read(
     overrides.change(changes)
     arguments = in_todays_names(filled_in(_arguments(overrides)))
     stops = Stops(SOURCE)
-    args = without_refused(Arguments(arguments, _fields_of_arguments()), stops)
+    fields = {argument: field_of_argument(argument) for argument in flag_of_argument()}
+    args = without_refused(Arguments(arguments, fields), stops)
     reading = launch_reading(
         _without_part_of_model(args),
         stops,
@@ -96,10 +97,6 @@ def _with_adapters(reading: LaunchReading, overrides: Overrides) -> LaunchReadin
         workload={**reading.workload, "lora": lora},
         reservations=(*reading.reservations, *reservations),
     )
-
-
-def _fields_of_arguments() -> Mapping[str, str]:
-    return {argument: field_of_argument(argument) for argument in flag_of_argument()}
 
 
 def _in_fields(rule: str) -> str:

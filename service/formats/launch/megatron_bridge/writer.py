@@ -56,14 +56,14 @@ _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 
 def write(job: Job) -> LaunchConfiguration:
     """Returns the overrides of a recipe that run a job. Raises Inexpressible where none do."""
-    job_arguments.require_expressible(NAME, job)
+    job_arguments.require_expressible(job)
     if has_pattern(job.problem.architecture) and job.layout.virtual_stages > 1:
         cure = "HybridModelProvider has no virtual stages; ask with schedule 1f1b, or for megatron"
-        raise Inexpressible(NAME, "layout.virtual_stages", job.layout.virtual_stages, cure)
+        raise Inexpressible("layout.virtual_stages", job.layout.virtual_stages, cure)
     switches = job_arguments.switches(job)
     arguments = {
-        **job_arguments.layout_arguments(NAME, job),
-        **job_arguments.recompute_arguments(NAME, job),
+        **job_arguments.layout_arguments(job),
+        **job_arguments.recompute_arguments(job),
         **job_arguments.balancing_arguments(job),
         **job_arguments.memory_arguments(job),
     }
@@ -72,7 +72,7 @@ def write(job: Job) -> LaunchConfiguration:
         arguments["num_virtual_stages_per_pipeline_rank"] = job.layout.virtual_stages
     if arguments.get("use_megatron_fsdp") and arguments.get("use_tp_pp_dp_mapping"):
         cure = "with Megatron-FSDP the pipeline is outermost; ask with pp last, or zero_stage 1"
-        raise Inexpressible(NAME, "layout.placement", list(job.layout.placement), cure)
+        raise Inexpressible("layout.placement", list(job.layout.placement), cure)
     return LaunchConfiguration(
         format=NAME,
         framework=FRAMEWORK,
@@ -138,7 +138,7 @@ def _fields(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _model(job: Job) -> dict[str, Any]:
     """Returns the fields of the model's sizes. A recipe has them too; these make sure of them."""
     model = job.problem.architecture
-    arguments = megatron_model.model_arguments(NAME, job)
+    arguments = megatron_model.model_arguments(job)
     heads = arguments["num_attention_heads"]
     ties = not arguments.pop("untie_embeddings_and_output_weights")
     arguments.pop("squared_relu", None)  # which is a function here, as recipes have it
@@ -176,14 +176,14 @@ def _adapters(job: Job, switches: Mapping[str, Any]) -> dict[str, Any]:
     workload = job.problem.workload
     if workload.lora is None:
         return {}
-    fields = adapter_fields(NAME, job.problem.architecture, workload.lora)
+    fields = adapter_fields(job.problem.architecture, workload.lora)
     if job.layout.cp > 1:
         fields |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
     if workload.packing is None:
         return {**fields, _PACKS: False, _PACKING: None}
     if job.layout.micro_batch > 1:
         cure = "packed sequences are trained one at a time; ask with micro_batch 1"
-        raise Inexpressible(NAME, "layout.micro_batch", job.layout.micro_batch, cure)
+        raise Inexpressible("layout.micro_batch", job.layout.micro_batch, cure)
     fields |= {_PACKS: True, f"{_PACKING}.packed_sequence_size": workload.seq_len}
     if switches.get(_GRAPHS, "none") != "none":
         fields[f"{_PACKING}.pad_cu_seqlens"] = True
@@ -280,7 +280,7 @@ def _notes(job: Job, switches: Mapping[str, Any]) -> Iterator[str]:
     if lora := job.problem.workload.lora:
         yield (
             "Overrides with + change the LoRA that a recipe has; where it has none, set"
-            f" cfg.peft = {adapters_in_python(NAME, job.problem.architecture, lora)} of"
+            f" cfg.peft = {adapters_in_python(job.problem.architecture, lora)} of"
             " megatron.bridge.peft.lora in Python."
         )
     if switches.get(_GRAPHS) == "transformer_engine":

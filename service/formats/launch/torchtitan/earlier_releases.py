@@ -99,7 +99,7 @@ class EarlierSettings(Settings):
                 self.reserve_text(shown(name, value), *reason_and_cure)
         elif name_today in self.table.fields:
             self.put(name_today, _typed(self.table.fields[name_today], value))
-        elif _is_ignored(name, facts["ignored"]):
+        elif any(f"{name}.".startswith(f"{section}.") for section in facts["ignored"]):
             self.ignored.append(shown(name, value))
         else:
             has_hint = len(self.reservations) < MOST_HINTS
@@ -191,7 +191,3 @@ def _typed(field_: Field, value: Any) -> Any:
     if isinstance(value, str):
         return field_.parse(value)
     return str(value) if field_.kind == "str" else field_.checked(value)
-
-
-def _is_ignored(name: str, sections: list[str]) -> bool:
-    return any(name == section or name.startswith(f"{section}.") for section in sections)

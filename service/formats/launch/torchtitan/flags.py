@@ -203,29 +203,23 @@ class _CommandReader:
 
 def _parts(words: Sequence[str]) -> Iterator[_Flag | str]:
     """Yields the flags of a command line with the words behind them, and each word that belongs
-    to no flag."""
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if not word.startswith("--"):
-            yield word
+    to no flag, such as the subcommand of activation checkpointing."""
+    flag: _Flag | None = None
+    for word in words:
+        begins_flag = word.startswith("--")
+        if flag is not None and not begins_flag and not _SUBCOMMAND.fullmatch(word):
+            (flag.strays if flag.has_equals else flag.values).append(word)
             continue
-        end = at
-        while end < len(words) and not _begins_part(words[end]):
-            end += 1
-        name, has_equals, value = word[2:].partition("=")
-        behind = [*words[at:end]]
-        at = end
-        if has_equals:
-            yield _Flag(name, [value], behind, has_equals=True)
+        if flag is not None:
+            yield flag
+            flag = None
+        if begins_flag:
+            name, equals, value = word[2:].partition("=")
+            flag = _Flag(name, [value] if equals else [], [], has_equals=bool(equals))
         else:
-            yield _Flag(name, behind, [], has_equals=False)
-
-
-def _begins_part(word: str) -> bool:
-    """Returns True where a word begins a flag or the subcommand of activation checkpointing."""
-    return word.startswith("--") or _SUBCOMMAND.fullmatch(word) is not None
+            yield word
+    if flag is not None:
+        yield flag
 
 
 def _value(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:

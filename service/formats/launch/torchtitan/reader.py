@@ -9,11 +9,10 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
-from service.formats.launch.named_model import named_model
+from service.formats.launch.named_model import model_of_catalogue
 from service.formats.launch.switch_settings import switch_fields
 from service.formats.launch.torchtitan.earlier_releases import RELEASE as EARLIER
-from service.formats.launch.torchtitan.earlier_releases import EarlierSettings
-from service.formats.launch.torchtitan.flags import read_flags
+from service.formats.launch.torchtitan.flags import LaunchedSettings, read_flags
 from service.formats.launch.torchtitan.pipeline import NAMES, PER_STAGE, READ_SCHEDULES, read_split
 from service.formats.launch.torchtitan.stops import stops
 from service.formats.launch.torchtitan.writer import (
@@ -22,11 +21,8 @@ from service.formats.launch.torchtitan.writer import (
     NAME,
     RECOMPUTE,
     RELEASE,
-    TABLE,
 )
-from service.formats.settings.field_table import field_table
 from service.formats.settings.release import known_release
-from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
 from service.formats.shell.faults import PATH
 from service.formats.shell.files import NO_FILES, LaunchFiles
@@ -70,71 +66,64 @@ def read(
     since it takes the devices that the other degrees leave. The split of a pipeline is left out
     where the model's number of layers is not known.
     """
-    return _Reader(version, num_devices).read(text, changes, files)
+    launched = read_flags(text, version, files)
+    if launched.earlier is not None and RECOMPUTE in changes:
+        rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
+        raise Invalid(PATH, RECOMPUTE, rule)
+    launched.settings.change(changes)
+    return _Reader(launched, version, num_devices).reading()
 
 
 class _Reader:
-    def __init__(self, version: str | None, num_devices: int | None) -> None:
-        self.table = field_table(TABLE)
-        self.version = version
-        self.num_devices = num_devices
-        self.settings = Settings(self.table)
-        """The settings of the text, by their names in 0.3.0."""
-        self.earlier: EarlierSettings | None = None
-        """The settings as a release before 0.3.0 has them, where the text is one of it."""
-        self.stops = Stops(MESH)
+    """Works out what the settings of one launch mean. Their names are those of 0.3.0."""
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """Returns the settings that the text gives."""
-        return self.settings.given
-
-    def read(self, text: str, changes: Changes, files: LaunchFiles) -> LaunchReading:
-        """Reads the settings of a text, with `changes` made to them, and what they mean for a
-        launch."""
-        launched = read_flags(text, self.version, files)
+    def __init__(
+        self, launched: LaunchedSettings, version: str | None, num_devices: int | None
+    ) -> None:
         self.settings = launched.settings
+        self.given = launched.settings.given
         self.earlier = launched.earlier
-        self.stops.found += launched.stops
-        self.num_devices = launched.num_ranks or self.num_devices
-        if self.earlier is not None and RECOMPUTE in changes:
-            rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
-            raise Invalid(PATH, RECOMPUTE, rule)
-        self.settings.change(changes)
-        return self._reading()
+        """The settings as a release before 0.3.0 has them, where the text is one of it."""
+        self.version = version
+        self.num_devices = launched.num_ranks or num_devices
+        self.stops = Stops(MESH)
+        self.stops.noted += launched.stops
+        self.config: Mapping[str, Any] = (
+            self._config() if self.earlier is None else self.earlier.config
+        )
+        """What the config function sets, such as the model."""
+        defaults = self.settings.table.defaults()
+        self.values = {**defaults, **self.config.get("sets", {}), **self.given}
+        """All settings: those of the text, else of the config function, else the defaults."""
 
-    # -- meaning
-
-    def _reading(self) -> LaunchReading:
-        """Returns the reading of all settings: those of the text, else of its config function,
-        else the defaults."""
+    def reading(self) -> LaunchReading:
+        """Returns the reading of all settings."""
         earlier = self.earlier
-        config = earlier.config if earlier else self._config()
-        values = {**self.table.defaults(), **config.get("sets", {}), **self.given}
-        self._replace_degrees(values)
-        layout = self._layout(values, config)
+        values = self.values
+        self._replace_degrees()
+        layout = self._layout()
         if earlier:
             layout |= earlier.layout(values, self.settings)
-        self._divide_devices(layout, values)
-        workload = self._workload(values, layout, config)
-        stack = self._stack(values, layout, config)
+        self._divide_devices(layout)
+        workload = self._workload(layout)
+        stack = self._stack(layout)
         unread = self.settings.unread()
         return LaunchReading(
             format=NAME,
             framework=FRAMEWORK,
             version=self._release or RELEASE,
-            model=_model(config),
+            model=_model(self.config),
             workload=workload,
             stack=stack,
             layout=layout,
             num_devices=self.num_devices,
             devices_setting=None if values[_SHARDS] == -1 else f"--{_SHARDS}",
             num_micro_batches=_num_micro_batches(values, layout, workload),
-            default_origins=self._default_origins(values, layout, config),
+            default_origins=self._default_origins(layout),
             stops=(
-                *self.stops.found,
+                *self.stops.noted,
                 *unread.stops,
-                *(() if earlier else stops(values, layout, config)),
+                *(() if earlier else stops(values, layout, self.config)),
             ),
             settings=self.settings.known,
             reservations=unread.reservations,
@@ -147,9 +136,7 @@ class _Reader:
         """Returns the release whose defaults apply; None for the newest."""
         return known_release(NAME, self.version or (EARLIER if self.earlier else None))
 
-    def _default_origins(
-        self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
-    ) -> dict[str, str]:
+    def _default_origins(self, layout: Mapping[str, Any]) -> dict[str, str]:
         """Returns sentences that say which default a sequence length or a batch comes from, by
         the field of the request. Settings that the text gives have none."""
         local_batch = "training.local_batch_size"
@@ -162,14 +149,14 @@ class _Reader:
         for field, name in fields.items():
             if name in self.given:
                 continue
-            if name in config.get("sets", {}):
+            if name in self.config.get("sets", {}):
                 origins[field] = f"what --config {self.given['config']} sets for {name}"
             else:
                 release = self._release or RELEASE
                 origins[field] = f"the default of {name} in {FRAMEWORK} {release}"
-        if values["training.global_batch_size"] < 0:
+        if self.values["training.global_batch_size"] < 0:
             origins["workload.global_batch"] = (
-                f"{local_batch}, {values[local_batch]}, of every data-parallel rank, as"
+                f"{local_batch}, {self.values[local_batch]}, of every data-parallel rank, as"
                 " training.global_batch_size is not set"
             )
         return origins
@@ -180,14 +167,16 @@ class _Reader:
         that is not named or not known."""
         module = self.given.get("module")
         name = self.given.get("config")
-        configs = self.table.facts["configs"].get(module, {})
+        configs = self.settings.table.facts["configs"].get(module, {})
         if name is None:
             reason = "it is not given, and what its function sets is not known"
             cure = "write --module and --config as torchtitan is told them"
             self.settings.reserve_text("--config", reason, cure, is_open=True)
             return {}
         if name not in configs:
-            hint = suggestion(name, configs) if module in self.table.facts["modules"] else ""
+            hint = (
+                suggestion(name, configs) if module in self.settings.table.facts["modules"] else ""
+            )
             reason = f"what this function sets is not known{hint}"
             cure = "write as flags what it sets, and describe the model in the request"
             self.settings.reserve_text(
@@ -195,20 +184,25 @@ class _Reader:
             )
         return dict(configs.get(name, {}))
 
-    def _replace_degrees(self, values: dict[str, Any]) -> None:
-        """Replaces degrees and counts that torchtitan refuses, with 1 or with the -1 that takes
-        the remaining devices. Notes a stop for each."""
+    def _replace_degrees(self) -> None:
+        """Replaces degrees and counts below 1, which torchtitan refuses, and notes a stop for
+        each. The degree of sharding becomes -1, which takes the devices that the others leave."""
         for name in (*_DEGREES.values(), *_COUNTS):
-            is_taken = values[name] >= 1 or (name == _SHARDS and values[name] == -1)
-            if not is_taken:
-                self.stops.attempt(partial(_refuse_degree, name, values[name]), None)
-                values[name] = -1 if name == _SHARDS else 1
+            degree = self.values[name]
+            instead = 1
+            rule = "must be at least 1"
+            if name == _SHARDS:
+                instead = -1
+                rule += ", or -1 for what the others leave"
+            if degree < 1 and degree != instead:
+                self.stops.note(Stopped(f"--{name}", degree, rule, f"--{name} {instead}"))
+                self.values[name] = instead
 
-    def _layout(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the fields of the layout, except for those that need the number of devices.
-        `config` is what the config function sets."""
+    def _layout(self) -> dict[str, Any]:
+        """Returns the fields of the layout, except for those that need the number of devices."""
+        values = self.values
         layout: dict[str, Any] = {axis: values[name] for axis, name in _DEGREES.items()}
-        model = config.get("model")
+        model = self.config.get("model")
         if model and not catalogue.architecture(model).is_moe:
             layout["ep"] = 1  # of a dense model it has no effect
         if values[_SHARDS] != -1:
@@ -218,7 +212,7 @@ class _Reader:
         layout["offload_optimizer"] = values["training.enable_cpu_offload"]
         layout |= self._recompute(values[RECOMPUTE])
         if layout["pp"] > 1:
-            layout |= self._pipeline(values, layout["pp"], config)
+            layout |= self._pipeline(layout["pp"])
             layout["micro_batch"] = values["parallelism.pipeline_parallel_microbatch_size"]
         else:
             layout["micro_batch"] = values["training.local_batch_size"]
@@ -233,24 +227,22 @@ class _Reader:
             self.settings.reserve(name, reason, "use activation-checkpoint:selective or :full")
         return {"recompute": "selective" if policy == "memory-budget" else policy}
 
-    def _pipeline(
-        self, values: Mapping[str, Any], pp: int, config: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _pipeline(self, pp: int) -> dict[str, Any]:
         """Returns the schedule of the pipeline and its split over chunks, the latter where the
         number of layers is known. Records reservations for a schedule or a split that is not
         modelled."""
         name = "parallelism.pipeline_parallel_schedule"
         schedule, is_described = self.stops.attempt(
-            partial(_schedule, values[name]), ("1f1b", True)
+            partial(_schedule, self.values[name]), ("1f1b", True)
         )
         if not is_described:
             reason = f"this schedule is not described, and read as {schedule}, the nearest"
             self.settings.reserve(name, reason, "use a schedule that is: 1F1B or Interleaved1F1B")
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
-        num_layers = config.get("layers")
+        num_layers = self.config.get("layers")
         unsplit: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
         virtual_stages, split = self.stops.attempt(
-            lambda: read_split(values, num_layers, pp, default_chunks), unsplit
+            lambda: read_split(self.values, num_layers, pp, default_chunks), unsplit
         )
         if split is None and (PER_STAGE in self.given or NAMES in self.given):
             reason = "how the layers of the model are split is not known without their number"
@@ -262,25 +254,32 @@ class _Reader:
                 layout["layers_per_chunk"] = list(split)
         return layout
 
-    def _divide_devices(self, layout: dict[str, Any], values: Mapping[str, Any]) -> None:
+    def _divide_devices(self, layout: dict[str, Any]) -> None:
         """Sets the layout's sharded data-parallel degree and ZeRO stage, and the number of
         devices where the degrees determine it. Notes a stop where degrees and devices contradict
         each other."""
         others = layout["pp"] * layout["dp_replicate"] * layout["cp"] * layout["tp"]
-        if "dp_shard" not in layout and self.num_devices is not None:
-            layout["dp_shard"] = self.stops.attempt(
-                partial(_remaining, self.num_devices, others), max(self.num_devices // others, 1)
-            )
-        elif "dp_shard" in layout:
-            degrees = others * layout["dp_shard"]
-            self.stops.attempt(partial(_require_devices, self.num_devices, degrees, others), None)
-            self.num_devices = self.num_devices or degrees
-        layout |= self._sharding(layout, values)
+        if "dp_shard" in layout:
+            product = others * layout["dp_shard"]
+            if self.num_devices not in (None, product):
+                rule = f"with the other degrees multiply to {product}, and the job has"
+                rule += f" {self.num_devices} devices"
+                cure = f"--{_SHARDS} -1"
+                self.stops.note(Stopped(f"--{_SHARDS}", layout["dp_shard"], rule, cure))
+            self.num_devices = self.num_devices or product
+        elif self.num_devices is not None:
+            layout["dp_shard"] = max(self.num_devices // others, 1)
+            if self.num_devices % others:
+                rule = f"is what the other degrees, {others} in all, leave of {self.num_devices}"
+                rule += " devices, which they must divide"
+                cure = f"degrees whose product divides {self.num_devices}"
+                self.stops.note(Stopped(f"--{_SHARDS}", -1, rule, cure))
+        layout |= self._sharding(layout)
 
-    def _sharding(self, layout: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def _sharding(self, layout: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the ZeRO stage, and whether FSDP frees gathered parameters after forward."""
         name = "parallelism.fsdp_reshard_after_forward"
-        policy = values[name]
+        policy = self.values[name]
         reshards = policy == "always" or (policy == "default" and layout["pp"] == 1)
         dp_shard = layout.get("dp_shard")
         is_sharded = dp_shard is None or dp_shard > 1
@@ -299,11 +298,11 @@ class _Reader:
             return {"zero_stage": 0}
         return {"zero_stage": 3, "reshard": reshards}
 
-    def _workload(
-        self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _workload(self, layout: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of the workload. Precision and optimizer are left out where they
         depend on a config function that is not known."""
+        config = self.config
+        values = self.values
         precision = config.get("precision", "bf16")
         if values["training.mixed_precision_param"] == "float32" and precision == "bf16":
             precision = "fp32"
@@ -323,25 +322,22 @@ class _Reader:
             self.settings.reserve("training.dtype", reason, "use float32 for both, or bfloat16")
         if values["debug.moe_force_load_balance"]:
             workload["routing"] = "balanced"
-        batch = self._global_batch(values, layout)
+        batch = self._global_batch(layout)
         return workload if batch is None else {**workload, "global_batch": batch}
 
-    def _global_batch(self, values: Mapping[str, Any], layout: Mapping[str, Any]) -> int | None:
+    def _global_batch(self, layout: Mapping[str, Any]) -> int | None:
         """Returns the global batch; None where it depends on an unknown number of devices. Notes
         a stop where batch sizes are not multiples of each other, and a reservation where a
         pipeline runs several times in a step."""
-        local: int = values["training.local_batch_size"]
-        batch: int = values["training.global_batch_size"]
-        micro_batch: int = layout["micro_batch"]
-        name = "training.local_batch_size"
-        self.stops.attempt(partial(_require_multiple, name, local, micro_batch, _OF_PIPELINE), None)
+        local: int = self.values["training.local_batch_size"]
+        batch: int = self.values["training.global_batch_size"]
+        self._require_multiple("training.local_batch_size", layout["micro_batch"], _OF_PIPELINE)
         if "dp_shard" not in layout:
             return batch if batch > 0 else None
         step = local * layout["dp_replicate"] * layout["dp_shard"]
         if batch < 0:
             return step
-        name = "training.global_batch_size"
-        self.stops.attempt(partial(_require_multiple, name, batch, step, _OF_STEP), None)
+        self._require_multiple("training.global_batch_size", step, _OF_STEP)
         batch = batch or step
         if layout["pp"] > 1 and batch > step:
             times = batch // step
@@ -350,11 +346,21 @@ class _Reader:
             self.settings.reserve("training.local_batch_size", reason, cure)
         return batch
 
-    def _stack(
-        self, values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _require_multiple(self, name: str, divisor: int, what: str) -> None:
+        """Notes a stop where the setting `name` is no multiple of `divisor`; `what` says what
+        that is a number of."""
+        value = self.values[name]
+        if value % divisor or not value:
+            below = value // divisor * divisor
+            multiples = in_words(multiple for multiple in (below, below + divisor) if multiple)
+            rule = f"must be a multiple of {what} = {divisor}"
+            self.stops.note(Stopped(f"--{name}", value, rule, f"--{name} {multiples}"))
+
+    def _stack(self, layout: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of the stack. Switches of compilation and CUDA graphs have the
         value that takes effect, others the one that the text gives."""
+        config = self.config
+        values = self.values
         switches = {**config.get("sets", {}), **self.given}
         components = values["compile.components"]
         compiles = values["compile.enable"]
@@ -392,41 +398,6 @@ def _schedule(name: str) -> tuple[str, bool]:
     return READ_SCHEDULES[name.lower()]
 
 
-def _require_multiple(name: str, value: int, divisor: int, what: str) -> None:
-    """Raises Stopped where the setting `name` is no multiple of `divisor`; `what` says what that
-    is a number of."""
-    if value % divisor or not value:
-        below = value // divisor * divisor
-        cure = f"--{name} {in_words(multiple for multiple in (below, below + divisor) if multiple)}"
-        raise Stopped(f"--{name}", value, f"must be a multiple of {what} = {divisor}", cure)
-
-
-def _remaining(num_devices: int, others: int) -> int:
-    """Returns the devices divided by the product of the other degrees. Raises Stopped where that
-    is no whole number."""
-    if num_devices % others:
-        rule = f"is what the other degrees, {others} in all, leave of {num_devices} devices"
-        cure = f"degrees whose product divides {num_devices}"
-        raise Stopped(f"--{_SHARDS}", -1, f"{rule}, which they must divide", cure)
-    return num_devices // others
-
-
-def _require_devices(num_devices: int | None, degrees: int, others: int) -> None:
-    """Raises Stopped where the product of all degrees is not the known number of devices.
-    `others` is the product without dp_shard."""
-    if num_devices not in (None, degrees):
-        rule = (
-            f"with the other degrees multiply to {degrees}, and the job has {num_devices} devices"
-        )
-        raise Stopped(f"--{_SHARDS}", degrees // others, rule, f"--{_SHARDS} -1")
-
-
-def _refuse_degree(name: str, value: int) -> None:
-    """Raises Stopped for a degree below 1."""
-    rest = ", or -1 for what the others leave" if name == _SHARDS else ""
-    raise Stopped(f"--{name}", value, f"must be at least 1{rest}", f"--{name} {-1 if rest else 1}")
-
-
 def _num_micro_batches(
     values: Mapping[str, Any], layout: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> int | None:
@@ -444,4 +415,4 @@ def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the model that a config function trains, as a request names it; None for an
     unknown function. None of them trains multi-token prediction."""
     name = config.get("model")
-    return None if name is None else named_model(name, mtp_layers=0)
+    return None if name is None else model_of_catalogue(name, mtp_layers=0)

@@ -17,31 +17,17 @@ _ASYNC = "compile.enable_async_tensor_parallel"
 
 def stops(
     values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
-) -> tuple[Stop, ...]:
-    """Returns a stop for each rule of torchtitan that the settings break. `config` is what the
-    config function sets."""
-    return tuple(_stops(values, layout, config))
-
-
-def _stops(
-    values: Mapping[str, Any], layout: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[Stop]:
-    """Yields a stop for each broken rule about CUDA graphs, compilation and debugging."""
+    """Yields a stop for each rule about CUDA graphs, compilation and debugging that the settings
+    break. `config` is what the config function sets."""
     captures = not values[_GRAPHS]
     if captures and layout["pp"] > 1:
-        yield Stop(
-            setting=f"--{_GRAPHS}",
-            value=False,
-            rule="CUDA graphs do not go with a pipeline: set it",
-            source=SOURCE,
-        )
-    if captures and layout["ep"] > 1 and config and not config.get("captures_experts"):
-        yield Stop(
-            setting=f"--{_GRAPHS}",
-            value=False,
-            rule="the standard dispatcher of experts does not go with CUDA graphs: set it",
-            source=SOURCE,
-        )
+        rule = "CUDA graphs do not go with a pipeline: set it"
+        yield Stop(setting=f"--{_GRAPHS}", value=False, rule=rule, source=SOURCE)
+    has_standard_dispatcher = config and not config.get("captures_experts")
+    if captures and layout["ep"] > 1 and has_standard_dispatcher:
+        rule = "the standard dispatcher of experts does not go with CUDA graphs: set it"
+        yield Stop(setting=f"--{_GRAPHS}", value=False, rule=rule, source=SOURCE)
     compiles_model = values["compile.enable"] and "model" in values["compile.components"]
     if values[_ASYNC] and not compiles_model:
         rule = "needs --compile.enable, with model among --compile.components"

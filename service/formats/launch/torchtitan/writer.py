@@ -14,7 +14,6 @@ from models.spec.layout import AXES, Layout
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import as_launched, launch_arguments
-from models.spec.workload import Workload
 from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
 from service.formats.launch.knobs import require_order, require_values
@@ -111,23 +110,23 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a workload that torchtitan has no flags for."""
     layout = job.layout
     workload = job.problem.workload
-    require_values(NAME, layout, _ALLOWED)
-    require_order(NAME, layout, AXES)
+    require_values(layout, _ALLOWED)
+    require_order(layout, AXES)
     if layout.zero_stage == 0 and layout.cp > 1:
         cure = "parameters are sharded over context parallelism too; ask with zero_stage 3"
-        raise Inexpressible(NAME, "layout.zero_stage", 0, cure)
+        raise Inexpressible("layout.zero_stage", 0, cure)
     if layout.schedule == "afab" and layout.pp == 1 and job.num_micro_batches > 1:
         cure = "without a pipeline each micro-batch runs forward and backward; ask with 1f1b"
-        raise Inexpressible(NAME, "layout.schedule", "afab", cure)
+        raise Inexpressible("layout.schedule", "afab", cure)
     if layout.recompute == "selective" and not _is_own_selective(job):
         cure = "its selective policy is one set of operations; leave recompute_modules out"
-        raise Inexpressible(NAME, "layout.recompute_modules", list(layout.recompute_modules), cure)
+        raise Inexpressible("layout.recompute_modules", list(layout.recompute_modules), cure)
     if workload.precision not in _PRECISIONS:
         cure = f"ask with one of {', '.join(_PRECISIONS)}"
-        raise Inexpressible(NAME, "workload.precision", workload.precision, cure)
+        raise Inexpressible("workload.precision", workload.precision, cure)
     if workload.optimizer not in (*IMPLEMENTATIONS, "muon"):
         cure = "its optimizers are Adam, AdamW and DistMuon; ask with adamw, or muon"
-        raise Inexpressible(NAME, "workload.optimizer", workload.optimizer, cure)
+        raise Inexpressible("workload.optimizer", workload.optimizer, cure)
 
 
 def _is_own_selective(job: Job) -> bool:
@@ -179,11 +178,13 @@ def _training(job: Job) -> dict[str, Any]:
     layout = job.layout
     workload = job.problem.workload
     of_rank = workload.global_batch // layout.dp
+    # With adapters most parameters are frozen, and have 16 bits.
+    keeps_masters = workload.master_weights and workload.lora is None
     settings: dict[str, Any] = {
         "training.seq_len": workload.seq_len,
         "training.global_batch_size": workload.global_batch,
         "training.local_batch_size": of_rank if layout.pp > 1 else layout.micro_batch,
-        "training.dtype": "float32" if _keeps_masters(workload) else "bfloat16",
+        "training.dtype": "float32" if keeps_masters else "bfloat16",
         "training.mixed_precision_param": (
             "float32" if workload.precision == "fp32" else "bfloat16"
         ),
@@ -194,12 +195,6 @@ def _training(job: Job) -> dict[str, Any]:
     if job.problem.architecture.is_moe:
         settings["debug.moe_force_load_balance"] = workload.routing == "balanced"
     return settings
-
-
-def _keeps_masters(workload: Workload) -> bool:
-    """Returns True where stored parameters have 32 bits. With adapters most parameters are
-    frozen, and have 16."""
-    return workload.master_weights and workload.lora is None
 
 
 def _degrees(layout: Layout) -> dict[str, Any]:
@@ -247,9 +242,11 @@ def _software(job: Job) -> dict[str, Any]:
     captures = settings.setdefault("training.disable_cuda_graphs", True) is False
     if captures and (layout.pp > 1 or layout.ep > 1):
         cure = "CUDA graphs go with neither pp nor ep; ask with launch compiled"
-        raise Inexpressible(NAME, "stack.launch", stack.launch, cure)
+        raise Inexpressible("stack.launch", stack.launch, cure)
     if stack.launch == "eager" or (captures and not stack.fused):
-        settings |= _uncompiled_model(compiles_loss=stack.loss == "compiled")
+        compiles_loss = stack.loss == "compiled"
+        settings["compile.enable"] = compiles_loss
+        settings["compile.components"] = ["loss"] if compiles_loss else ["model", "loss"]
         settings.pop("compile.enable_async_tensor_parallel", None)
     return settings
 
@@ -261,12 +258,6 @@ def says(problem: Problem) -> Collection[str]:
     if stack.launch == "eager" and stack.loss in ("compiled", "pytorch"):
         return ("loss",)
     return ("fused",) if stack.launch == "graph" else ()
-
-
-def _uncompiled_model(*, compiles_loss: bool) -> dict[str, Any]:
-    """Returns the settings that leave the model uncompiled. The loss may still be compiled."""
-    components = ["loss"] if compiles_loss else ["model", "loss"]
-    return {"compile.enable": compiles_loss, "compile.components": components}
 
 
 def _placeholders(job: Job, *, has_recipe: bool) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, BaseBits, Lora, Module
-from service.formats.launch.trainer.trained_parts import of_modules
+from service.formats.launch.trainer.trained_parts import parts_of_modules
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.shell.faults import PATH
@@ -79,7 +79,7 @@ def _modules_to_save(settings: Settings, assumed: list[str]) -> dict[str, Any]:
     modules = _modules(settings.given.get(name))
     if not modules:
         return {}
-    parts = of_modules(modules)
+    parts = parts_of_modules(modules)
     if parts.unknown:
         settings.reserve(name, _WHOLE, _WITHOUT_WHOLE, answered_by="workload.trained")
     if not (parts.embedding or parts.head):
@@ -119,7 +119,8 @@ def _reserve_others(settings: Settings, name: str, matrices: list[str]) -> None:
     value = settings.given.get(name)
     words = re.split(r"[,\s\"']+", str(value or "").strip("[]\"' "))
     modules = [str(word) for word in (value if isinstance(value, list) else words) if word]
-    others = [word for word in modules if _NAME.fullmatch(word) and not _is_known(word)]
+    unknown = [word for word in modules if word != _ALL and word.rpartition(".")[2] not in _NAMES]
+    others = [word for word in unknown if _NAME.fullmatch(word)]
     if others:
         reason = f"adapters of {', '.join(others[:4])} are not described"
         settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
@@ -127,10 +128,6 @@ def _reserve_others(settings: Settings, name: str, matrices: list[str]) -> None:
         counted = ", ".join(matrices) or "all matrices"
         reason = f"a pattern, read as adapters of {counted} on all layers"
         settings.reserve(name, reason, _GIVE, answered_by="workload.lora")
-
-
-def _is_known(module: str) -> bool:
-    return module == _ALL or module.rpartition(".")[2] in _NAMES
 
 
 def _modules(value: Any) -> set[str]:

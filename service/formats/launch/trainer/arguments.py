@@ -17,13 +17,34 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     """Returns the flags of a command line as settings, with underscores in their names:
     {"use_peft": "true", "lora_r": "16"} of --use-peft --lora_r=16. A flag with several values
     has a list."""
-    settings: dict[str, Any] = {}
-    at = 0
-    while at < len(words):
-        name, value, at = _setting(words, at)
-        if name is not None:
-            settings[name] = value
-    return settings
+    values_of: dict[str, list[str]] = {}
+    flag: str | None = None  # whose values may follow
+    for word in words:
+        if flag is not None and not word.startswith("--"):
+            values = values_of[flag]
+            values.append(word)
+            if len(values) > 1:  # a single value may be a variable: its reader refuses it
+                require_arguments_defined(values[-2])
+                require_arguments_defined(word)
+            continue
+        flag = None
+        if override := _OVERRIDE.fullmatch(word):
+            values_of[override.group(1)] = [override.group(2)]
+            continue
+        require_arguments_defined(word)
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            name = name.lstrip("-").replace("-", "_")
+            values_of[name] = [value] if equals else []
+            flag = None if equals else name
+    return {name: _value(values) for name, values in values_of.items()}
+
+
+def _value(values: list[str]) -> str | list[str]:
+    """Returns the value of a flag with these words behind it; "true" where there are none."""
+    if not values:
+        return "true"
+    return values if len(values) > 1 else values[0]
 
 
 def documents_in(words: Sequence[str]) -> list[str]:
@@ -33,45 +54,20 @@ def documents_in(words: Sequence[str]) -> list[str]:
     return [word for word in positional if _FILE.fullmatch(word)]
 
 
-def _setting(words: Sequence[str], at: int) -> tuple[str | None, Any, int]:
-    """Returns the name and the value of the setting that begins at index `at` of the words, and
-    the index behind it. The name of a word that is no setting is None."""
-    word = words[at]
-    if override := _OVERRIDE.fullmatch(word):
-        return override.group(1), override.group(2), at + 1
-    require_arguments_defined(word)
-    if not word.startswith("--"):
-        return None, None, at + 1
-    flag, equals, value = word.partition("=")
-    name = flag.lstrip("-").replace("-", "_")
-    if equals:
-        return name, value, at + 1
-    values: list[str] = []
-    at += 1
-    while at < len(words) and not words[at].startswith("--"):
-        values.append(words[at])
-        at += 1
-    if len(values) > 1:
-        for candidate in values:
-            require_arguments_defined(candidate)
-        return name, values, at
-    return name, values[0] if values else "true", at
-
-
 def flags_of(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, str]:
     """Returns the flags of a launcher by name, with underscores: {"num_processes": "8"}. Those
     in `switches` take no value, and are "true"."""
     flags: dict[str, str] = {}
-    at = 0
-    while at < len(words):
-        require_arguments_defined(words[at])
-        flag, equals, value = words[at].partition("=")
+    index = 0
+    while index < len(words):
+        require_arguments_defined(words[index])
+        flag, equals, value = words[index].partition("=")
         name = flag.lstrip("-").replace("-", "_")
-        has_value = at + 1 < len(words) and not words[at + 1].startswith("-")
+        has_value = index + 1 < len(words) and not words[index + 1].startswith("-")
         if equals or name in switches or not has_value:
             flags[name] = value if equals else "true"
-            at += 1
+            index += 1
         else:
-            flags[name] = words[at + 1]
-            at += 2
+            flags[name] = words[index + 1]
+            index += 2
     return flags

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from service.formats.launch.trainer.trained_parts import of_patterns
+from service.formats.launch.trainer.trained_parts import parts_matching
 from service.formats.launch.trainer.trainer_settings import (
     OBJECTIVE,
     REFERENCE_MODEL,
@@ -119,7 +119,7 @@ def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
     patterns = settings.given.get("unfrozen_parameters")
     if not patterns:
         return
-    parts = of_patterns(patterns if isinstance(patterns, list) else [patterns])
+    parts = parts_matching(patterns if isinstance(patterns, list) else [patterns])
     if parts.unknown:
         reason = f"which parameters {', '.join(parts.unknown[:3])[:80]} names is not known"
         cure = "give workload.trained"

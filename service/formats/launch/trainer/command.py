@@ -29,10 +29,14 @@ def started(text: str, files: LaunchFiles) -> Started | None:
     """Returns the launcher and the program that a text starts; None where it starts none. Raises
     Invalid where it starts several different ones."""
     command = split_command(text, files)
-    if command.program is None or not _starts_program(command):
+    if command.program is None:
+        return None
+    words = (*command.before, *command.program.split(" "), *command.words)
+    if program_at(words) is None:  # no script, module or known tool
         return None
     program, _, verb = command.program.partition(" ")  # of a tool with commands of its own
-    starter = _starter_at(command)
+    names = [base_name(word) for word in command.before]
+    starter = next((index for index, name in enumerate(names) if name in _STARTERS), None)
     return Started(
         command=command,
         launcher=None if starter is None else _launcher(command.before[starter]),
@@ -40,19 +44,6 @@ def started(text: str, files: LaunchFiles) -> Started | None:
         program=program,
         arguments=(verb, *command.words) if verb else command.words,
     )
-
-
-def _starts_program(command: Command) -> bool:
-    """Returns True where a command starts a script, a module or a known tool."""
-    first = str(command.program).split(" ")
-    return program_at((*command.before, *first, *command.words)) is not None
-
-
-def _starter_at(command: Command) -> int | None:
-    """Returns the index of the launcher, such as torchrun, among the words in front of the
-    program; None without one."""
-    places = (at for at, word in enumerate(command.before) if base_name(word) in _STARTERS)
-    return next(places, None)
 
 
 def _launcher(word: str) -> str:

@@ -50,7 +50,7 @@ def document_of(
         document = None
     document = document or of_launcher or of_accelerate
     if document is not None:
-        return {**_sent(str(document), files, reservations), **inline}
+        return {**_read_document(str(document), files, reservations), **inline}
     if inline:
         return inline
     if str(arguments.get("distributed_type")).upper() == "DEEPSPEED":
@@ -58,7 +58,9 @@ def document_of(
     return None
 
 
-def _sent(document: str, files: LaunchFiles, reservations: list[Reservation]) -> dict[str, Any]:
+def _read_document(
+    document: str, files: LaunchFiles, reservations: list[Reservation]
+) -> dict[str, Any]:
     """Returns the settings of a document that is given as JSON, or as the name of a file. Adds a
     reservation for a file that was not sent."""
     if document.lstrip().startswith("{"):
@@ -98,7 +100,7 @@ def with_trainer_values(
         elif str(in_document).lower() != str(value).lower():
             argument = _ARGUMENTS.get(name, name.partition(".")[0])
             rule = f"is not {value}, which --{argument} of TrainingArguments says"
-            stops.found.append(
+            stops.noted.append(
                 Stop(
                     setting=name,
                     value=in_document,
@@ -114,7 +116,12 @@ def with_trainer_values(
         completed[_STEPS] = 1  # the default of TrainingArguments
     if completed.get(_BATCH) == _AUTO:
         del completed[_BATCH]
-    return {name: value for name, value in completed.items() if not _is_size_of_bucket(name, value)}
+    # transformers fills in the sizes of ZeRO's buckets by the width of the model.
+    automatic = [name for name, value in completed.items() if value == _AUTO]
+    for name in automatic:
+        if name.startswith("zero_optimization.") and "device" not in name:
+            del completed[name]
+    return completed
 
 
 def _number_formats(arguments: Settings) -> dict[str, bool | None]:
@@ -127,9 +134,3 @@ def _number_formats(arguments: Settings) -> dict[str, bool | None]:
         is_on = arguments.boolean(name) or mixed_precision == name
         formats[f"{name}.enabled"] = is_on if is_set else None
     return formats
-
-
-def _is_size_of_bucket(name: str, value: Any) -> bool:
-    """Returns True for a size of ZeRO's buckets that is "auto", which transformers fills in by
-    the width of the model."""
-    return value == _AUTO and name.startswith("zero_optimization.") and "device" not in name

@@ -70,7 +70,7 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
         return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=sent)
     command = started(text, sent)
     if command is not None:
-        return _of_command(command, command.command.files)
+        return _launched_by(command, command.command.files)
     files = files_of(text, sent)
     only = files.only_text()
     if only is not None:
@@ -128,7 +128,7 @@ def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") ->
     return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else otherwise
 
 
-def _of_command(command: Started, files: LaunchFiles) -> Launched:
+def _launched_by(command: Started, files: LaunchFiles) -> Launched:
     """Returns the training that a command starts, with the settings in the files that it names."""
     dialect = _dialect_of_program(command)
     arguments = command.arguments
@@ -183,8 +183,8 @@ def _split_at_launcher(
     after `--`; other tools have none."""
     if dialect != "axolotl" or "--" not in arguments:
         return arguments, ()
-    at = arguments.index("--")
-    return arguments[:at], arguments[at + 1 :]
+    index = arguments.index("--")
+    return arguments[:index], arguments[index + 1 :]
 
 
 def _dialect_of_program(command: Started) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS
 from service.formats.launch.trainer.models import named_model
-from service.formats.launch.trainer.trained_parts import TrainedParts, of_last_layers, of_modules
+from service.formats.launch.trainer.trained_parts import TrainedParts, last_layers, parts_of_modules
 from service.formats.launch.trainer.trainer_settings import TRAINED, TrainerSettings
 from service.formats.settings.settings import Settings
 
@@ -18,11 +18,11 @@ def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "
     extra = f"{prefix}freeze_extra_modules"
     modules = f"{prefix}freeze_trainable_modules"
     count = settings.integer(number, least=-MAX_LAYERS) or 0
-    parts = of_modules(_names(settings.given.get(extra)))
+    parts = parts_of_modules(_names(settings.given.get(extra)))
     if parts.unknown:
         reason = "these modules, which are trained too, are neither the embedding nor the head"
         settings.reserve(extra, reason, "leave them out to judge the rest")
-    parts.layers = set(of_last_layers(count))
+    parts.layers = set(last_layers(count))
     if settings.given.get("use_llama_pro") and not _spread(settings, parts, count):
         return
     if _names(settings.value(modules)) not in ([], ["all"]):

@@ -14,11 +14,7 @@ from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.models import NamedModel, named_model
 from service.formats.launch.trainer.ms_swift import objective_of
-from service.formats.launch.trainer.objectives import (
-    in_sequences,
-    read_objective,
-    workload_of,
-)
+from service.formats.launch.trainer.objectives import in_sequences, read_objective, workload_of
 from service.formats.launch.trainer.trainer_settings import OBJECTIVE
 from service.formats.megatron.flags import flag_of_argument, takes_value
 from service.formats.settings.field import shown

@@ -49,7 +49,10 @@ def named_model(setting: str, name: str, files: LaunchFiles = NO_FILES) -> Named
     model."""
     quantization = _QUANTIZED.search(name)
     bits = None if quantization is None else _bits_in(quantization)
-    known = _known_as(_bare(_QUANTIZED.sub("", name)))
+    bare = _bare(_QUANTIZED.sub("", name))
+    ids = _ids_by_bare_name()
+    # The model that this one was tuned from has the same shape.
+    known = ids.get(bare) or ids.get(_TUNED.sub("", bare))
     config = _sent_config(name, files)
     if config is not None:
         return NamedModel(id=None, bits=bits, config=config)
@@ -82,13 +85,6 @@ def _bits_in(quantization: re.Match[str]) -> int:
     if group is None:
         return _USUAL_BITS
     return _BITS[group] if group in _BITS else int(quantization[group])
-
-
-def _known_as(name: str) -> str | None:
-    """Returns the catalogue's id for a bare model name, or for the model that it was tuned from,
-    which has the same shape; None where the catalogue has neither."""
-    ids = _ids_by_bare_name()
-    return ids.get(name) or ids.get(_TUNED.sub("", name))
 
 
 @cache

@@ -22,10 +22,7 @@ from service.formats.launch.deepspeed.document import (
     read_document_settings,
 )
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, with_changes
-from service.formats.launch.trainer.deepspeed_arguments import (
-    document_of,
-    with_trainer_values,
-)
+from service.formats.launch.trainer.deepspeed_arguments import document_of, with_trainer_values
 from service.formats.launch.trainer.dialects import DIALECTS, in_names_of_trainer, trainer_table
 from service.formats.launch.trainer.fsdp_arguments import with_fsdp
 from service.formats.launch.trainer.kernels import lifted_rules, read_switches
@@ -186,7 +183,8 @@ class _Reader:
         layout = parts.layout
         workload = parts.workload
         if has_trainer:
-            workload = self._workload(trainer_settings, has_own_copy=True, origins={}) | workload
+            of_trainer = read_workload(trainer_settings, self.assumed, {}, has_own_copy=True)
+            workload = of_trainer | workload
             layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
             layout["offload_activations"] = offloads_activations(trainer_settings)
             objective = read_objective(trainer_settings)
@@ -194,8 +192,7 @@ class _Reader:
         if any(reservation.is_open for reservation in self.reservations):
             layout.pop("zero_stage", None)  # of a document that was not sent
         _put_data_parallel_degree(layout, num_ranks)
-        stack = self._switches(settings, trainer_settings, _DEEPSPEED, layout)
-        stack |= lifted_rules(trainer_settings, layout, is_tool=self._is_tool)
+        stack = self._stack_fields(settings, trainer_settings, _DEEPSPEED, layout)
         check_reduction(settings, stack)
         devices_setting = None  # where a launcher says how many it starts
         if num_ranks is None:
@@ -231,7 +228,9 @@ class _Reader:
         num_ranks = self._num_ranks(settings)
         stack, layout = self._parallelism(settings, num_ranks)
         has_own_copy = stack == "fsdp" and layout["zero_stage"] > 0
-        workload = self._workload(settings, has_own_copy=has_own_copy, origins=self.default_origins)
+        workload = read_workload(
+            settings, self.assumed, self.default_origins, has_own_copy=has_own_copy
+        )
         steps = accumulation_steps(settings)
         sequences = micro_batch(settings)
         if sequences is not None:
@@ -245,8 +244,7 @@ class _Reader:
         self.counting_notes |= in_sequences(read_objective(settings), layout, workload)
         switches: dict[str, Any] = {}
         if stack == "fsdp":
-            switches = self._switches(settings, settings, stack, layout)
-            switches |= lifted_rules(settings, layout, is_tool=self._is_tool)
+            switches = self._stack_fields(settings, settings, stack, layout)
         return self._finished(
             LaunchReading(
                 format=_ACCELERATE,
@@ -286,14 +284,6 @@ class _Reader:
 
     # -- what both have
 
-    def _workload(
-        self, settings: Settings, *, has_own_copy: bool, origins: dict[str, str]
-    ) -> dict[str, Any]:
-        """Returns the fields of a workload. `has_own_copy` says that FSDP or DeepSpeed keeps an
-        fp32 copy of 16-bit parameters. `origins` is filled with the fields that have their
-        default."""
-        return read_workload(settings, self.assumed, origins, has_own_copy=has_own_copy)
-
     def _release(self, stack: str, newest: str) -> str:
         """Returns the release of the stack whose defaults apply: the requested one where it is
         known, else `newest`. A tool's own release is not one of the stack."""
@@ -301,18 +291,15 @@ class _Reader:
             return newest
         return self.version
 
-    def _switches(
-        self,
-        document: Settings,
-        arguments: Settings,
-        stack: str,
-        layout: Mapping[str, Any],
+    def _stack_fields(
+        self, document: Settings, arguments: Settings, stack: str, layout: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Returns the fields of the stack that the settings of a document and of the Trainer
-        decide."""
+        decide, and those of its rules that the Trainer does not have, as False."""
         values = {**document.given, **arguments.given}
         release = self._release(stack, "")
-        return read_switches(values, arguments, stack, release, layout, self.assumed)
+        switches = read_switches(values, arguments, stack, release, layout, self.assumed)
+        return switches | lifted_rules(arguments, layout, is_tool=self._is_tool)
 
     def _finished(
         self,
@@ -336,7 +323,7 @@ class _Reader:
             workload=workload,
             default_origins=self.default_origins,
             counting_notes=self.counting_notes,
-            stops=(*self.stops.found, *unread.stops),
+            stops=(*self.stops.noted, *unread.stops),
             reservations=unread.reservations,
             warnings=unread.warnings,
             ignored=unread.no_account,

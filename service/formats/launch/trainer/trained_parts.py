@@ -48,7 +48,7 @@ class TrainedParts:
         return {"layers": layers, "embedding": self.embedding, "head": self.head}
 
 
-def of_modules(names: Iterable[str]) -> TrainedParts:
+def parts_of_modules(names: Iterable[str]) -> TrainedParts:
     """Returns the parts that these modules are, such as the head for "lm_head". Norms are
     ignored, and other names listed as unknown."""
     parts = TrainedParts()
@@ -63,7 +63,7 @@ def of_modules(names: Iterable[str]) -> TrainedParts:
     return parts
 
 
-def of_patterns(patterns: list[str]) -> TrainedParts:
+def parts_matching(patterns: list[str]) -> TrainedParts:
     """Returns the parts whose parameters match patterns such as "^model.layers.2[0-9]+" (axolotl
     0.21.0 utils/freeze.py, LayerNamePattern). A pattern matches from the start of a name, and a
     period in it stands for itself."""
@@ -115,7 +115,7 @@ def _add_layers(parts: TrainedParts, layer: re.Match[str]) -> None:
     parts.is_in_part |= bool(layer["rest"].strip(".*+$\\"))
 
 
-def of_last_layers(count: int) -> list[int]:
+def last_layers(count: int) -> list[int]:
     """Returns the indices of the last `count` layers, [-2, -1] for 2; of the first, [0, 1], for
     -2."""
     return [*range(-count, 0)] if count > 0 else [*range(-count)]

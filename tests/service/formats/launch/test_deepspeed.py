@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from models.errors import Invalid
 from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
+from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import Inexpressible
 from tests.long import examples
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
@@ -119,7 +120,7 @@ def test_what_it_cannot_say_is_named_with_the_cure(
     knobs: dict[str, Any], knob: str, cure: str
 ) -> None:
     with pytest.raises(Inexpressible) as caught:
-        deepspeed_writer.write(job_of(DENSE, **knobs))
+        FORMATS["deepspeed"].write(job_of(DENSE, **knobs))
     assert caught.value.field == f"layout.{knob}"
     assert "deepspeed" in caught.value.rule
     assert cure in caught.value.rule

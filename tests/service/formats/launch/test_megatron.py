@@ -21,6 +21,7 @@ from models.spec.architecture import Architecture
 from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.switches import applies, switches_of
+from service.formats.launch.formats import FORMATS as LAUNCH_FORMATS
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration, LaunchReading
 from service.formats.launch.megatron import reader as megatron_reader
 from service.formats.launch.megatron import writer as megatron_writer
@@ -248,7 +249,7 @@ def test_what_megatron_has_no_words_for_is_named(
     chunks = layout.pp * layout.virtual_stages
     layers = (problem.architecture.num_layers // chunks,) * chunks
     with pytest.raises(Inexpressible) as refused:
-        FORMATS[format_][0].write(Job(problem=problem, layout=layout, layers_per_chunk=layers))
+        LAUNCH_FORMATS[format_].write(Job(problem=problem, layout=layout, layers_per_chunk=layers))
     assert refused.value.field == field
     assert f"cannot be said in {format_}" in refused.value.rule
 

@@ -10,7 +10,8 @@ import pytest
 
 from service.formats import huggingface
 from service.formats.launch.formats import FORMATS
-from service.formats.launch.job import LaunchConfiguration, ModelDetails
+from service.formats.launch.job import LaunchConfiguration
+from service.formats.model_details import ModelDetails
 from service.formats.rope_scaling import RopeScaling
 from tests.service.formats.launch.jobs import job_of, problem_of
 
@@ -114,8 +115,8 @@ def test_the_three_numbers_are_read_of_a_config() -> None:
         "max_position_embeddings": 131_072,
         "rope_scaling": LLAMA3,
     }
-    assert huggingface.norm_epsilon(config) == 1e-5
-    assert huggingface.context_length(config) == 131_072
-    found = huggingface.rope_scaling(config)
-    assert found is not None
-    assert found.kind == "llama3"
+    read = huggingface.details(config)
+    assert read.norm_epsilon == 1e-5
+    assert read.context_length == 131_072
+    assert read.rope_scaling is not None
+    assert read.rope_scaling.kind == "llama3"

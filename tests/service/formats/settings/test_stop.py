@@ -36,6 +36,6 @@ def test_what_stops_while_a_part_is_read_has_the_source_of_that_part() -> None:
     stops = Stops("framework 1.2.3: mesh.py")
     assert stops.attempt(read, 1) == 1
     assert stops.attempt(read, 1) == 1
-    (stop,) = stops.found
+    (stop,) = stops.noted
     assert (stop.setting, stop.value, stop.cure) == ("degree", 3, "degree 2")
     assert stop.source == "framework 1.2.3: mesh.py"

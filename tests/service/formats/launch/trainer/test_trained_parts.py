@@ -10,7 +10,7 @@ import yaml
 
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.trainer.reader import read
-from service.formats.launch.trainer.trained_parts import of_last_layers, of_patterns
+from service.formats.launch.trainer.trained_parts import last_layers, parts_matching
 from service.formats.shell.files import LaunchFiles
 
 AXOLOTL: dict[str, Any] = {"base_model": "Qwen/Qwen3-8B", "micro_batch_size": 1}
@@ -38,7 +38,7 @@ def reading_of(document: dict[str, Any]) -> LaunchReading:
 def test_patterns_name_layers_and_ends(
     patterns: list[str], layers: list[int] | None, ends: dict[str, bool]
 ) -> None:
-    parts = of_patterns(patterns)
+    parts = parts_matching(patterns)
     assert parts.fields == {"layers": layers, **ends}
     assert parts.unknown == []
 
@@ -48,7 +48,7 @@ def test_patterns_name_layers_and_ends(
     [["^model.language_model.*", "^lm_head.*"], ["model.*", "lm_head"], [".*"]],
 )  # fmt: skip
 def test_patterns_of_the_whole_language_model_freeze_none_of_it(patterns: list[str]) -> None:
-    assert of_patterns(patterns).fields is None
+    assert parts_matching(patterns).fields is None
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_patterns_of_the_whole_language_model_freeze_none_of_it(patterns: list[s
 )
 def test_patterns_that_say_no_part_are_unknown_and_take_no_time(pattern: str) -> None:
     begun_s = process_time()
-    assert of_patterns([pattern] * 100).unknown
+    assert parts_matching([pattern] * 100).unknown
     assert process_time() - begun_s < 1
 
 
@@ -131,4 +131,4 @@ def test_modules_that_are_no_ends_are_reserved() -> None:
 
 
 def test_a_number_of_layers_counts_from_the_end_or_from_the_front() -> None:
-    assert (of_last_layers(2), of_last_layers(-2), of_last_layers(0)) == ([-2, -1], [0, 1], [])
+    assert (last_layers(2), last_layers(-2), last_layers(0)) == ([-2, -1], [0, 1], [])
