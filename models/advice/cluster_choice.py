@@ -178,11 +178,8 @@ def _choice_on_cluster(
     try:
         space, answer, all_chips_s = solve_avoiding_oom(
             oom_gib,
-            problem,
-            constraints,
-            lambda tighter: search_all_and_fewer(
-                Space(problem, tighter), profile, Goal(), should_continue
-            ),
+            Space(problem, constraints),
+            lambda searched: search_all_and_fewer(searched, profile, Goal(), should_continue),
         )
     except Infeasible as error:
         exact = not isinstance(error, OutOfTime)

@@ -108,15 +108,15 @@ def _layout_of_side(
     fits."""
     if isinstance(side, Layout):
         return Layouts.of([side]), True
+    space = Space(problem, side)
     try:
         answer = solve_avoiding_oom(
             oom_gib,
-            problem,
-            side,
-            lambda tighter: search(Space(problem, tighter), profile, Goal(), should_continue),
+            space,
+            lambda searched: search(searched, profile, Goal(), should_continue),
         )
     except NoLegalLayout as none:
-        contradicted = constraints_in_the_way(Space(problem, side))
+        contradicted = constraints_in_the_way(space)
         if contradicted:
             raise contradicted.prefixed(name) from none
         raise Infeasible(*rule_to_blame(problem)) from none

@@ -279,13 +279,13 @@ def _find_fastest(
 ) -> _Fastest:
     """Return the fastest layout that the criteria accept. If they reject the fastest of all, a
     second search finds more layouts to choose from, and the result is not exact."""
+    space = Space(problem, criteria.constraints)
 
     def search_for(goal: Goal) -> SearchAnswer:
         return solve_avoiding_oom(
             criteria.oom_gib,
-            problem,
-            criteria.constraints,
-            lambda tighter: search(Space(problem, tighter), profile, goal, should_continue),
+            space,
+            lambda searched: search(searched, profile, goal, should_continue),
         )
 
     try:
@@ -295,7 +295,7 @@ def _find_fastest(
             return _Fastest([answer.layouts[0]], is_exact=answer.certificate.exact)
         ranked = _fastest_layouts(search_for(_MANY))
     except NoLegalLayout:
-        contradicted = constraints_in_the_way(Space(problem, criteria.constraints))
+        contradicted = constraints_in_the_way(space)
         reason = contradicted.brief if contradicted else str(Infeasible(*rule_to_blame(problem)))
         return _Fastest([], is_exact=True, reason=reason)
     except TooLarge as error:

@@ -149,9 +149,7 @@ def recommend(
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
 
-    def recommend_within(tighter: Constraints) -> Recommendation:
-        """Return the recommendation under these constraints."""
-        space = Space(problem, tighter)
+    def recommend_within(space: Space) -> Recommendation:
         solved = _search(space, profile, goal, should_continue, known)
         if math.isfinite(untried_bound_s):
             solved = replace(solved, answer=solved.answer.inexact(untried_bound_s))
@@ -159,7 +157,9 @@ def recommend(
             solved = _on_fewer_if_faster(solved, profile, goal, should_continue)
         return _explain(solved, profile, tolerance, should_continue)
 
-    return solve_avoiding_oom(oom_gib, problem, constraints or Constraints(), recommend_within)
+    return solve_avoiding_oom(
+        oom_gib, Space(problem, constraints or Constraints()), recommend_within
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -61,11 +60,11 @@ class Point:
     """
 
     at: dict[str, float]
-    without_s: float | None
-    with_s: float | None
-    without: Layout | None
-    with_pp: Layout | None
-    gap: float | None
+    without_s: float | None = None
+    with_s: float | None = None
+    without: Layout | None = None
+    with_pp: Layout | None = None
+    gap: float | None = None
     exact: bool
     gap_spread: float = 0.0
     refused: str | None = None
@@ -108,10 +107,7 @@ class Point:
     @classmethod
     def unanswered(cls, at: Mapping[str, float], why: str, *, exact: bool) -> Point:
         """Return a point without layouts, because of `why`. `exact` says that this is proved."""
-        nothing: dict[str, Any] = dict.fromkeys(
-            ("without_s", "with_s", "without", "with_pp", "gap")
-        )
-        return cls(at=dict(at), **nothing, exact=exact, refused=why)
+        return cls(at=dict(at), exact=exact, refused=why)
 
     @classmethod
     def out_of_time(cls, at: Mapping[str, float]) -> Point:
@@ -126,8 +122,8 @@ def _time_and_layout(answer: SearchAnswer, row: int | None) -> tuple[float | Non
 
 
 def _gap(without_s: float | None, with_s: float | None) -> float:
-    """Return the step time without a pipeline over that with one, less 1; infinite or -1 where only
-    layouts with or only layouts without a pipeline exist."""
+    """Return the step time without a pipeline over that with one, less 1. It is infinite where only
+    layouts with a pipeline exist, and -1 where only layouts without one do."""
     if without_s is None:
         return math.inf
     return -1.0 if with_s is None else without_s / with_s - 1
@@ -356,11 +352,8 @@ class FrontierSweep:
         else:
             answer = solve_avoiding_oom(
                 self.oom_gib,
-                problem,
-                self.constraints,
-                lambda tighter: search(
-                    Space(problem, tighter), self.profile, goal, self.should_continue
-                ),
+                Space(problem, self.constraints),
+                lambda space: search(space, self.profile, goal, self.should_continue),
             )
         self._previous = answer
         return answer
