@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.advice.chip_counts import attempts, clusters_with_devices
-from models.advice.fewer_chips import search_all_and_fewer
+from models.advice.fewer_chips import AnswerOnChips, search_all_and_fewer
 from models.advice.objective import SUPERLATIVES, Minimized, Objective, max_step_time_s
 from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
@@ -179,19 +179,20 @@ def _keeps_limits(
     goal = Goal(faster_than=math.nextafter(limit_s, math.inf))
     try:
         if uses_fewer:
-            used, answer, _ = search_all_and_fewer(space, profile, goal, should_continue)
+            found = search_all_and_fewer(space, profile, goal, should_continue)
         else:
-            used, answer = space, search(space, profile, goal, should_continue)
+            found = AnswerOnChips(space, search(space, profile, goal, should_continue))
     except NothingFaster:
         if math.isfinite(oom_gib):
             # A search without a goal for the time tells whether any layout fits: it raises
             # Infeasible where none does.
             search(space, profile, Goal(), should_continue)
         raise
-    (fastest,) = predict_layouts(used.problem, [answer.layouts[0]], profile)
+    used = found.space.problem
+    (fastest,) = predict_layouts(used, [found.answer.layouts[0]], profile)
     to_keep_s = objective.step_time_to_keep_s(fastest.step_time_s, fastest.step_time_high_s)
     # Fewer chips fail less often, which the limit for all of them does not count.
-    return to_keep_s <= max_step_time_s(problem, objective, used.problem.cluster.num_chips)
+    return to_keep_s <= max_step_time_s(problem, objective, used.cluster.num_chips)
 
 
 def _clusters_to_try(
