@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -108,6 +109,12 @@ class _Arrangement:
     devices: int
     promise: float
 
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Return the key that sorts the most promising arrangements first, and equally promising
+        ones by the size of their groups, the largest first."""
+        return -self.promise, -self.chips_per_group
+
 
 def allocate(
     problem: Problem,
@@ -155,20 +162,22 @@ def _simplest_space(
     """Return the space with the simplest layout within the tolerance of the fastest; among equally
     simple ones, the space with the shortest step. A simpler layout, such as one without a pipeline,
     may be worth a few percent more time."""
+    if tolerance == 0:
+        return best.space
     limit_s = best.step_time_s * (1 + tolerance)
-    order = [best.space, *(space for space in spaces if space is not best.space)]
     simplest = best.space
     least = (math.inf, math.inf)
-    for space in order:
-        if tolerance == 0 or not should_continue():
+    # The fastest comes first, so that it is not left out where time runs out.
+    for space in [best.space, *(space for space in spaces if space is not best.space)]:
+        if not should_continue():
             break
-        rank = _simplicity(space, profile, limit_s, should_continue)
-        if rank < least:
-            simplest, least = space, rank
+        complexity_and_time = _simplest_within(space, profile, limit_s, should_continue)
+        if complexity_and_time < least:
+            simplest, least = space, complexity_and_time
     return simplest
 
 
-def _simplicity(
+def _simplest_within(
     space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
 ) -> tuple[float, float]:
     """Return (complexity, step time in seconds) of the simplest layout of a space whose step takes
@@ -177,10 +186,10 @@ def _simplicity(
         fastest = search(space, profile, Goal(faster_than=limit_s), should_continue)
         slack = limit_s / float(fastest.times[0]) - 1
         known = fastest.layouts.take(np.array([0]))
-        found = search_on(fastest.tables, Goal(tolerance=slack), should_continue, known)
+        answer = search_on(fastest.tables, Goal(tolerance=slack), should_continue, known)
     except (NoLegalLayout, NothingFaster, TooLarge, Infeasible):
         return math.inf, math.inf
-    return float(found.complexities[found.simplest]), float(found.times[found.simplest])
+    return float(answer.complexities[answer.simplest]), float(answer.times[answer.simplest])
 
 
 def _faster_groups(best: FastestAnswer) -> FasterGroups:
@@ -258,10 +267,16 @@ def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     leaves: dict[str, dict[str, list[Node]]] = {}
     for node in nodes:
         leaves.setdefault(node.leaf, {}).setdefault(node.domain, []).append(node)
-    result: list[tuple[str, list[Node]]] = []
-    for domains in leaves.values():
-        result += sorted(domains.items(), key=lambda domain: -sum(node.chips for node in domain[1]))
-    return result
+
+    def spare_chips_last(domain: tuple[str, list[Node]]) -> int:
+        _, members = domain
+        return -sum(node.chips for node in members)
+
+    return [
+        domain
+        for domains in leaves.values()
+        for domain in sorted(domains.items(), key=spare_chips_last)
+    ]
 
 
 # -- which groups are tried
@@ -276,23 +291,22 @@ def _spaces_to_try(
 ) -> list[Space]:
     """Return the spaces of the arrangements that have a legal layout, the most promising first.
     Each octave, a factor of two in the size of groups, has at most _MAX_PER_OCTAVE."""
-    found: list[tuple[float, Space]] = []
-    for promise, space in _most_promising_of_octaves(problem, constraints, nodes):
-        found.append((promise, space))
+    ranked: list[tuple[tuple[float, int], Space]] = []
+    for arrangement, space in _most_promising_of_octaves(problem, constraints, nodes):
+        ranked.append((arrangement.rank, space))
         if not should_continue():
             break
-    found.sort(key=lambda one: (-one[0], -_chips_per_group(one[1].problem.cluster)))
-    return [space for _, space in found]
+    return [space for _, space in sorted(ranked, key=itemgetter(0))]
 
 
 def _most_promising_of_octaves(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
-) -> Iterator[tuple[float, Space]]:
-    """Yield (promise, space) of the most promising arrangements with a legal layout, up to
+) -> Iterator[tuple[_Arrangement, Space]]:
+    """Yield the most promising arrangements that have a legal layout, with their spaces: up to
     _MAX_PER_OCTAVE of each octave of group sizes."""
     for octave in _group_by_octave(_arrangements_to_try(problem, constraints, nodes)):
         legal = (
-            (arrangement.promise, space)
+            (arrangement, space)
             for arrangement in octave
             for space in _legal_spaces(problem, constraints, arrangement)
         )
@@ -303,26 +317,24 @@ def _arrangements_to_try(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
 ) -> list[_Arrangement]:
     """Return the arrangements worth a try. For each size of a group, these are the numbers of
-    devices that divide in more ways than every larger number. On few devices they are all numbers
-    that divide at all."""
+    devices that divide in more ways than every larger number. On few devices, where searches are
+    short, they are all numbers that divide at all."""
     cluster = problem.cluster
     devices_per_chip = cluster.chip.devices_per_chip
     most_chips = _most_chips_by_size(cluster, nodes)
     whole = replace(problem, cluster=_with_groups(cluster, max(*most_chips.values(), 1), 1))
     factorizations = factorizations_by_devices(whole, constraints)
     takes_every = whole.cluster.num_devices <= FEW_DEVICES
-    found: list[_Arrangement] = []
+    arrangements: list[_Arrangement] = []
     for size, chips in most_chips.items():
-        more_than = 0
+        most_ways = 0
         devices_per_group = size * devices_per_chip
         for devices in range(chips * devices_per_chip, 0, -devices_per_group):
             ways = factorizations.get(devices, 0)
-            if ways > more_than:
-                # Where few devices make searches short, a number need not divide in more ways than
-                # larger ones.
-                more_than = 0 if takes_every else ways
-                found.append(_Arrangement(size, devices, promise_score(devices, ways)))
-    return found
+            if ways > most_ways:
+                most_ways = 0 if takes_every else ways
+                arrangements.append(_Arrangement(size, devices, promise_score(devices, ways)))
+    return arrangements
 
 
 def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, int]:
@@ -353,11 +365,11 @@ def _group_by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arr
     """Yield lists of arrangements whose group sizes are within a factor of two of each other, the
     largest sizes first. In a list the most promising come first."""
     octaves = defaultdict[int, list[_Arrangement]](list)
-    largest = max((one.chips_per_group for one in arrangements), default=1)
-    for one in arrangements:
-        octaves[int(math.log2(largest / one.chips_per_group))].append(one)
+    largest = max((arrangement.chips_per_group for arrangement in arrangements), default=1)
+    for arrangement in arrangements:
+        octaves[int(math.log2(largest / arrangement.chips_per_group))].append(arrangement)
     for _, octave in sorted(octaves.items()):
-        yield sorted(octave, key=lambda one: (-one.promise, -one.chips_per_group))
+        yield sorted(octave, key=attrgetter("rank"))
 
 
 def _legal_spaces(

@@ -113,36 +113,40 @@ def choice_with_figures(
 ) -> Choice:
     """Return a choice of `num_chips` chips with the time and the cost of the job. A step takes
     `step_time_s` on the `chips_used` of them; all of them are paid."""
-    price = problem.cluster.chip.usd_per_chip_hour
+    chip = problem.cluster.chip
+    price = chip.usd_per_chip_hour
     checkpoint_every_s, goodput = objective.checkpointing(chips_used)
     tokens_per_s = problem.workload.tokens / step_time_s
-    choice = Choice(
+    lasting_tokens_per_s = tokens_per_s * goodput
+    hours = missing = None
+    costs: dict[str, float] = {}
+    if objective.tokens is not None:
+        hours = objective.tokens / lasting_tokens_per_s / 3600
+    if price is not None:
+        usd_per_hour = price * num_chips
+        costs["usd_per_million_tokens"] = usd_per_hour / 3600 / lasting_tokens_per_s * 1e6
+        if hours is not None:
+            costs["usd"] = usd_per_hour * hours
+            costs["usd_used"] = price * chips_used * hours
+    elif objective.needs_price:
+        missing = (
+            f"a price: none is published for {chip.id}, so that this place is compared by"
+            " hours; objective.prices takes one"
+        )
+    return Choice(
         name=name,
-        chip=problem.cluster.chip.id,
+        chip=chip.id,
         num_chips=num_chips,
         chips_used=chips_used,
         step_time_s=step_time_s,
         tokens_per_s=tokens_per_s,
         goodput=goodput,
         checkpoint_every_s=checkpoint_every_s,
+        hours=hours,
         usd_per_chip_hour=price,
+        missing=missing,
+        **costs,
     )
-    if price is None and objective.needs_price:
-        missing = (
-            f"a price: none is published for {choice.chip}, so that this place is compared by"
-            " hours; objective.prices takes one"
-        )
-        choice = replace(choice, missing=missing)
-    if price is not None:
-        usd_per_million = price * num_chips / 3600 / (tokens_per_s * goodput) * 1e6
-        choice = replace(choice, usd_per_million_tokens=usd_per_million)
-    if objective.tokens is None:
-        return choice
-    hours = objective.tokens / (tokens_per_s * goodput) / 3600
-    if price is None:
-        return replace(choice, hours=hours)
-    usd = price * num_chips * hours
-    return replace(choice, hours=hours, usd=usd, usd_used=price * chips_used * hours)
 
 
 def choice_with_prediction(

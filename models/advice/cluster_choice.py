@@ -53,55 +53,49 @@ def rank_clusters(
     part of held nodes, how many chips are held, and paid. Such a part was chosen already, so that
     layouts have to use all of its chips.
     """
-    found: list[Choice] = []
+    choices: list[Choice] = []
 
-    def add(more_problems: Mapping[str, Problem]) -> None:
-        """Search these clusters, and add a choice for each to `found`. A cluster that there is no
-        time for is refused, unless it is the first."""
-        for name in _most_promising_first(more_problems, objective):
-            problem = more_problems[name]
-            num_chips = held_chips.get(name, problem.cluster.num_chips)
-            if found and not should_continue():
-                late = "time ran out before this cluster"
-                found.append(refused_choice(name, problem, late, num_chips, exact=False))
-            else:
-                limit_gib = oom_gib(problem)
-                is_part = name in held_chips
-                asked = replace(constraints, use_all_chips=True) if is_part else constraints
-                found.append(
-                    _choice_on_cluster(
-                        name,
-                        problem,
-                        profile,
-                        asked,
-                        objective,
-                        should_continue,
-                        oom_gib=limit_gib,
-                        num_chips=num_chips,
-                    )
-                )
+    def choice_on(name: str, problem: Problem) -> Choice:
+        """Search a cluster. One that there is no time for is refused, unless it is the first."""
+        num_chips = held_chips.get(name, problem.cluster.num_chips)
+        if choices and not should_continue():
+            late = "time ran out before this cluster"
+            return refused_choice(name, problem, late, num_chips, exact=False)
+        is_part = name in held_chips
+        return _choice_on_cluster(
+            name,
+            problem,
+            profile,
+            replace(constraints, use_all_chips=True) if is_part else constraints,
+            objective,
+            should_continue,
+            oom_gib=oom_gib(problem),
+            num_chips=num_chips,
+        )
 
-    add(problems)
-    add(find_more())
-    _require_time_between_failures(found, objective)
-    return sorted(found, key=lambda choice: rank(choice, objective))
+    for name, problem in _most_promising_first(problems, objective):
+        choices.append(choice_on(name, problem))
+    for name, problem in _most_promising_first(find_more(), objective):
+        choices.append(choice_on(name, problem))
+    _require_time_between_failures(choices, objective)
+    return sorted(choices, key=lambda choice: rank(choice, objective))
 
 
-def _most_promising_first(problems: Mapping[str, Problem], objective: Objective) -> list[str]:
-    """Return the names of the clusters in the order in which they would rank if all chips ran at
-    their peak."""
+def _most_promising_first(
+    problems: Mapping[str, Problem], objective: Objective
+) -> list[tuple[str, Problem]]:
+    """Return the clusters with their names, in the order in which they would rank if all chips ran
+    at their peak."""
 
-    def rank_at_peak(name: str) -> Rank:
-        """Return the rank that the cluster would have if a step took no longer than at its chips'
-        peak."""
-        problem = problems[name]
+    def rank_at_peak(named_problem: tuple[str, Problem]) -> Rank:
+        name, problem = named_problem
         chips = problem.cluster.num_chips
         at_peak = choice_with_figures(
             name, problem, objective, problem.step_time_at_peak_s, chips_used=chips, num_chips=chips
         )
         return rank(at_peak, objective)
 
-    return sorted(problems, key=rank_at_peak)
+    return sorted(problems.items(), key=rank_at_peak)
 
 
 def _require_time_between_failures(choices: Sequence[Choice], objective: Objective) -> None:
@@ -109,9 +103,9 @@ def _require_time_between_failures(choices: Sequence[Choice], objective: Objecti
     goodputs = [choice.goodput for choice in choices if choice.goodput is not None]
     best = max(goodputs, default=1.0)
     if best <= _HOPELESS_GOODPUT:
-        kept = "next to nothing" if best <= LEAST_GOODPUT else f"{best:.2g}"
+        share = "next to nothing" if best <= LEAST_GOODPUT else f"{best:.2g}"
         rule = (
-            f"leaves next to no time between failures: of it {kept} is kept with these"
+            f"leaves next to no time between failures: of it {share} is kept with these"
             " checkpoint_s and restart_s"
         )
         raise Invalid("objective.failures_per_chip_hour", objective.failures_per_chip_hour, rule)
@@ -176,13 +170,10 @@ def _choice_on_cluster(
     """Search one cluster, and return it as a choice with its figures, or refused with the reason.
     `num_chips` are paid, and layouts need less memory than `oom_gib`."""
     try:
-        space, answer, all_chips_s = solve_avoiding_oom(
+        found = solve_avoiding_oom(
             oom_gib,
-            problem,
-            constraints,
-            lambda tighter: search_all_and_fewer(
-                Space(problem, tighter), profile, Goal(), should_continue
-            ),
+            Space(problem, constraints),
+            lambda searched: search_all_and_fewer(searched, profile, Goal(), should_continue),
         )
     except Infeasible as error:
         exact = not isinstance(error, OutOfTime)
@@ -195,15 +186,17 @@ def _choice_on_cluster(
         if not error.field.startswith("constraints"):
             raise
         return refused_choice(name, problem, f"{error.field}: {error.rule}", num_chips)
+    used, answer = found.space.problem, found.answer
     choice = choice_with_figures(
         name,
         problem,
         objective,
         float(answer.times[0]),
-        chips_used=space.problem.cluster.num_chips,
+        chips_used=used.cluster.num_chips,
         num_chips=num_chips,
     )
-    (prediction,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
+    (fastest,) = predict_layouts(used, [answer.layouts[0]], profile)
+    all_chips_s = found.fewer_chips.all_chips_s if found.fewer_chips else None
     return choice_with_prediction(
-        choice, objective, prediction, all_chips_s, exact=answer.certificate.exact
+        choice, objective, fastest, all_chips_s, exact=answer.certificate.exact
     )

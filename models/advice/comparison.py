@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -68,19 +67,19 @@ def compare(
     """
     problems = {"first": problem, "second": replace(problem, stack=second_stack or problem.stack)}
     sides = {"first": first, "second": second}
-    found = []
+    compared = []
     stopped = []
     for name, side in sides.items():
         asked = problems[name]
         layout, exact = _layout_of_side(asked, profile, name, side, should_continue, oom_gib)
         predictions = predict(asked, layout, profile.coefficients(asked.scopes))
-        found += candidates(predictions, profile)
+        compared += candidates(predictions, profile)
         if not exact:
             stopped.append(name)
-    one, other = found
+    one, other = compared
     time = _difference(one.prediction.time, other.prediction.time)
     memory_gib = _difference(one.prediction.memory_gib, other.prediction.memory_gib)
-    software = _software_differences(problems["first"].stack, problems["second"].stack)
+    software = _differences(problems["first"].stack, problems["second"].stack)
     reasons = _reasons(one, other, time, memory_gib, software)
     if stopped:
         names = " and the ".join(stopped)
@@ -108,15 +107,15 @@ def _layout_of_side(
     fits."""
     if isinstance(side, Layout):
         return Layouts.of([side]), True
+    space = Space(problem, side)
     try:
         answer = solve_avoiding_oom(
             oom_gib,
-            problem,
-            side,
-            lambda tighter: search(Space(problem, tighter), profile, Goal(), should_continue),
+            space,
+            lambda searched: search(searched, profile, Goal(), should_continue),
         )
     except NoLegalLayout as none:
-        contradicted = constraints_in_the_way(Space(problem, side))
+        contradicted = constraints_in_the_way(space)
         if contradicted:
             raise contradicted.prefixed(name) from none
         raise Infeasible(*rule_to_blame(problem)) from none
@@ -221,44 +220,25 @@ def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str
     return [f"only the {name} has {', '.join(TERM_WORDS[term] for term in only)}"]
 
 
-def _differences(one: Layout, other: Layout) -> list[str]:
-    """Return the knobs in which two layouts differ, such as "tp 8, not 4"."""
+def _differences(one: Layout | Stack, other: Layout | Stack) -> list[str]:
+    """Return the fields in which two layouts or two stacks differ, such as "tp 8, not 4"."""
     return [
-        f"{name} {_format_value(mine)}, not {_format_value(theirs)}"
-        for name, mine, theirs in _different_fields(one, other)
+        f"{field.name} {_value_in_words(one, field.name)}, not {_value_in_words(other, field.name)}"
+        for field in fields(one)
+        if getattr(one, field.name) != getattr(other, field.name)
     ]
 
 
-def _software_differences(one: Stack, other: Stack) -> list[str]:
-    """Return the fields in which two stacks differ, such as "overlap_data true, not false", with
-    the framework's words for the values where it has any."""
-    differences = []
-    for name, mine, theirs in _different_fields(one, other):
-        told = [_with_words(one, name, mine), _with_words(other, name, theirs)]
-        differences.append(f"{name} {', not '.join(told)}")
-    return differences
-
-
-def _different_fields(
-    one: Layout | Stack, other: Layout | Stack
-) -> Iterator[tuple[str, object, object]]:
-    """Yield (name, value in one, value in the other) of each field in which they differ."""
-    for field in fields(one):
-        mine = getattr(one, field.name)
-        theirs = getattr(other, field.name)
-        if mine != theirs:
-            yield field.name, mine, theirs
-
-
-def _with_words(stack: Stack, field: str, value: object) -> str:
-    """Return a value of a stack's field, with the framework's setting in brackets, such as "true
-    (--overlap-grad-reduce)", if it has one."""
+def _value_in_words(owner: Layout | Stack, field: str) -> str:
+    """Return the value of a field of a layout or a stack. For a stack the framework's setting
+    follows in brackets, such as "true (--overlap-grad-reduce)", if it has one."""
+    value = getattr(owner, field)
     shown = _format_value(value)
-    for switch in switches_of(stack):
-        if switch.field == field:
-            words = next((one.words for one in switch.settings if one.value == value), None)
-            if words is not None:
-                return f"{shown} ({words if words != NOTHING else f'{switch.name} not set'})"
+    for switch in switches_of(owner) if isinstance(owner, Stack) else ():
+        for setting in switch.settings:
+            if switch.field == field and setting.value == value:
+                is_unset = setting.words == NOTHING
+                return f"{shown} ({f'{switch.name} not set' if is_unset else setting.words})"
     return shown
 
 

@@ -23,7 +23,8 @@ from models.spec.profile import Profile
 
 _NEAR = 1 / 8  # of the chips or the batch: a neighbour is no farther away
 _LONGEST_S = sys.float_info.max / 4  # any layout that fits takes less
-_LIKELY = 1.2  # times a pipeline's time here, by work: a guess of 1.05 was wrong more often
+# Times the time with a pipeline, in proportion to work: a guess with 1.05 was wrong more often.
+_LIKELY = 1.2
 _SHARES = (1, 2, 4, 8)  # of the devices: multiples of these parts are tried as batches
 
 
@@ -49,9 +50,9 @@ def nearest_lifts(
     if 1 not in space.constraints.allowed.get("pp", (1,)):
         return ()
     ways = _ways_without_pipeline(space.problem, space.constraints)
-    here = ways.get(space.problem.cluster.num_devices, 0)
+    ways_here = ways.get(space.problem.cluster.num_devices, 0)
     found = []
-    for neighbours in (_chip_neighbours(space, here), _batch_neighbours(space, here)):
+    for neighbours in (_chip_neighbours(space, ways_here), _batch_neighbours(space, ways_here)):
         for lift, neighbour in neighbours:
             if not should_continue():
                 break
@@ -62,9 +63,9 @@ def nearest_lifts(
     return tuple(found)
 
 
-def _chip_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
+def _chip_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Space]]:
     """Yield the number of chips below and the number above that divide in most ways, with their
-    spaces. `here` is the number of ways of the question's own."""
+    spaces, if those are more than the `ways_here` of the question's own number."""
     problem = space.problem
     devices = problem.cluster.num_devices
     most = int(devices * (1 + _NEAR))
@@ -74,23 +75,25 @@ def _chip_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
     except Invalid:  # the fabric joins no more chips: there are smaller neighbours alone
         larger = problem
     ways = _ways_without_pipeline(larger, space.constraints)
-    near = {n: w for n, w in ways.items() if devices * (1 - _NEAR) <= n and w > here}
-    for side in (range(devices), range(devices + 1, most + 1)):
-        counts = sorted((n for n in near if n in side), key=lambda n: (-near[n], abs(n - devices)))
-        for cluster in clusters_with_devices(problem.cluster, np.array(counts[:1], dtype=np.int64)):
+    least = math.ceil(devices * (1 - _NEAR))
+    for side in (range(least, devices), range(devices + 1, most + 1)):
+        better = [count for count in side if ways.get(count, 0) > ways_here]
+        better.sort(key=lambda count: (-ways[count], abs(count - devices)))
+        for cluster in clusters_with_devices(problem.cluster, np.array(better[:1], dtype=np.int64)):
             lift = Lift(field="cluster.num_chips", value=cluster.num_chips)
             yield lift, space.on_cluster(cluster)
 
 
-def _batch_neighbours(space: Space, here: int) -> Iterator[tuple[Lift, Space]]:
-    """Yield nearby batches that divide in more ways than `here`, with their spaces. Batches that
-    all devices divide come first, then those that a half divides, a quarter, an eighth."""
+def _batch_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Space]]:
+    """Yield nearby batches that divide in more ways than the question's own, in `ways_here`, with
+    their spaces. Batches that all devices divide come first, then those that a half divides, a
+    quarter, an eighth."""
     problem = space.problem
     devices = problem.cluster.num_devices
     batch = problem.workload.global_batch
     for value in _batches_nearby(batch, devices):
         other = replace(problem, workload=replace(problem.workload, global_batch=value))
-        if _ways_without_pipeline(other, space.constraints).get(devices, 0) > here:
+        if _ways_without_pipeline(other, space.constraints).get(devices, 0) > ways_here:
             lift = Lift(field="workload.global_batch", value=value)
             yield lift, Space(other, space.constraints)
 
@@ -133,15 +136,16 @@ def _needs_no_pipeline(
     saves time and decides nothing."""
     without_pipeline = Space(space.problem, _without_pipeline(space.constraints))
     try:
-        unpiped = SearchTables(without_pipeline, profile)
+        tables_without = SearchTables(without_pipeline, profile)
         for limit_s in dict.fromkeys((min(guess_s, _LONGEST_S), _LONGEST_S)):
-            without_s = _fastest_s(unpiped, limit_s * (1 + tolerance), should_continue)
+            without_s = _fastest_s(tables_without, limit_s * (1 + tolerance), should_continue)
             if math.isinf(without_s) and limit_s == _LONGEST_S:
                 break
+            # Without a pipeline no layout counts, and with one those that would make it needed.
             limits = np.array([-math.inf, min(without_s / (1 + tolerance), limit_s)])
-            faster = finds_any(SearchTables(space, profile), limits, should_continue)
-            if faster is not False or without_s < math.inf:
-                return faster is False
+            needs_pipeline = finds_any(SearchTables(space, profile), limits, should_continue)
+            if needs_pipeline is not False or without_s < math.inf:
+                return needs_pipeline is False
     except (NoLegalLayout, Invalid, TooLarge):
         pass
     return False

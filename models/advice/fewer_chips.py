@@ -11,7 +11,7 @@ which number is the fastest. The answer is the fastest of those that were tried.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,43 +91,44 @@ class FastestAnswer:
         return float(self.answer.times[0])
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
-        """Return the answer to a goal on this space. It is searched again unless the goal is the
-        one that was searched for."""
-        if goal == self.goal:
+        """Return the answer to a goal on this space. It is searched again if the goal asks for
+        other layouts than the one that was searched for, and not only for another limit of time."""
+        if replace(goal, faster_than=self.goal.faster_than) == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
         return search_on(self.answer.tables, goal, should_continue, known)
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOnChips:
+    """The answer of a search, with its space. `fewer_chips` is the reason why the space has fewer
+    chips than the question; None where it has all, or where the reason is only that no layout on
+    all meets the goal. `tried_fewer` says that there was time to try fewer chips."""
+
+    space: Space
+    answer: SearchAnswer
+    fewer_chips: FewerChips | None = None
+    tried_fewer: bool = True
+
+
 def search_all_and_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
-) -> tuple[Space, SearchAnswer, float | None]:
-    """Return (space, answer, step time on all chips). The space has fewer chips where no layout
-    uses all of them or fewer are faster. The step time is that of the best layout on all chips, in
-    seconds, where fewer are faster; None otherwise, and where no layout on all meets the goal.
-    Raise NothingFaster where no number of chips meets the goal."""
-    best: tuple[Space, SearchAnswer] | None = None
-    all_chips_s = None
+) -> AnswerOnChips:
+    """Return the answer on all chips, or on fewer where no layout uses all of them or fewer are
+    faster. It is not exact where there was no time to try fewer. Raise NothingFaster where no
+    number of chips meets the goal."""
     try:
-        used, answer, fewer_chips = search_all_or_fewer(space, profile, goal, should_continue)
-        if fewer_chips:
-            return used, answer, None
-        best = used, answer
-        all_chips_s = float(answer.times[0])
+        found = search_all_or_fewer(space, profile, goal, should_continue)
+        if found.fewer_chips is None:
+            found = fewer_if_faster(found, profile, goal, should_continue)
     except NothingFaster:
-        pass
-    limit_s = goal.faster_than if all_chips_s is None else all_chips_s
-    faster, tried_fewer = fastest_on_fewer(space, profile, limit_s, should_continue)
-    if faster is None:
-        all_chips_s = None
-    else:
-        best = faster.space, faster.answer
-    if best is None:
-        raise NothingFaster
-    used, answer = best
-    if not tried_fewer:
-        answer = answer.inexact(space.problem.step_time_at_peak_s)
-    return used, answer, all_chips_s
+        best, tried_all = fastest_on_fewer(space, profile, goal.faster_than, should_continue)
+        if best is None:
+            raise
+        found = AnswerOnChips(best.space, best.answer, tried_fewer=tried_all)
+    if found.tried_fewer:
+        return found
+    return replace(found, answer=found.answer.inexact(space.problem.step_time_at_peak_s))
 
 
 # -- where no layout uses all chips
@@ -140,13 +141,12 @@ def search_all_or_fewer(
     goal: Goal,
     should_continue: ShouldContinue,
     known: Layouts | None = None,
-) -> tuple[Space, SearchAnswer, FewerChips | None]:
-    """Return (space, answer, reason). The space has fewer chips only where no layout uses all of
-    them; the reason then says so, and is None otherwise. `known` are layouts on all chips that the
-    search starts from. Raise Infeasible where no layout uses all though the constraints ask for
-    that."""
+) -> AnswerOnChips:
+    """Return the answer on all chips, or on fewer where no layout uses all of them. `known` are
+    layouts on all chips that the search starts from. Raise Infeasible where no layout uses all
+    though the constraints ask for that."""
     try:
-        return space, search(space, profile, goal, should_continue, known), None
+        return AnswerOnChips(space, search(space, profile, goal, should_continue, known))
     except NoLegalLayout:
         if space.constraints.use_all_chips:
             raise none_legal(space) from None
@@ -155,7 +155,7 @@ def search_all_or_fewer(
 
 def _search_fewer(
     space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
-) -> tuple[Space, SearchAnswer, FewerChips]:
+) -> AnswerOnChips:
     """Return the fastest answer among promising smaller numbers of chips. It is not exact where
     time ran out before all were tried.
 
@@ -184,7 +184,8 @@ def _search_fewer(
     if not tried_all:
         text += " Time ran out before every other number that promises as much was tried."
         answer = answer.inexact(problem.step_time_at_peak_s)
-    return best.space, answer, FewerChips(rule=rule, message=text, num_chips=used)
+    fewer_chips = FewerChips(rule=rule, message=text, num_chips=used)
+    return AnswerOnChips(best.space, answer, fewer_chips)
 
 
 def _contradiction_on_fewer(
@@ -206,6 +207,24 @@ def _contradiction_on_fewer(
 
 # -- where fewer chips may be faster
 # --------------------------------------------------------------------------------------------------
+
+
+def fewer_if_faster(
+    on_all: AnswerOnChips, profile: Profile, goal: Goal, should_continue: ShouldContinue
+) -> AnswerOnChips:
+    """Return the answer on fewer chips, if a step is shorter there; else the given one on all."""
+    all_chips_s = float(on_all.answer.times[0])
+    best, tried_all = fastest_on_fewer(on_all.space, profile, all_chips_s, should_continue)
+    if best is None:
+        return replace(on_all, tried_fewer=tried_all)
+    fewer_chips = FewerChips.that_are_faster(
+        best.space.problem.cluster.num_chips,
+        on_all.space.problem.cluster.num_chips,
+        best.step_time_s,
+        all_chips_s,
+    )
+    answer = best.answer_to(goal, should_continue)
+    return AnswerOnChips(best.space, answer, fewer_chips, tried_all)
 
 
 def fastest_on_fewer(

@@ -16,14 +16,12 @@ asks for. Where numbers are not those that divide well, some of the chips may st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from models.advice.chip_counts import attempts, clusters_with_devices
-from models.advice.fewer_chips import search_all_and_fewer
+from models.advice.fewer_chips import AnswerOnChips, search_all_and_fewer
 from models.advice.objective import SUPERLATIVES, Minimized, Objective, max_step_time_s
 from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
@@ -103,7 +101,7 @@ def fewest_chips(
     are tried, if it is given."""
     numbers = _Numbers.of(problem.cluster, multiple_of)
     clusters, unit = _clusters_to_try(problem, objective, most, numbers)
-    none = FewestChips(
+    none_found = FewestChips(
         num_chips=None,
         most=most,
         tried=len(clusters),
@@ -115,24 +113,20 @@ def fewest_chips(
 
     def is_enough(cluster: Cluster) -> bool:
         """Return whether a layout on this cluster keeps the limits."""
-        sized = replace(problem, cluster=cluster)
-        search_fast = partial(
-            _search_fast_enough,
-            problem=sized,
-            profile=profile,
-            objective=objective,
-            should_continue=should_continue,
-            oom_gib=oom_gib,
-            numbers=numbers,
+        return solve_avoiding_oom(
+            oom_gib,
+            Space(replace(problem, cluster=cluster), constraints),
+            lambda space: _keeps_limits(
+                space, profile, objective, should_continue, oom_gib, numbers.uses_fewer
+            ),
         )
-        return solve_avoiding_oom(oom_gib, sized, constraints, search_fast)
 
     searched_all = True
     for attempt in attempts(clusters, is_enough, should_continue):
         searched_all &= not attempt.too_large
         if attempt.solution:
-            return replace(none, num_chips=attempt.cluster.num_chips, exact=searched_all)
-    return replace(none, exact=searched_all and should_continue())
+            return replace(none_found, num_chips=attempt.cluster.num_chips, exact=searched_all)
+    return replace(none_found, exact=searched_all and should_continue())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,64 +158,66 @@ class _Numbers:
         return divisors(self.domain) if self.domain > 1 else []
 
 
-def _search_fast_enough(
-    constraints: Constraints,
-    problem: Problem,
+def _keeps_limits(
+    space: Space,
     profile: Profile,
     objective: Objective,
     should_continue: ShouldContinue,
     oom_gib: float,
-    numbers: _Numbers,
+    uses_fewer: bool,
 ) -> bool:
-    """Return whether the fastest layout keeps the limits with the probability that the objective
-    asks for. Raise NothingFaster where layouts fit but none keeps them at the median. Raise
-    Infeasible where none needs less than `oom_gib`: solve_avoiding_oom then tries again without
-    that limit."""
-    space = Space(problem, constraints)
+    """Return whether the fastest layout of a space, or with `uses_fewer` on some of its chips,
+    keeps the limits with the probability that the objective asks for.
+
+    Raise NothingFaster where layouts fit but none keeps the limits at the median, and Infeasible
+    where none fits. A finite `oom_gib` says that the caller would try again with more memory where
+    none fits.
+    """
+    problem = space.problem
     limit_s = max_step_time_s(problem, objective)
     # A step that takes just as long as is allowed keeps the limits too.
     goal = Goal(faster_than=math.nextafter(limit_s, math.inf))
     try:
-        if numbers.uses_fewer:
-            space, answer, _ = search_all_and_fewer(space, profile, goal, should_continue)
+        if uses_fewer:
+            found = search_all_and_fewer(space, profile, goal, should_continue)
         else:
-            answer = search(space, profile, goal, should_continue)
+            found = AnswerOnChips(space, search(space, profile, goal, should_continue))
     except NothingFaster:
         if math.isfinite(oom_gib):
+            # A search without a goal for the time tells whether any layout fits: it raises
+            # Infeasible where none does.
             search(space, profile, Goal(), should_continue)
         raise
-    (fastest,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
+    used = found.space.problem
+    (fastest,) = predict_layouts(used, [found.answer.layouts[0]], profile)
     to_keep_s = objective.step_time_to_keep_s(fastest.step_time_s, fastest.step_time_high_s)
     # Fewer chips fail less often, which the limit for all of them does not count.
-    return to_keep_s <= max_step_time_s(problem, objective, space.problem.cluster.num_chips)
+    return to_keep_s <= max_step_time_s(problem, objective, used.cluster.num_chips)
 
 
 def _clusters_to_try(
     problem: Problem, objective: Objective, most: int, numbers: _Numbers
 ) -> tuple[list[Cluster], int]:
-    """Return the clusters that would keep the limits at the chips' peak, by size, and the unit
-    whose multiples they are, beside divisors of a domain. If there would be more than _MAX_TRIED
-    clusters, the unit is doubled until there are not."""
+    """Return the clusters of at most `most` chips that would keep the limits at the chips' peak, by
+    size, and the unit whose multiples they are, beside divisors of a domain. If there would be more
+    than _MAX_TRIED clusters, the unit is doubled until there are not."""
     cluster = replace(problem.cluster, torus_shape=None)
+    multiples = range(numbers.unit, most + 1, numbers.unit)
+    parts = [part for part in numbers.parts if part <= most]
+    chips: Array = np.union1d(multiples, parts).astype(np.int64)
     # At the peak, twice the chips take half the time.
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
-    able = [
-        size
-        for size in _clusters_up_to(cluster, most, numbers)
-        if chip_seconds / size.num_chips
-        <= max_step_time_s(replace(problem, cluster=size), objective)
+    fast_enough = [
+        resized
+        for resized in clusters_with_devices(cluster, chips * cluster.chip.devices_per_chip)
+        if chip_seconds / resized.num_chips
+        <= max_step_time_s(replace(problem, cluster=resized), objective)
     ]
-    doublings = max(math.ceil(math.log2(max(len(able), 1) / _MAX_TRIED)), 0)
+    doublings = max(math.ceil(math.log2(max(len(fast_enough), 1) / _MAX_TRIED)), 0)
     unit = numbers.unit << doublings
-    parts = numbers.parts
-    tried = [size for size in able if size.num_chips % unit == 0 or size.num_chips in parts]
+    tried = [
+        resized
+        for resized in fast_enough
+        if resized.num_chips % unit == 0 or resized.num_chips in parts
+    ]
     return tried, unit
-
-
-def _clusters_up_to(cluster: Cluster, most: int, numbers: _Numbers) -> Iterator[Cluster]:
-    """Yield the cluster in all sizes up to `most` chips: multiples of the unit, and divisors of a
-    domain."""
-    multiples: Array = np.arange(numbers.unit, most + 1, numbers.unit)
-    parts = [part for part in numbers.parts if part <= most]
-    chips = np.union1d(multiples, parts).astype(np.int64)
-    return clusters_with_devices(cluster, chips * cluster.chip.devices_per_chip)

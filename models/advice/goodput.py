@@ -40,11 +40,12 @@ def best_checkpointing(
 
 
 def _best_work_between_checkpoints(checkpoint: float) -> float:
-    """Return the work between checkpoints that loses least, by Newton's method from Young's
-    estimate. `checkpoint` is the time of a checkpoint; both are in mean times between failures."""
-    work = min(math.sqrt(2 * checkpoint), 1.0)
-    if not work:
-        return work
+    """Return the work between checkpoints that loses least to failures, for checkpoints that take
+    `checkpoint`. Both are in mean times between failures: 0.19 for checkpoints of 0.02."""
+    if not checkpoint:
+        return 0.0
+    work = min(math.sqrt(2 * checkpoint), 1.0)  # Young's estimate; the best is never above 1
     for _ in range(_NEWTON_STEPS):
+        # Newton's step -f / f' towards the zero of f = work - 1 + e^-(work + checkpoint).
         work += 1 + work / math.expm1(-work - checkpoint)
     return work

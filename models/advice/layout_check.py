@@ -4,9 +4,10 @@ first."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from statistics import NormalDist
 
 from models.advice.layout_warnings import LayoutWarning, layout_warnings
@@ -74,8 +75,10 @@ class LayoutCheck:
     @property
     def fits(self) -> bool:
         """Return whether the layout is predicted to fit beside the memory that is left free."""
-        found = self.prediction
-        return found is not None and found.fits and _leaves_free(found, self.reserve_gib)
+        predicted = self.prediction
+        return (
+            predicted is not None and predicted.fits and _leaves_free(predicted, self.reserve_gib)
+        )
 
     @property
     def gain(self) -> float | None:
@@ -124,40 +127,33 @@ def check_layout(
     ]
     sure = [change for change in changes if criteria.is_sure(change.outcome.fit_probability)]
     sure.sort(key=lambda change: change.outcome.step_time_s)
-    found = _find_fastest(problem, profile, criteria, should_continue)
-    rivals = [*_first_accepted_layout(sure, problem, criteria), *found.layouts]
-    prediction, best = _predict_with_best(
-        problem, profile, criteria, None if broken else layout, rivals
-    )
+    fastest = _find_fastest(profile, criteria, should_continue)
+    rivals = [*_first_accepted_layout(sure, criteria), *fastest.layouts]
+    prediction, best = _predict_with_best(profile, criteria, None if broken else layout, rivals)
     fits_surely = (
         prediction is not None
         and criteria.is_sure(prediction.fit_probability)
         and _leaves_free(prediction, criteria.constraints.memory_reserve_gib)
     )
-    first = None
     if fits_surely:
         first = _fastest_change(filter(_gains_enough, sure), criteria, _gains_enough)
     else:
-        if broken:
-            first = _least_repair(broken, sure, criteria)
-        if first is None:
-            first = _fastest_change(sure, criteria)
-            if layout is not None and best is not None and _is_slow(first, best):
-                to_best = whole_change(problem, profile, layout, best.layout)
-                first = _expressed_if_sure(to_best, criteria) or first
-            likelier = _likelier_to_fit(changes, prediction)
-            first = first or criteria.first_expressible(likelier)
+        first = (
+            (_least_repair(broken, sure, criteria) if broken else None)
+            or _change_that_fits(profile, layout, best, sure, criteria)
+            or criteria.first_expressible(_likelier_to_fit(changes, prediction))
+        )
     must_fit = prediction is not None and not fits_surely
     return LayoutCheck(
         broken_rules=broken,
         prediction=prediction,
         best=best,
-        best_is_exact=found.is_exact,
-        no_best=found.reason if best is None else None,
+        best_is_exact=fastest.is_exact,
+        no_best=fastest.reason if best is None else None,
         first_change=first,
         fitting=tuple(_first_of_each_knob(first, sure, criteria)) if must_fit else (),
         single_changes=tuple(legal),
-        warnings=tuple(_all_warnings(problem, profile, criteria, prediction, best)),
+        warnings=tuple(_all_warnings(profile, criteria, prediction, best)),
         reserve_gib=criteria.constraints.memory_reserve_gib,
     )
 
@@ -226,34 +222,27 @@ class _Criteria:
 
 
 def _predict_with_best(
-    problem: Problem,
-    profile: Profile,
-    criteria: _Criteria,
-    layout: Layout | None,
-    rivals: Sequence[Layout],
+    profile: Profile, criteria: _Criteria, layout: Layout | None, rivals: Sequence[Layout]
 ) -> tuple[Prediction | None, Prediction | None]:
     """Return the predictions of the given layout and of the fastest layout that surely fits.
     `layout` is None where it is not legal, and so is its prediction. The fastest is one of
     `rivals`, or the given layout itself."""
-    own = [] if layout is None else [layout]
-    if not (own or rivals):
+    layouts = [*rivals] if layout is None else [layout, *rivals]
+    if not layouts:
         return None, None
-    predictions = predict_layouts(problem, [*own, *rivals], profile)
-    prediction = predictions[0] if own else None
-    eligible = predictions[len(own) :]
-    if (
-        prediction is not None
-        and criteria.is_sure(prediction.fit_probability)
+    predictions = predict_layouts(criteria.problem, layouts, profile)
+    prediction = None if layout is None else predictions[0]
+    eligible = predictions
+    if prediction is not None and not (
+        criteria.is_sure(prediction.fit_probability)
         and criteria.allows(prediction.layout, prediction.needed_gib)
     ):
-        eligible = predictions
-    best = min(eligible, key=lambda one: one.step_time_s, default=None)
+        eligible = predictions[1:]
+    best = min(eligible, key=attrgetter("step_time_s"), default=None)
     return prediction, best
 
 
-def _first_accepted_layout(
-    changes: Iterable[SingleChange], problem: Problem, criteria: _Criteria
-) -> list[Layout]:
+def _first_accepted_layout(changes: Iterable[SingleChange], criteria: _Criteria) -> list[Layout]:
     """Return a list with the layout of the first accepted change of a layout's own knob; empty
     where there is none. Changes of switches are passed over."""
     of_layout = (change for change in changes if change.switch is None)
@@ -275,17 +264,18 @@ class _Fastest:
 
 
 def _find_fastest(
-    problem: Problem, profile: Profile, criteria: _Criteria, should_continue: ShouldContinue
+    profile: Profile, criteria: _Criteria, should_continue: ShouldContinue
 ) -> _Fastest:
     """Return the fastest layout that the criteria accept. If they reject the fastest of all, a
     second search finds more layouts to choose from, and the result is not exact."""
+    problem = criteria.problem
+    space = Space(problem, criteria.constraints)
 
     def search_for(goal: Goal) -> SearchAnswer:
         return solve_avoiding_oom(
             criteria.oom_gib,
-            problem,
-            criteria.constraints,
-            lambda tighter: search(Space(problem, tighter), profile, goal, should_continue),
+            space,
+            lambda searched: search(searched, profile, goal, should_continue),
         )
 
     try:
@@ -295,7 +285,7 @@ def _find_fastest(
             return _Fastest([answer.layouts[0]], is_exact=answer.certificate.exact)
         ranked = _fastest_layouts(search_for(_MANY))
     except NoLegalLayout:
-        contradicted = constraints_in_the_way(Space(problem, criteria.constraints))
+        contradicted = constraints_in_the_way(space)
         reason = contradicted.brief if contradicted else str(Infeasible(*rule_to_blame(problem)))
         return _Fastest([], is_exact=True, reason=reason)
     except TooLarge as error:
@@ -321,9 +311,23 @@ def _gains_enough(change: SingleChange) -> bool:
     return (change.gain or 0) >= LEAST_GAIN
 
 
-def _is_slow(change: SingleChange | None, best: Prediction) -> bool:
-    """Return whether the best layout is much faster than a change; True without a change."""
-    return change is None or change.outcome.step_time_s > (1 + _SLOW) * best.step_time_s
+def _change_that_fits(
+    profile: Profile,
+    layout: Layout | None,
+    best: Prediction | None,
+    sure: Sequence[SingleChange],
+    criteria: _Criteria,
+) -> SingleChange | None:
+    """Return the fastest change with which a layout surely fits: one of the single changes `sure`,
+    or the change to the best layout as a whole, if that is much faster. None where there is
+    none."""
+    fastest = _fastest_change(sure, criteria)
+    if layout is None or best is None:
+        return fastest
+    if fastest is not None and fastest.outcome.step_time_s <= (1 + _SLOW) * best.step_time_s:
+        return fastest
+    to_best = whole_change(criteria.problem, profile, layout, best.layout)
+    return _expressed_if_sure(to_best, criteria) or fastest
 
 
 def _expressed_if_sure(change: SingleChange, criteria: _Criteria) -> SingleChange | None:
@@ -342,14 +346,16 @@ def _fastest_change(
     """Return the change with the shortest step that surely fits and that `is_worth` accepts.
     `changes` are in the order of step time. Among changes within LEAST_GAIN of the fastest, the one
     with the fewest settings is returned."""
-    found = list[SingleChange]()
+    fastest = list[SingleChange]()
     for change in islice(changes, _MOST_TRIED):
-        if found and change.outcome.step_time_s > (1 + LEAST_GAIN) * found[0].outcome.step_time_s:
-            break
+        if fastest:
+            limit_s = (1 + LEAST_GAIN) * fastest[0].outcome.step_time_s
+            if change.outcome.step_time_s > limit_s:
+                break
         expressed = _expressed_if_sure(change, criteria)
         if expressed and is_worth(expressed):
-            found.append(expressed)
-    return min(found, key=lambda one: one.num_settings, default=None)
+            fastest.append(expressed)
+    return min(fastest, key=attrgetter("num_settings"), default=None)
 
 
 def _least_repair(
@@ -361,20 +367,23 @@ def _least_repair(
     blamed = {rule.knob for rule in broken}
 
     def how_far(change: SingleChange) -> tuple[bool, float, float]:
+        """Return a key that sorts changes of blamed knobs first, then by how far values move."""
         return change.knob not in blamed, _distance(change), change.outcome.step_time_s
 
     nearest = islice(sorted(changes, key=how_far), _MOST_TRIED)
-    expressed = [change for change in map(criteria.expressed, nearest) if change is not None]
+    expressed = filter(None, map(criteria.expressed, nearest))
     return min(expressed, key=lambda change: (change.num_settings, how_far(change)), default=None)
 
 
 def _distance(change: SingleChange) -> float:
     """Return how far a change moves a value: the absolute logarithm of the ratio of two numbers,
     since degrees are halved and doubled. Other values count 1, like a factor of e."""
-    numbers = (change.before, change.after)
-    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
-        return 1.0
-    if min(numbers) <= 0:
+    values = (change.before, change.after)
+    # True and False are integers to Python.
+    are_numbers = all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
+    )
+    if not are_numbers or min(values) <= 0:
         return 1.0
     return abs(math.log(change.after / change.before))
 
@@ -411,84 +420,74 @@ def _first_of_each_knob(
 
 
 def _all_warnings(
-    problem: Problem,
     profile: Profile,
     criteria: _Criteria,
     prediction: Prediction | None,
     best: Prediction | None,
-) -> list[LayoutWarning]:
-    """Return all warnings about a legal layout; none without a prediction."""
+) -> Iterator[LayoutWarning]:
+    """Yield all warnings about a legal layout; none without a prediction."""
     if prediction is None:
-        return []
-    return [
-        *_constraint_warnings(prediction, criteria),
-        *layout_warnings(problem, profile, prediction),
-        *_fit_warnings(prediction, criteria),
-        *_low_mfu_warnings(prediction, best),
-    ]
+        return
+    yield from _constraint_warnings(prediction, criteria)
+    yield from layout_warnings(criteria.problem, profile, prediction)
+    yield from _fit_warnings(prediction, criteria)
+    if best is not None:
+        yield from _low_mfu_warnings(prediction, best)
 
 
-def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWarning]:
-    """Return a warning if the checked layout itself has values that the constraints rule out."""
+def _constraint_warnings(prediction: Prediction, criteria: _Criteria) -> Iterator[LayoutWarning]:
+    """Yield a warning if the checked layout itself has values that the constraints rule out."""
     ruled_out = criteria.ruled_out(prediction.layout)
     if not ruled_out:
-        return []
+        return
     allowed = criteria.constraints.allowed
     deviations = [
         f"{knob} {format_value(getattr(prediction.layout, knob))} where constraints.{knob} allows"
         f" {alternatives(allowed[knob])}"
         for knob in ruled_out
     ]
-    return [
-        LayoutWarning(
-            code="outside_constraints",
-            numbers={},
-            message=f"the job has {', and '.join(deviations)}",
-        )
-    ]
+    yield LayoutWarning(
+        code="outside_constraints",
+        numbers={},
+        message=f"the job has {', and '.join(deviations)}",
+    )
 
 
-def _fit_warnings(prediction: Prediction, criteria: _Criteria) -> list[LayoutWarning]:
-    """Return a warning if a layout fits at the median of its memory, but with a smaller probability
+def _fit_warnings(prediction: Prediction, criteria: _Criteria) -> Iterator[LayoutWarning]:
+    """Yield a warning if a layout fits at the median of its memory, but with a smaller probability
     than was asked for."""
     fits = prediction.fits and _leaves_free(prediction, criteria.constraints.memory_reserve_gib)
     if not fits or criteria.is_sure(prediction.fit_probability):
-        return []
-    return [
-        LayoutWarning(
-            code="may_not_fit",
-            numbers={
-                "fit_probability": prediction.fit_probability,
-                "needed_gib": prediction.needed_gib,
-                "needed_high_gib": prediction.needed_high_gib,
-                "usable_gib": prediction.usable_gib,
-            },
-            message=(
-                f"it fits with a probability of {percent(prediction.fit_probability)} only:"
-                f" {prediction.needed_gib:.1f} ({prediction.needed_low_gib:.1f} to"
-                f" {prediction.needed_high_gib:.1f}) of {prediction.usable_gib:.1f} GiB"
-            ),
-        )
-    ]
+        return
+    yield LayoutWarning(
+        code="may_not_fit",
+        numbers={
+            "fit_probability": prediction.fit_probability,
+            "needed_gib": prediction.needed_gib,
+            "needed_high_gib": prediction.needed_high_gib,
+            "usable_gib": prediction.usable_gib,
+        },
+        message=(
+            f"it fits with a probability of {percent(prediction.fit_probability)} only:"
+            f" {prediction.needed_gib:.1f} ({prediction.needed_low_gib:.1f} to"
+            f" {prediction.needed_high_gib:.1f}) of {prediction.usable_gib:.1f} GiB"
+        ),
+    )
 
 
-def _low_mfu_warnings(prediction: Prediction, best: Prediction | None) -> list[LayoutWarning]:
-    """Return a warning if the best layout is so much faster that the chips do much less than they
+def _low_mfu_warnings(prediction: Prediction, best: Prediction) -> Iterator[LayoutWarning]:
+    """Yield a warning if the best layout is so much faster that the chips do much less than they
     could."""
-    if best is None:
-        return []
     gain = prediction.step_time_s / best.step_time_s - 1
     if gain < _LOW_MFU_GAIN:
-        return []
+        return
     mfu = prediction.mfu["causal"]
-    reached = best.mfu["causal"]
-    return [
-        LayoutWarning(
-            code="low_mfu",
-            numbers={"mfu": mfu, "best_mfu": reached, "gain": gain},
-            message=(
-                f"MFU is {mfu:.0%} where these chips reach {reached:.0%} with the best layout:"
-                f" {gain:.0%} more steps an hour"
-            ),
-        )
-    ]
+    best_mfu = best.mfu["causal"]
+    yield LayoutWarning(
+        code="low_mfu",
+        numbers={"mfu": mfu, "best_mfu": best_mfu, "gain": gain},
+        message=(
+            f"MFU is {mfu:.0%} where these chips reach {best_mfu:.0%} with the best layout:"
+            f" {gain:.0%} more steps an hour"
+        ),
+    )

@@ -6,13 +6,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from models.advice.single_changes import Outcome, outcomes, value_in_words
+from models.advice.single_changes import (
+    Outcome,
+    outcome_if_legal,
+    outcomes,
+    value_in_words,
+)
 from models.calibration.residual_diagnosis import COMMUNICATION
 from models.cost.memory_uncertainty import percent
 from models.cost.predictions import TIME_TERMS
 from models.layouts.complexity import complexity_terms
 from models.layouts.neighbours import neighbours
-from models.layouts.rules import first_broken
 from models.prediction.prediction import Prediction
 from models.prediction.term_words import rounded
 from models.spec.layout import Layout, Layouts
@@ -53,10 +57,7 @@ class _Review:
 
     def outcome_of(self, layout: Layout) -> Outcome | None:
         """Return the prediction of another layout in short; None if that layout is not legal."""
-        if first_broken(self.problem, Layouts.of([layout]))[0] >= 0:
-            return None
-        (outcome,) = outcomes(self.problem, self.profile, [layout])
-        return outcome
+        return outcome_if_legal(self.problem, self.profile, layout)
 
     def saved_on(self, stack: Stack) -> float:
         """Return the seconds that a step of the layout saves on another stack."""
@@ -132,12 +133,14 @@ def _change_that_stays_inside(review: _Review, axis: str, parallelism: str) -> s
             for name, layout in variants
             if name == knob and not _crosses_domains(review.problem, layout, parallelism)
         ]
-        found = [*zip(outcomes(review.problem, review.profile, inside), inside, strict=True)]
-        safe = [(outcome.step_time_s, layout) for outcome, layout in found if outcome.is_safe]
-        if not safe:
+        predicted = zip(inside, outcomes(review.problem, review.profile, inside), strict=True)
+        step_times = {
+            layout: outcome.step_time_s for layout, outcome in predicted if outcome.is_safe
+        }
+        if not step_times:
             continue
-        step_time_s, layout = min(safe, key=lambda one: one[0])
-        saved_s = review.prediction.step_time_s - step_time_s
+        layout = min(step_times, key=lambda layout: step_times[layout])
+        saved_s = review.prediction.step_time_s - step_times[layout]
         return (
             f"; {knob} {value_in_words(getattr(layout, knob))} keeps it inside a domain, and a step"
             f" takes {abs(saved_s):.2g} s {'less' if saved_s > 0 else 'longer'}"

@@ -39,8 +39,8 @@ def add_enough_chips(
     def chips_used(larger: Cluster) -> int:
         """Return the chips that some layout on this cluster uses. Raises where none fits."""
         whole = Space(replace(problem, cluster=larger), constraints)
-        space, *_ = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
-        return space.problem.cluster.num_chips
+        found = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
+        return found.space.problem.cluster.num_chips
 
     largest_refused = 1
     for attempt in attempts(clusters_with_devices(cluster, multiples), chips_used, should_continue):
@@ -49,8 +49,8 @@ def add_enough_chips(
         if attempt.too_large:
             return error
         if attempt.solution is not None:
-            of = "" if attempt.solution == larger else f"{attempt.solution} of "
-            enough = f"{of}{larger} chips, {times} times as many, have a layout that fits"
+            part = "" if attempt.solution == larger else f"{attempt.solution} of "
+            enough = f"{part}{larger} chips, {times} times as many, have a layout that fits"
             return error.with_detail(enough, enough_chips=attempt.solution)
         if should_continue():  # Otherwise the search may have ended for want of time.
             largest_refused = times

@@ -4,7 +4,7 @@ one, and says where the difference comes from."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -12,7 +12,6 @@ from models.advice.candidate import Candidate
 from models.advice.divisibility import Lift
 from models.advice.reason import Reason
 from models.cost.layout_parts import LayoutParts
-from models.cost.predictions import Predictions
 from models.prediction.prediction import Prediction
 from models.prediction.term_words import TIME_WORDS, in_words, rounded
 from models.spec.flops import model_flops
@@ -107,26 +106,24 @@ class Pipelining:
 
     without: Candidate | None
     with_pp: Candidate | None
-    gap: float | None
-    gap_low: float | None
-    gap_high: float | None
+    gap: float | None = None
+    gap_low: float | None = None
+    gap_high: float | None = None
     needed: Need
-    needed_probability: float | None
-    split: dict[str, float]
+    needed_probability: float | None = None
+    split: dict[str, float] = field(default_factory=dict)
     verdict: str
     lifted_by: tuple[Lift, ...] = ()
     forbidden: tuple[str, ...] = ()
     roofline: Roofline | None = None
 
 
-def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline | None:
-    """Return the roofline of a layout without a pipeline; None where it has no data-parallel
-    traffic. `one` has the layout as its only row."""
-    problem = one.problem
-    prediction = candidate.prediction
-    traffic_s, traffic_bytes = _data_parallel_traffic(
-        problem, prediction.layout, one.c, prediction.num_micro_batches
-    )
+def data_parallel_roofline(
+    problem: Problem, coefficients: Coefficients, prediction: Prediction
+) -> Roofline | None:
+    """Return the roofline of a predicted layout without a pipeline; None where it has no
+    data-parallel traffic."""
+    traffic_s, traffic_bytes = _data_parallel_traffic(problem, prediction.layout, coefficients)
     if not traffic_s:
         return None
     tokens = problem.workload.tokens / problem.cluster.num_devices
@@ -144,33 +141,23 @@ def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline |
 
 
 def _data_parallel_traffic(
-    problem: Problem, layout: Layout, coefficients: Coefficients, micro_batches: int
+    problem: Problem, layout: Layout, coefficients: Coefficients
 ) -> tuple[float, float]:
     """Return (seconds, bytes) of a device's data-parallel traffic in a step, if nothing of it were
-    hidden."""
+    hidden: parameters that it gathers, and gradients that it reduces."""
     if layout.dp * layout.cp == 1:
         return 0.0, 0.0
-    gathers = _parameter_gathers(layout, micro_batches)
-    # ZeRO 0 and 1 reduce gradients after the last micro-batch. ZeRO 2 reduces those of every one,
-    # but in a pipeline it accumulates them first.
-    once = layout.zero_stage < 2 or (layout.zero_stage == 2 and layout.pp > 1)
-    reductions = 1 if once else micro_batches
-    all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
-    bytes_per_parameter = gathers * problem.gather_bytes + reductions * problem.reduce_bytes
     parts = LayoutParts.of(problem, layout, coefficients)
     costs = parts.costs
-    reduction = costs["reduce"] if all_reduces_gradients else costs["scatter"]
-    seconds = parts.counts @ (gathers * costs["gather"] + reductions * reduction)
-    size = parts.counts @ ((costs["dense"] + costs["expert"]) * bytes_per_parameter)
-    return float(seconds), float(size)
-
-
-def _parameter_gathers(layout: Layout, micro_batches: int) -> int:
-    """Return how often a step gathers a parameter. ZeRO 3 gathers it for every forward, and for
-    every backward too if it was dropped in between."""
-    if layout.zero_stage == 3:
-        return micro_batches * (2 if layout.reshard else 1)
-    return 0 if layout.zero_stage == 0 else 1
+    all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
+    reduction_s = costs["reduce"] if all_reduces_gradients else costs["scatter"]
+    seconds_of_parts = parts.gathers * costs["gather"] + parts.reductions * reduction_s
+    parameters_of_parts = costs["dense"] + costs["expert"]
+    bytes_per_parameter = (
+        parts.gathers * problem.gather_bytes + parts.reductions * problem.reduce_bytes
+    )
+    bytes_of_parts = parameters_of_parts * bytes_per_parameter
+    return float(parts.counts @ seconds_of_parts), float(parts.counts @ bytes_of_parts)
 
 
 def pipelining_verdict(
@@ -191,48 +178,54 @@ def pipelining_verdict(
     it is None where the search was stopped. `forbidden` has the schedules that the training recipe
     rules out, and why.
     """
-    gap = None
-    interval: tuple[float | None, float | None] = (None, None)
-    probability: float | None = None
-    split: dict[str, float] = {}
     if without is None or with_pp is None or gap_spread is None:
-        whatever_the_constraints, why = missing or (
-            False,
-            "had been found when the search was stopped",
-        )
-        needed: Need = "unknown"
-        if whatever_the_constraints:
-            needed = "yes" if without is None else "no"
-            probability = float(without is None)
-        side = "without" if without is None else "with"
-        verdict = f"No layout {side} a pipeline {why}."
-        if needed == "unknown":
-            verdict += " So it is not known whether one is needed."
+        found = _verdict_on_one_side(without, with_pp, missing)
     else:
-        with_time = with_pp.prediction.time
-        split = {
-            name: seconds - with_time[name] for name, seconds in without.prediction.time.items()
-        }
-        gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
-        interval = gap_interval(gap, gap_spread)
-        needed = need_by_gap(gap, gap_spread, tolerance) if exact else "unknown"
-        probability = probability_above(gap, gap_spread, tolerance) if exact else None
-        opening = _opening(needed, probability)
-        verdict = f"{opening} {_worth_of_pipeline(gap, interval, tolerance, split)}"
-    schedules, ruled_out = forbidden
-    if ruled_out:
-        verdict = f"{verdict} A recipe limits schedules: {ruled_out}."
+        found = _verdict_on_both_sides(without, with_pp, tolerance, gap_spread, exact=exact)
+    schedules, why_forbidden = forbidden
+    if why_forbidden:
+        verdict = f"{found.verdict} A recipe limits schedules: {why_forbidden}."
+        found = replace(found, verdict=verdict)
+    return replace(found, forbidden=schedules)
+
+
+def _verdict_on_one_side(
+    without: Candidate | None, with_pp: Candidate | None, missing: tuple[bool, str] | None
+) -> Pipelining:
+    """Return the verdict where no layout without a pipeline was found, or none with one. `missing`
+    has whether that is so under any constraints, and why; None where the search was stopped."""
+    stopped = (False, "had been found when the search was stopped")
+    is_known, why = missing or stopped
+    is_needed = without is None
+    verdict = f"No layout {'without' if is_needed else 'with'} a pipeline {why}."
+    found = Pipelining(without=without, with_pp=with_pp, needed="unknown", verdict=verdict)
+    if not is_known:
+        return replace(found, verdict=f"{verdict} So it is not known whether one is needed.")
+    return replace(found, needed="yes" if is_needed else "no", needed_probability=float(is_needed))
+
+
+def _verdict_on_both_sides(
+    without: Candidate, with_pp: Candidate, tolerance: float, gap_spread: float, *, exact: bool
+) -> Pipelining:
+    """Return the verdict on the best candidates without and with a pipeline, by the gap between
+    their step times and its uncertainty."""
+    with_time = with_pp.prediction.time
+    split = {name: seconds - with_time[name] for name, seconds in without.prediction.time.items()}
+    gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
+    gap_low, gap_high = gap_interval(gap, gap_spread)
+    needed = need_by_gap(gap, gap_spread, tolerance) if exact else "unknown"
+    probability = probability_above(gap, gap_spread, tolerance) if exact else None
+    worth = _worth_of_pipeline(gap, (gap_low, gap_high), tolerance, split)
     return Pipelining(
         without=without,
         with_pp=with_pp,
         gap=gap,
-        gap_low=interval[0],
-        gap_high=interval[1],
+        gap_low=gap_low,
+        gap_high=gap_high,
         needed=needed,
         needed_probability=probability,
         split=split,
-        verdict=verdict,
-        forbidden=schedules,
+        verdict=f"{_opening(needed, probability)} {worth}",
     )
 
 
@@ -343,7 +336,7 @@ def _worth_of_pipeline(
 
 
 def _pace(gap: float) -> str:
-    """Return words such as "14% slower" for a gap."""
+    """Return words such as "14% slower" for a gap of 0.14."""
     return f"{_percent(gap)} {'slower' if gap > 0 else 'faster'}"
 
 

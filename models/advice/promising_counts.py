@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
 from models.advice.chip_counts import clusters_with_devices
-from models.columns import Array
 from models.layouts.space import Space
 from models.spec.hardware import Cluster
 from models.spec.problem import Problem
@@ -56,11 +55,9 @@ def promising_spaces(
             continue
         if not takes_every and factorizations[count] <= more_than:
             continue
-        for smaller in _clusters_within(cluster, np.array([count])):
-            space = whole.on_cluster(smaller)
-            if space.has_legal():
-                more_than = factorizations[count]
-                yield space
+        for space in _legal_spaces(whole, [count]):
+            more_than = factorizations[count]
+            yield space
 
 
 def spaces_to_try(
@@ -80,13 +77,16 @@ def spaces_to_try(
         key=lambda count: promise_score(count, factorizations[count]),
         reverse=True,
     )
-    for smaller in _clusters_within(cluster, np.array(others, dtype=np.int64)):
+    return [*spaces, *islice(_legal_spaces(whole, others), _LEAST_TRIED - len(spaces))]
+
+
+def _legal_spaces(whole: Space, counts: Sequence[int]) -> Iterator[Space]:
+    """Yield the space on each of these numbers of devices, if it has a legal layout and the
+    cluster has them in its scale-up domains."""
+    for smaller in _clusters_within(whole.problem.cluster, counts):
         space = whole.on_cluster(smaller)
         if space.has_legal():
-            spaces.append(space)
-        if len(spaces) == _LEAST_TRIED:
-            break
-    return spaces
+            yield space
 
 
 def whole_domains(problem: Problem) -> list[Cluster]:
@@ -102,7 +102,7 @@ def whole_domains(problem: Problem) -> list[Cluster]:
     if cluster.chips_per_domain is None and _experts_want_power_of_two(problem, domain):
         devices_per_domain.append(1 << (domain.bit_length() - 1))
     counts = {domains * devices for devices in devices_per_domain} - {0, cluster.num_devices}
-    return list(_clusters_within(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
+    return list(_clusters_within(cluster, sorted(counts, reverse=True)))
 
 
 def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
@@ -114,11 +114,11 @@ def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
     return bool(common) and all(ranks & (ranks - 1) == 0 for ranks in common)
 
 
-def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+def _clusters_within(cluster: Cluster, counts: Sequence[int]) -> Iterator[Cluster]:
     """Yield the cluster with each of these numbers of devices that needs no more scale-up domains
     than it has."""
     domains = _domain_count(cluster)
-    for resized in clusters_with_devices(cluster, counts):
+    for resized in clusters_with_devices(cluster, np.array(counts, dtype=np.int64)):
         if _domain_count(resized) <= domains:
             yield resized
 

@@ -4,14 +4,19 @@ pipeline, and the reasons."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.advice.candidate import Candidate, candidates
 from models.advice.divisibility import nearest_lifts
-from models.advice.fewer_chips import FewerChips, fastest_on_fewer, search_all_or_fewer
+from models.advice.fewer_chips import (
+    AnswerOnChips,
+    FewerChips,
+    fewer_if_faster,
+    search_all_or_fewer,
+)
 from models.advice.more_chips import add_enough_chips
 from models.advice.pipelining import (
     Pipelining,
@@ -22,9 +27,7 @@ from models.advice.pipelining import (
 )
 from models.advice.reason import Figure, Reason
 from models.advice.safe_fit import fastest_bolder_layout, offload_knobs, solve_avoiding_oom
-from models.columns import Array
 from models.cost.memory_uncertainty import percent
-from models.cost.predictions import Predictions
 from models.errors import Infeasible, Invalid
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
@@ -93,12 +96,13 @@ class Recommendation:
         time and then by complexity."""
         sides = (self.pipelining.without, self.pipelining.with_pp)
         named = (self.fastest, self.simplest, *self.ranked, *self.front, self.bolder, *sides)
-        others = {one.prediction.layout: one for one in named if one is not None}
-        others.pop(self.recommended.prediction.layout, None)
-        by_time = sorted(
-            others.values(), key=lambda one: (one.prediction.step_time_s, one.complexity)
+        by_layout = {candidate.prediction.layout: candidate for candidate in named if candidate}
+        by_layout.pop(self.recommended.prediction.layout, None)
+        others = sorted(
+            by_layout.values(),
+            key=lambda candidate: (candidate.prediction.step_time_s, candidate.complexity),
         )
-        return (self.recommended, *by_time)
+        return (self.recommended, *others)
 
     def of_more_chips(self, num_chips: int, all_chips_s: float) -> Recommendation:
         """Return this recommendation as the answer to a question about `num_chips` chips, on all of
@@ -149,70 +153,28 @@ def recommend(
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
 
-    def recommend_within(tighter: Constraints) -> Recommendation:
-        """Return the recommendation under these constraints."""
-        space = Space(problem, tighter)
-        solved = _search(space, profile, goal, should_continue, known)
+    def recommend_within(space: Space) -> Recommendation:
+        try:
+            solved = search_all_or_fewer(space, profile, goal, should_continue, known)
+        except Infeasible as error:
+            if error.constraint != "memory":
+                raise
+            raise add_enough_chips(
+                error, problem, profile, space.constraints, should_continue
+            ) from None
         if math.isfinite(untried_bound_s):
             solved = replace(solved, answer=solved.answer.inexact(untried_bound_s))
         if solved.fewer_chips is None:
-            solved = _on_fewer_if_faster(solved, profile, goal, should_continue)
+            solved = fewer_if_faster(solved, profile, goal, should_continue)
         return _explain(solved, profile, tolerance, should_continue)
 
-    return solve_avoiding_oom(oom_gib, problem, constraints or Constraints(), recommend_within)
-
-
-@dataclass(frozen=True, slots=True)
-class _Solved:
-    """The answer of a search, with its space and the reason for `fewer_chips`, if it does not use
-    all. `tried_fewer` says that there was time to look for fewer chips that are faster."""
-
-    space: Space
-    answer: SearchAnswer
-    fewer_chips: FewerChips | None
-    tried_fewer: bool = True
-
-
-def _search(
-    whole: Space,
-    profile: Profile,
-    goal: Goal,
-    should_continue: ShouldContinue,
-    known: Layouts | None,
-) -> _Solved:
-    """Search the space, or fewer chips where no layout uses all. If no layout fits in memory, the
-    error says how many chips would do."""
-    try:
-        found = search_all_or_fewer(whole, profile, goal, should_continue, known)
-    except Infeasible as error:
-        if error.constraint != "memory":
-            raise
-        raise add_enough_chips(
-            error, whole.problem, profile, whole.constraints, should_continue
-        ) from None
-    return _Solved(*found)
-
-
-def _on_fewer_if_faster(
-    solved: _Solved, profile: Profile, goal: Goal, should_continue: ShouldContinue
-) -> _Solved:
-    """Return the answer on fewer chips, if a step is shorter there; else the given answer."""
-    all_chips_s = float(solved.answer.times[0])
-    best, tried_all = fastest_on_fewer(solved.space, profile, all_chips_s, should_continue)
-    if best is None:
-        return replace(solved, tried_fewer=tried_all)
-    fewer_chips = FewerChips.that_are_faster(
-        best.space.problem.cluster.num_chips,
-        solved.space.problem.cluster.num_chips,
-        best.step_time_s,
-        all_chips_s,
+    return solve_avoiding_oom(
+        oom_gib, Space(problem, constraints or Constraints()), recommend_within
     )
-    answer = best.answer_to(goal, should_continue)
-    return _Solved(best.space, answer, fewer_chips, tried_all)
 
 
 def _explain(
-    solved: _Solved, profile: Profile, tolerance: float, should_continue: ShouldContinue
+    solved: AnswerOnChips, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> Recommendation:
     """Return the recommendation that the answer of a search makes, with its reasons."""
     answer = solved.answer
@@ -226,8 +188,8 @@ def _explain(
         fastest=shortlist.fastest,
         simplest=shortlist.simplest,
         bolder=shortlist.bolder,
-        ranked=tuple(shortlist.candidates[row] for row in answer.ranked),
-        front=tuple(shortlist.candidates[row] for row in shortlist.front),
+        ranked=shortlist.ranked,
+        front=shortlist.front,
         certificate=answer.certificate,
         reasons=tuple(_reasons(solved, shortlist, recommended, tolerance, pipelining)),
         chips_used=problem.cluster.num_chips,
@@ -255,82 +217,64 @@ def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float
 
 @dataclass(frozen=True, slots=True)
 class _Shortlist:
-    """The layouts of an answer that are shown. `candidates` has them by their row in the answer,
-    and `front` has rows. `bolder` is faster and less sure to fit; where it is None,
-    `bolder_is_known` tells "there is none" (true) from "time ran out" (false). `without_pp` is the
-    prediction of the best layout without a pipeline, as one row."""
+    """The layouts of an answer that are shown: those of a Recommendation, and the best ones without
+    and with a pipeline. Where `bolder` is None, `bolder_is_known` tells "there is none" (true) from
+    "time ran out" (false)."""
 
-    answer: SearchAnswer
-    candidates: Mapping[int, Candidate]
-    front: list[int]
+    simplest: Candidate
+    without: Candidate | None
+    with_pp: Candidate | None
+    ranked: tuple[Candidate, ...]
+    front: tuple[Candidate, ...]
     bolder: Candidate | None
     bolder_is_known: bool
-    without_pp: Predictions | None
 
     @property
     def fastest(self) -> Candidate:
-        return self.candidates[self.answer.ranked[0]]
-
-    @property
-    def simplest(self) -> Candidate:
-        return self.candidates[self.answer.simplest]
+        return self.ranked[0]
 
 
 def _shortlist(
     answer: SearchAnswer, profile: Profile, tolerance: float, should_continue: ShouldContinue
 ) -> _Shortlist:
     """Return the layouts of an answer that are shown, with their full predictions."""
-    best_of_sides = [row for row in (answer.without, answer.with_pp) if row is not None]
-    always_shown = [answer.simplest, *best_of_sides, *answer.ranked]
-    near = _rows_near_fastest(answer, tolerance)
-    predicted = np.union1d(near, always_shown)
-    predictions = answer.tables.predict(answer.layouts.take(predicted))
-
-    def of_rows(rows: Sequence[int] | Array) -> Array:
-        """Return the positions of rows of the answer among the predictions."""
-        return np.searchsorted(predicted, rows)
-
-    front = _front(answer, near, predictions.needed_bytes[of_rows(near)])
-    rows = list(dict.fromkeys([*always_shown, *front]))
-    shown = predictions.take(of_rows(rows))
+    front_rows = _front(answer, tolerance)
+    sides = [row for row in (answer.without, answer.with_pp) if row is not None]
+    rows = list(dict.fromkeys([answer.simplest, *sides, *answer.ranked, *front_rows]))
+    shown = answer.layouts.take(np.array(rows))
     bolder = fastest_bolder_layout(answer, should_continue)
     bolder_is_known = len(bolder) > 0 or should_continue()
-    if len(bolder):
-        shown = answer.tables.predict(Layouts.concatenate([shown.layouts, bolder]))
-    found = candidates(shown, profile)
-    by_row = dict(zip(rows, found, strict=False))
+    found = candidates(answer.tables.predict(Layouts.concatenate([shown, bolder])), profile)
+    # A bolder layout comes behind the rows of the answer.
+    by_row: dict[int | None, Candidate] = dict(zip(rows, found, strict=False))
     fastest_probability = by_row[answer.ranked[0]].prediction.fit_probability
     is_bolder = len(bolder) > 0 and found[-1].prediction.fit_probability < fastest_probability
     return _Shortlist(
-        answer=answer,
-        candidates=by_row,
-        front=front,
+        simplest=by_row[answer.simplest],
+        without=by_row.get(answer.without),
+        with_pp=by_row.get(answer.with_pp),
+        ranked=tuple(by_row[row] for row in answer.ranked),
+        front=tuple(by_row[row] for row in front_rows),
         bolder=found[-1] if is_bolder else None,
         bolder_is_known=bolder_is_known,
-        without_pp=(
-            None if answer.without is None else predictions.take(of_rows([answer.without]))
-        ),
     )
 
 
-def _rows_near_fastest(answer: SearchAnswer, tolerance: float) -> Array:
-    """Return the rows within the tolerance of the fastest, at most _MAX_NEAR_FASTEST, and the rows
-    of the answer's front."""
+def _front(answer: SearchAnswer, tolerance: float) -> list[int]:
+    """Return the rows of layouts within the tolerance of the fastest that no other beats in time,
+    complexity and free memory at once. The first _MAX_NEAR_FASTEST of them are compared, and those
+    of the answer's own front, which leaves memory out."""
     near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))
-    return np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
-
-
-def _front(answer: SearchAnswer, near: Array, needed_bytes: Array) -> list[int]:
-    """Return the rows among `near` that no other beats in time, complexity and free memory at once.
-    `needed_bytes` is that of each row of `near`."""
+    near = np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
+    needed_bytes = answer.tables.predict(answer.layouts.take(near)).needed_bytes
     usable_bytes = answer.tables.problem.cluster.usable_bytes
     free = steps_of(usable_bytes - needed_bytes, usable_bytes)
     front = pareto_front(answer.times[near], answer.complexities[near], free)
-    return [int(near[row]) for row in front]
+    return [int(near[position]) for position in front]
 
 
 def _pipelining(
-    solved: _Solved,
+    solved: AnswerOnChips,
     shortlist: _Shortlist,
     profile: Profile,
     tolerance: float,
@@ -339,8 +283,7 @@ def _pipelining(
     """Return the verdict on the best layouts without and with a pipeline. It has the roofline of
     the one without, and nearby numbers of chips or batches that need no pipeline."""
     answer = solved.answer
-    without = None if answer.without is None else shortlist.candidates[answer.without]
-    with_pp = None if answer.with_pp is None else shortlist.candidates[answer.with_pp]
+    without, with_pp = shortlist.without, shortlist.with_pp
     exact = answer.certificate.exact
     missing = None
     if exact and (without is None or with_pp is None):
@@ -358,9 +301,11 @@ def _pipelining(
         pipeline_s = with_pp.prediction.step_time_s if without else math.inf
         lifted_by = nearest_lifts(solved.space, profile, tolerance, pipeline_s, should_continue)
         pipelining = undecided_by_divisibility(pipelining, lifted_by)
-    if without is None or shortlist.without_pp is None:
+    if without is None:
         return pipelining
-    return replace(pipelining, roofline=data_parallel_roofline(shortlist.without_pp, without))
+    tables = answer.tables
+    roofline = data_parallel_roofline(tables.problem, tables.c, without.prediction)
+    return replace(pipelining, roofline=roofline)
 
 
 def _gap_spread(answer: SearchAnswer, profile: Profile) -> float | None:
@@ -377,7 +322,7 @@ def _gap_spread(answer: SearchAnswer, profile: Profile) -> float | None:
 
 
 def _reasons(
-    solved: _Solved,
+    solved: AnswerOnChips,
     shortlist: _Shortlist,
     recommended: Candidate,
     tolerance: float,

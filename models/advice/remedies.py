@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import NormalDist, fmean
 from typing import Literal
 
@@ -19,7 +20,6 @@ from models.spec.profile import Z80
 _MOST_REMEDIES = 8  # in an answer: more are not read
 _WORTH_THE_RISK = 0.05
 """The gain, beyond that of remedies that fit, from which on a remedy that may not fit is named."""
-
 
 _CHANGE_SPREAD = 0.07  # of the logarithm, among published runs with measured peaks
 _ERRORS = 64  # equally likely errors by which a normal distribution is represented
@@ -72,17 +72,34 @@ def remedies(
     showed of its memory. For a layout that can run, only changes that gain LEAST_GAIN are named.
     For one that is too large, only changes that need less memory are.
     """
-    candidates = [_remedy_of_change(change, given, shown) for change in changes]
-    if best is not None and all(one.layout != best.layout for one in candidates):
+    candidates = [
+        Remedy(
+            words=change.words,
+            layout=change.layout,
+            change=change,
+            step_time_s=change.outcome.step_time_s,
+            gain=change.gain,
+            needed_gib=change.outcome.needed_gib,
+            fit_probability=_fit_probability(change.layout, change.outcome, given, shown),
+        )
+        for change in changes
+    ]
+    if best is not None and all(remedy.layout != best.layout for remedy in candidates):
         candidates.append(_remedy_of_best(best, given, shown))
     if given is not None:
-        worth = _is_lighter if must_change(given, shown) else _is_faster
-        candidates = [one for one in candidates if worth(one, given)]
-    found = _best_of_each_knob(candidates)
-    safe = sorted((one for one in found if one.is_safe), key=_step_time_s)
-    possible = (one for one in found if one.fit_probability >= EVEN_CHANCE)
-    risky = sorted((one for one in possible if not one.is_safe), key=_step_time_s)
-    return [*safe, *_worth_the_risk(risky, safe)][:_MOST_REMEDIES]
+        is_worth_naming = _is_lighter if must_change(given, shown) else _is_faster
+        candidates = [remedy for remedy in candidates if is_worth_naming(remedy, given)]
+    by_step_time = sorted(_best_of_each_knob(candidates), key=attrgetter("step_time_s"))
+    safe = [remedy for remedy in by_step_time if remedy.is_safe]
+    risky = [
+        remedy
+        for remedy in by_step_time
+        if not remedy.is_safe and remedy.fit_probability >= EVEN_CHANCE
+    ]
+    if safe:
+        limit_s = safe[0].step_time_s / (1 + _WORTH_THE_RISK)
+        risky = [remedy for remedy in risky if remedy.step_time_s <= limit_s]
+    return [*safe, *risky][:_MOST_REMEDIES]
 
 
 def must_change(given: Prediction, shown: MemoryShown) -> bool:
@@ -100,24 +117,20 @@ def _is_lighter(remedy: Remedy, given: Prediction) -> bool:
     return remedy.needed_gib < given.needed_gib
 
 
-def _step_time_s(remedy: Remedy) -> float:
-    return remedy.step_time_s
-
-
 def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
     """Return, for each knob and for the search, the remedy with the shortest step among those that
     surely fit, and the one among those that may not."""
-    kept: dict[tuple[str | None, bool], Remedy] = {}
-    for remedy in sorted(candidates, key=_merit_s):
+    best: dict[tuple[str | None, bool], Remedy] = {}
+    for remedy in sorted(candidates, key=_ranking_time_s):
         knob = None if remedy.change is None else remedy.change.knob
-        kept.setdefault((knob, remedy.is_safe), remedy)
-    return [*kept.values()]
+        best.setdefault((knob, remedy.is_safe), remedy)
+    return [*best.values()]
 
 
-def _merit_s(remedy: Remedy) -> float:
-    """Return the step time by which values of one knob are ranked. The value that tuned recipes
-    give a switch gets a bonus of LEAST_GAIN, so that it is preferred to one that gains hardly
-    more."""
+def _ranking_time_s(remedy: Remedy) -> float:
+    """Return the seconds of a step by which values of one knob are ranked. The value that tuned
+    recipes give a switch gets a bonus of LEAST_GAIN, so that it is preferred to one that gains
+    hardly more."""
     change = remedy.change
     if change is None or change.switch is None:
         return remedy.step_time_s
@@ -125,39 +138,20 @@ def _merit_s(remedy: Remedy) -> float:
     return remedy.step_time_s / (1 + LEAST_GAIN) if is_usual else remedy.step_time_s
 
 
-def _worth_the_risk(risky: Sequence[Remedy], safe: Sequence[Remedy]) -> list[Remedy]:
-    """Return those of the `risky` remedies, which may not fit, that are much faster than all safe
-    ones."""
-    if not safe:
-        return [*risky]
-    limit_s = safe[0].step_time_s / (1 + _WORTH_THE_RISK)
-    return [one for one in risky if one.step_time_s <= limit_s]
-
-
-def _remedy_of_change(change: SingleChange, given: Prediction | None, shown: MemoryShown) -> Remedy:
-    """Return a single change as a remedy, with the probability that it fits after what the run
-    showed."""
-    outcome = change.outcome
-    return Remedy(
-        words=change.words,
-        layout=change.layout,
-        change=change,
-        step_time_s=outcome.step_time_s,
-        gain=change.gain,
-        needed_gib=outcome.needed_gib,
-        fit_probability=_fit_probability(change.layout, outcome, given, shown),
-    )
-
-
 def _remedy_of_best(best: Prediction, given: Prediction | None, shown: MemoryShown) -> Remedy:
-    """Return the best layout of a search as a remedy, with the probability that it fits after what
-    the run showed."""
+    """Return the best layout of a search as a remedy. Its words say how it differs from the given
+    layout, or give it as a whole where the given one is not legal."""
+    if given is None:
+        words, gain = best.layout.summary(), None
+    else:
+        words = knob_changes_in_words(given.layout, best.layout)
+        gain = given.step_time_s / best.step_time_s - 1
     return Remedy(
-        words=f"the best layout of a search: {_differences(given, best)}",
+        words=f"the best layout of a search: {words}",
         layout=best.layout,
         change=None,
         step_time_s=best.step_time_s,
-        gain=None if given is None else given.step_time_s / best.step_time_s - 1,
+        gain=gain,
         needed_gib=best.needed_gib,
         fit_probability=_fit_probability(best.layout, best, given, shown),
     )
@@ -172,14 +166,6 @@ def _fit_probability(
     after = fit_probability_after(alone, predicted.needed_gib, given, shown)
     offloads = layout.offload_activations or layout.offload_optimizer
     return min(after, alone) if offloads else after
-
-
-def _differences(given: Prediction | None, best: Prediction) -> str:
-    """Return words on how the best layout differs from the given one; the whole layout where the
-    given one is not legal."""
-    if given is None:
-        return best.layout.summary()
-    return knob_changes_in_words(given.layout, best.layout)
 
 
 def fit_probability_after(
@@ -220,12 +206,16 @@ def _possible_errors(given_headroom: float, spread: float, shown: MemoryShown) -
     standard deviations. `given_headroom` is the error at which the given layout just fits."""
     if shown.peak_factor is not None:
         return [math.log(shown.peak_factor) / spread]
-    below = NormalDist().cdf(given_headroom)
-    shares = [(step + 0.5) / _ERRORS for step in range(_ERRORS)]
+    fit_probability = NormalDist().cdf(given_headroom)
+    # The quantiles in the middle of _ERRORS equally likely parts of the errors that are left:
+    # those below the headroom for a layout that fitted, and those above it otherwise.
+    shares = [(part + 0.5) / _ERRORS for part in range(_ERRORS)]
     if shown.outcome == "fitted":
-        return [min(_quantile(share * below), given_headroom - _LEAST_ERROR) for share in shares]
+        most = given_headroom - _LEAST_ERROR
+        return [min(_quantile(share * fit_probability), most) for share in shares]
     least = given_headroom + _LEAST_ERROR
-    return [max(_quantile(below + share * (1 - below)), least) for share in shares]
+    misfit_probability = 1 - fit_probability
+    return [max(_quantile(fit_probability + share * misfit_probability), least) for share in shares]
 
 
 def _quantile(share: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,17 +103,16 @@ def _cures_of_batch(problem: Problem, layout: Layout, rule: Rule) -> list[Cure]:
         return []  # it is not known over how many data-parallel ranks the batch is divided
     # A schedule may demand a multiple of pp micro-batches (models.layouts.pipeline_rules), and
     # other rules are content with any number. So the nearest multiples for both are tried.
-    near = {
-        nearest for rounds in (1, layout.pp) for nearest in nearest_batches(batch, layout, rounds)
-    }
+    near = {*nearest_batches(batch, layout, 1), *nearest_batches(batch, layout, layout.pp)}
 
     def obeys(other: int) -> bool:
         workload = replace(problem.workload, global_batch=other)
         return bool(np.all(rule.test(replace(problem, workload=workload), Layouts.of([layout]))))
 
     obeying = [other for other in sorted(near) if other != batch and obeys(other)]
-    below = [other for other in obeying if other < batch][-1:]
-    values = (*below, *[other for other in obeying if other > batch][:1])
+    nearest_below = [other for other in obeying if other < batch][-1:]
+    nearest_above = [other for other in obeying if other > batch][:1]
+    values = (*nearest_below, *nearest_above)
     return [Cure(BATCH, values)] if values else []
 
 
@@ -123,22 +122,24 @@ def _cures_of_knobs(
     """Yield a cure for each knob that can obey the rule by itself. The knob `blamed` comes
     first."""
     for name in sorted(_CURES, key=lambda name: name != blamed):
-        variants = [layout, *_CURES[name](problem, layout, name)]
-        values = _values_that_obey(problem, layout, rule, name, variants)
-        if values:
+        if values := _values_that_obey(problem, layout, rule, name, _CURES[name]):
             yield Cure(name, values)
+    # Other values of these degrees may need another degree of data parallelism.
     for name in ("tp", "pp", "cp"):
-        variants = [layout, *KNOBS[name].variants(problem, layout)]
-        values = _values_that_obey(problem, layout, rule, name, variants)
-        if values:
+        if values := _values_that_obey(problem, layout, rule, name, _vary_knob):
             yield Cure(name, values, ", with data parallelism over the other devices")
 
 
 def _values_that_obey(
-    problem: Problem, layout: Layout, rule: Rule, name: str, variants: Sequence[Layout]
+    problem: Problem,
+    layout: Layout,
+    rule: Rule,
+    name: str,
+    vary: Callable[[Problem, Layout, str], list[Layout]],
 ) -> tuple[Any, ...]:
     """Return the values of the knob `name`, other than the layout's, with which a variant obeys the
-    rule: the first _MOST_VALUES, in the order of `variants`."""
+    rule: the first _MOST_VALUES, in the order in which `vary` returns the variants."""
+    variants = [layout, *vary(problem, layout, name)]
     obeys = np.broadcast_to(rule.test(problem, Layouts.of(variants)), len(variants))
     values = dict.fromkeys(
         getattr(variant, name)

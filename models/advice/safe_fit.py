@@ -11,13 +11,13 @@ from typing import TypeVar
 import numpy as np
 
 from models.errors import Infeasible
+from models.layouts.space import Space
 from models.prediction.prediction import Prediction
 from models.search.enumeration import search_on
 from models.search.result import Goal, NothingFaster, SearchAnswer, ShouldContinue
-from models.spec.constraints import EVEN_CHANCE, Constraints
+from models.spec.constraints import EVEN_CHANCE
 from models.spec.hardware import GIB
 from models.spec.layout import Layouts
-from models.spec.problem import Problem
 
 LEAST_BOLDER_GAIN = 0.01
 """The least gain, as a share of a step, for which a layout that is less sure to fit is worth
@@ -45,18 +45,18 @@ def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue)
 
 
 def solve_avoiding_oom(
-    oom_gib: float,
-    problem: Problem,
-    constraints: Constraints,
-    solve: Callable[[Constraints], Solution],
+    oom_gib: float, space: Space, solve: Callable[[Space], Solution]
 ) -> Solution:
-    """Return what `solve` finds among layouts that need less than `oom_gib`, the least memory with
-    which a run like these ran out. If none of those fits, solve without that limit."""
-    reserve_gib = problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
+    """Return what `solve` finds in the part of a space that needs less than `oom_gib`, the least
+    memory with which a run like these ran out. If no layout there fits, return what it finds in the
+    whole space."""
+    constraints = space.constraints
+    reserve_gib = space.problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
     if reserve_gib > constraints.memory_reserve_gib:
         with suppress(Infeasible):
-            return solve(replace(constraints, memory_reserve_gib=reserve_gib))
-    return solve(constraints)
+            smaller = replace(constraints, memory_reserve_gib=reserve_gib)
+            return solve(Space(space.problem, smaller))
+    return solve(space)
 
 
 def offload_knobs(prediction: Prediction) -> list[str]:

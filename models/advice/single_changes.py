@@ -190,10 +190,8 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
     the first of them are the cheapest that make it fit.
     """
     variants = neighbours(problem, layout)
-    given = [layout] if _is_legal(problem, layout) else []
-    rows = outcomes(problem, profile, [*given, *(variant for _, variant in variants)])
-    baseline = rows[0] if given else None
-    others = rows[len(given) :]
+    baseline = outcome_if_legal(problem, profile, layout)
+    outcomes_of_variants = outcomes(problem, profile, [variant for _, variant in variants])
     changes = [
         SingleChange(
             knob=name,
@@ -209,10 +207,12 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
                 if getattr(variant, field) != getattr(layout, field)
             ),
         )
-        for (name, variant), outcome in zip(variants, others, strict=True)
+        for (name, variant), outcome in zip(variants, outcomes_of_variants, strict=True)
     ]
     changes += _switch_changes(problem, profile, layout, baseline)
-    return sorted(changes, key=lambda one: (not one.outcome.is_safe, one.outcome.step_time_s))
+    return sorted(
+        changes, key=lambda change: (not change.outcome.is_safe, change.outcome.step_time_s)
+    )
 
 
 def _switch_changes(
@@ -284,8 +284,7 @@ def whole_change(problem: Problem, profile: Profile, layout: Layout, other: Layo
         for field in fields(Layout)
         if getattr(layout, field.name) != getattr(other, field.name)
     )
-    given = [layout] if _is_legal(problem, layout) else []
-    *baseline, outcome = outcomes(problem, profile, [*given, other])
+    (outcome,) = outcomes(problem, profile, [other])
     return SingleChange(
         knob=WHOLE_LAYOUT,
         before=tuple(getattr(layout, name) for name in names),
@@ -293,9 +292,13 @@ def whole_change(problem: Problem, profile: Profile, layout: Layout, other: Layo
         problem=problem,
         layout=other,
         outcome=outcome,
-        given=baseline[0] if baseline else None,
+        given=outcome_if_legal(problem, profile, layout),
         follows=names,
     )
+
+
+def outcome_if_legal(problem: Problem, profile: Profile, layout: Layout) -> Outcome | None:
+    return outcomes(problem, profile, [layout])[0] if _is_legal(problem, layout) else None
 
 
 def _is_legal(problem: Problem, layout: Layout) -> bool:

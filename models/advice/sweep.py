@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -61,11 +60,11 @@ class Point:
     """
 
     at: dict[str, float]
-    without_s: float | None
-    with_s: float | None
-    without: Layout | None
-    with_pp: Layout | None
-    gap: float | None
+    without_s: float | None = None
+    with_s: float | None = None
+    without: Layout | None = None
+    with_pp: Layout | None = None
+    gap: float | None = None
     exact: bool
     gap_spread: float = 0.0
     refused: str | None = None
@@ -108,10 +107,7 @@ class Point:
     @classmethod
     def unanswered(cls, at: Mapping[str, float], why: str, *, exact: bool) -> Point:
         """Return a point without layouts, because of `why`. `exact` says that this is proved."""
-        nothing: dict[str, Any] = dict.fromkeys(
-            ("without_s", "with_s", "without", "with_pp", "gap")
-        )
-        return cls(at=dict(at), **nothing, exact=exact, refused=why)
+        return cls(at=dict(at), exact=exact, refused=why)
 
     @classmethod
     def out_of_time(cls, at: Mapping[str, float]) -> Point:
@@ -126,8 +122,8 @@ def _time_and_layout(answer: SearchAnswer, row: int | None) -> tuple[float | Non
 
 
 def _gap(without_s: float | None, with_s: float | None) -> float:
-    """Return the step time without a pipeline over that with one, less 1; infinite or -1 where only
-    layouts with or only layouts without a pipeline exist."""
+    """Return the step time without a pipeline over that with one, less 1. It is infinite where only
+    layouts with a pipeline exist, and -1 where only layouts without one do."""
     if without_s is None:
         return math.inf
     return -1.0 if with_s is None else without_s / with_s - 1
@@ -202,12 +198,12 @@ class FrontierSweep:
         self._previous: SearchAnswer | None = None
         self._whole_block_speedup = _WHOLE_BLOCK_SPEEDUP
 
-    def point(self, at: Mapping[str, float]) -> Point:
+    def point(self, place: Mapping[str, float]) -> Point:
         """Return the point of a place, with its layouts or the reason why there are none."""
-        found = self._answer_or_refusal(at)
-        return found if isinstance(found, Point) else Point.of(at, found)
+        answer = self._answer_or_refusal(place)
+        return answer if isinstance(answer, Point) else Point.of(place, answer)
 
-    def is_simple(self, at: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
+    def is_simple(self, place: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
         """Return (whether no pipeline is needed at a place, whether that is proved). The first is
         None where there are no layouts.
 
@@ -215,30 +211,31 @@ class FrontierSweep:
         search then only has to rule out that any other layout is fast enough to change it.
         """
         previous = self._previous
-        tables = previous and previous.tables.with_links_of(problem_at(self.problem, at))
+        tables = previous and previous.tables.with_links_of(problem_at(self.problem, place))
         if previous and tables and previous.without is not None and previous.with_pp is not None:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
             simple = not is_above(_gap(without_s, with_s), tolerance)
-            # The verdict holds while the other side stays above these limits. The side that it
-            # favours may only get faster.
-            favoured = np.array([simple, not simple])
-            thresholds = with_s * (1 + tolerance), without_s / (1 + tolerance)
-            limits = np.where(favoured, -np.inf, thresholds) * (1 + 1e-9)
+            # The verdict holds while no layout of the side that it is against is as fast as this.
+            # A faster layout of the other side only confirms it.
+            no_layout = -np.inf
+            without_limit_s = no_layout if simple else with_s * (1 + tolerance)
+            with_limit_s = without_s / (1 + tolerance) if simple else no_layout
+            limits = np.array([without_limit_s, with_limit_s]) * (1 + 1e-9)  # for rounding
             if finds_any(tables, limits, self.should_continue) is False:
                 return simple, True
-        point = self.point(at)
+        point = self.point(place)
         simple_or_unknown = None if point.gap is None else point.is_simple(tolerance)
         return simple_or_unknown, point.exact
 
     def points(self, block: LinkBlock) -> Iterator[Point]:
         """Yield the point of every place of a block, in any order."""
         first, *others = block.places
-        found = self._answer_or_refusal(first)
-        point = found if isinstance(found, Point) else Point.of(first, found)
+        answer = self._answer_or_refusal(first)
+        point = answer if isinstance(answer, Point) else Point.of(first, answer)
         yield point
-        if isinstance(found, SearchAnswer) and point.exact:
-            yield from self._points_but_slowest(block, found)
+        if isinstance(answer, SearchAnswer) and point.exact:
+            yield from self._points_but_slowest(block, answer)
         elif point.exact:  # no links change this refusal
             yield from (replace(point, at=place) for place in others)
         else:
@@ -300,9 +297,9 @@ class FrontierSweep:
             shortest_times = self._times(slowest, block.fastest, layouts)
             with_pipeline = layouts.pp > 1
             limits = _limits(with_pipeline, longest_times)
-            kept = shortest_times <= limits.take(with_pipeline.astype(int))
-            layouts = layouts.take(kept).materialised()
-            complexities = complexities[kept]
+            may_win = shortest_times <= limits.take(with_pipeline.astype(int))
+            layouts = layouts.take(may_win).materialised()
+            complexities = complexities[may_win]
             if len(layouts) > _FEW_LAYOUTS:
                 for half in block.halves(block.longest_axis):
                     yield from self._points_among(half, layouts, complexities, slowest)
@@ -328,16 +325,16 @@ class FrontierSweep:
             raise ValueError(f"{place} differs in more than how fast links are")
         return tables
 
-    def _answer_or_refusal(self, at: Mapping[str, float]) -> SearchAnswer | Point:
+    def _answer_or_refusal(self, place: Mapping[str, float]) -> SearchAnswer | Point:
         """Return the answer at a place, or the point that says why there is none."""
         try:
-            problem = problem_at(self.problem, at)
+            problem = problem_at(self.problem, place)
             return self._answer(problem)
         except NoLegalLayout:
             why = str(none_legal(Space(problem, self.constraints)))
-            return Point.unanswered(at, why, exact=True)
+            return Point.unanswered(place, why, exact=True)
         except (Infeasible, Invalid) as error:
-            return Point.unanswered(at, str(error), exact=not isinstance(error, OutOfTime))
+            return Point.unanswered(place, str(error), exact=not isinstance(error, OutOfTime))
 
     def _answer(self, problem: Problem) -> SearchAnswer:
         """Return the answer to a problem. The previous answer is returned again if both problems
@@ -356,11 +353,8 @@ class FrontierSweep:
         else:
             answer = solve_avoiding_oom(
                 self.oom_gib,
-                problem,
-                self.constraints,
-                lambda tighter: search(
-                    Space(problem, tighter), self.profile, goal, self.should_continue
-                ),
+                Space(problem, self.constraints),
+                lambda space: search(space, self.profile, goal, self.should_continue),
             )
         self._previous = answer
         return answer
@@ -381,16 +375,16 @@ def _best_rows(answer: SearchAnswer) -> Array:
     return np.array([row for row in (answer.without, answer.with_pp) if row is not None])
 
 
-def problem_at(problem: Problem, at: Mapping[str, float]) -> Problem:
-    """Return the problem changed to a place of a grid. Axes that the place does not name stay as
-    they are."""
+def problem_at(problem: Problem, place: Mapping[str, float]) -> Problem:
+    """Return the problem changed to a place of a grid, such as {"scale_out": 0.5, "num_chips": 64}.
+    Axes that the place does not name stay as they are."""
     cluster = problem.cluster.with_changes(
-        scale_up=at.get("scale_up", 1.0),
-        scale_out=at.get("scale_out", 1.0),
-        domain=int(at["domain"]) if "domain" in at else None,
-        num_chips=int(at["num_chips"]) if "num_chips" in at else None,
+        scale_up=place.get("scale_up", 1.0),
+        scale_out=place.get("scale_out", 1.0),
+        domain=int(place["domain"]) if "domain" in place else None,
+        num_chips=int(place["num_chips"]) if "num_chips" in place else None,
     )
     architecture = problem.architecture
-    if "layers" in at:
-        architecture = architecture.with_depth_scaled(at["layers"])
+    if "layers" in place:
+        architecture = architecture.with_depth_scaled(place["layers"])
     return replace(problem, cluster=cluster, architecture=architecture)

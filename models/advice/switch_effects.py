@@ -114,4 +114,4 @@ def _other_values(switch: Switch, value: Any, default: Dated, taken: Dated) -> I
     the value of tuned recipes, then the others."""
     settable = [setting.value for setting in switch.settings if not setting.only_read]
     candidates = (default.value, taken.value, *settable)
-    return (one for one in dict.fromkeys(candidates) if one != value and one in settable)
+    return (other for other in dict.fromkeys(candidates) if other != value and other in settable)

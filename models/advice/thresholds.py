@@ -4,6 +4,7 @@ needed. They are found by doubling, halving and bisection."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from models.advice.sweep import FrontierSweep
@@ -15,9 +16,9 @@ from models.spec.profile import Profile
 
 _FARTHEST = 16.0  # times as much, or as little, at most
 _DOUBLINGS = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, _FARTHEST))
-_STEPS = [step for a, b in _DOUBLINGS for step in ((a, b), (1 / a, 1 / b))]
-"""Factors on the present value, as pairs of neighbours that are tried: the nearest first, up and
-down in turn."""
+_BANDWIDTH_STEPS = [step for a, b in _DOUBLINGS for step in ((a, b), (1 / a, 1 / b))]
+"""Factors on the present bandwidth, as pairs of neighbours that are tried: the nearest first, up
+and down in turn."""
 _CLOSE = 1.1  # a bisection ends when both sides are within this factor
 
 
@@ -57,18 +58,17 @@ def thresholds(
     here = sweep.point({})
     if not here.is_answered:
         return []
-    above = not here.is_simple(tolerance)
+    is_above = not here.is_simple(tolerance)
     cluster = problem.cluster
     found = []
     gb_s = _bandwidths(cluster)
-    for axis, scale in (("scale_up", "up"), ("scale_out", "out")):
-        if scale in gb_s:
-            found.append(
-                _ThresholdSearch(sweep, tolerance, above, axis, gb_s[scale]).along_bandwidths()
-            )
+    for scale in [scale for scale in ("up", "out") if scale in gb_s]:
+        search = _ThresholdSearch(sweep, tolerance, is_above, f"scale_{scale}", 1, gb_s[scale])
+        found.append(search.along(_BANDWIDTH_STEPS, bisects=True))
     if cluster.fabric.domain is not None:
         chips = cluster.scale_up_domain_chips
-        found.append(_ThresholdSearch(sweep, tolerance, above, "domain", chips).along_domains())
+        search = _ThresholdSearch(sweep, tolerance, is_above, "domain", chips, 1)
+        found.append(search.along(_domain_steps(chips, cluster.num_chips), bisects=False))
     return found
 
 
@@ -86,25 +86,28 @@ def _bandwidths(cluster: Cluster) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _ThresholdSearch:
-    """Searches along one axis, from its present `value`, for the place where the need of a pipeline
-    changes. `is_above` says whether a pipeline is worth more than the tolerance at `value`."""
+    """Searches along one axis for the place where the need of a pipeline changes, from the
+    `present` place, at which `is_above` says whether a pipeline is worth more than the tolerance.
+    Places are factors on a bandwidth of `unit` GB/s, or chips in a domain, of which the unit is
+    1."""
 
     sweep: FrontierSweep
     tolerance: float
     is_above: bool
     axis: str
-    value: float
+    present: float
+    unit: float
 
-    def along_bandwidths(self) -> Threshold:
-        """Try factors on the bandwidth, the nearest first, and bisect between the last two. Return
-        the threshold."""
-        for holds, changes in _STEPS:
+    def along(self, steps: Iterable[tuple[float, float]], *, bisects: bool) -> Threshold:
+        """Return the threshold at the first of the steps, from one place to the next, over which
+        the need of a pipeline changes; with `bisects`, more closely between the two."""
+        for holds, changes in steps:
             changed = self._is_changed_at(changes)
             if changed is None:
-                return self._threshold(self.value, None, exact=False)
+                return self._threshold(self.present, None, exact=False)
             if changed:
-                return self._bisect(holds, changes)
-        return self._threshold(self.value, None, exact=True)
+                return self._bisect(holds, changes) if bisects else self._threshold(holds, changes)
+        return self._threshold(self.present, None)
 
     def _bisect(self, holds: float, changes: float) -> Threshold:
         """Return the threshold between a factor at which the verdict holds and one at which it
@@ -120,25 +123,7 @@ class _ThresholdSearch:
                 changes = middle
             else:
                 holds = middle
-        return self._threshold(holds * self.value, changes * self.value, exact=exact)
-
-    def along_domains(self) -> Threshold:
-        """Try domains twice, four times and so on as large, then a half, a quarter and so on, until
-        the need of a pipeline changes. Return the threshold."""
-        largest = min(self.sweep.problem.cluster.num_chips, self.value * _FARTHEST)
-        least = max(self.value / _FARTHEST, 1)
-        for factor in (2.0, 0.5):
-            holds = self.value
-            size = int(holds * factor)
-            while least <= size <= largest:
-                changed = self._is_changed_at(size)
-                if changed is None:
-                    return self._threshold(self.value, None, exact=False)
-                if changed:
-                    return self._threshold(holds, size, exact=True)
-                holds = size
-                size = int(size * factor)
-        return self._threshold(self.value, None, exact=True)
+        return self._threshold(holds, changes, exact=exact)
 
     def _is_changed_at(self, place: float) -> bool | None:
         """Return whether the need of a pipeline differs at a value of the axis from that at
@@ -148,14 +133,26 @@ class _ThresholdSearch:
         simple, proved = self.sweep.is_simple({self.axis: place}, self.tolerance)
         return simple == self.is_above if proved else None
 
-    def _threshold(self, holds_at: float, changes_at: float | None, *, exact: bool) -> Threshold:
-        """Return the threshold of this axis: the verdict holds at `holds_at` and changes at
-        `changes_at`, which is None if it never does."""
+    def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:
+        """Return the threshold of this axis: the verdict holds at the place `holds` and changes at
+        the place `changes`, which is None if it never does."""
         return Threshold(
             axis=self.axis,
             is_above=self.is_above,
-            value=self.value,
-            holds_at=holds_at,
-            changes_at=changes_at,
+            value=self.present * self.unit,
+            holds_at=holds * self.unit,
+            changes_at=None if changes is None else changes * self.unit,
             exact=exact,
         )
+
+
+def _domain_steps(chips: int, num_chips: int) -> Iterator[tuple[int, int]]:
+    """Yield the chips of domains as pairs of neighbours that are tried: from `chips` to twice, four
+    times and so on as many, up to `num_chips`, then to a half, a quarter and so on."""
+    largest = min(num_chips, chips * _FARTHEST)
+    least = max(chips / _FARTHEST, 1)
+    for factor in (2.0, 0.5):
+        size = chips
+        while least <= (next_size := int(size * factor)) <= largest:
+            yield size, next_size
+            size = next_size

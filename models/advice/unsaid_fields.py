@@ -16,7 +16,7 @@ from models.spec.stack import Stack
 from models.spec.switches import Switch, applies, as_launched, switches_of
 
 _NO_BEHAVIOUR = ("id", "name", "aliases", "vendors", "like", "source", "age_years")
-_FIELDS = tuple(one.name for one in fields(Stack) if one.name not in _NO_BEHAVIOUR)
+_FIELDS = tuple(field.name for field in fields(Stack) if field.name not in _NO_BEHAVIOUR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ import numpy as np
 from models.calibration.between_sources import between_sources
 from models.calibration.cross_validation import (
     ProfileComparison,
-    cross_validate_memory,
-    cross_validate_time,
+    cross_validate,
     median_error,
 )
 from models.calibration.influences import influences
@@ -122,9 +121,9 @@ def calibrate(
         influences=None if published else influences(time, time_estimate, observations, told),
     )
     groups = {o.key: o.group or o.key for o in observations}
-    fitted, held_out = cross_validate_time(profile, fitted, time, time_estimate, groups)
-    fitted, held_out_memory = cross_validate_memory(
-        profile, fitted, memory, memory_estimate, groups
+    fitted, held_out = cross_validate(profile, fitted, time, time_estimate, groups, of_memory=False)
+    fitted, held_out_memory = cross_validate(
+        profile, fitted, memory, memory_estimate, groups, of_memory=True
     )
     if published:
         names = {o.key: o.organisation or o.source for o in observations}
@@ -245,11 +244,9 @@ def _shift(before: Term, after: Term) -> float:
 def _error(fit: Fit, predicted: Array) -> float | None:
     """Return the median error of predictions over whole runs: of their step times, or of their
     peaks of memory. None stands for no measured run."""
-    is_whole = np.array(
-        [target.quantity in ("step_time", *MEMORY_QUANTITIES) for target in fit.targets],
-        dtype=bool,
-    )
-    measured = (fit.sign == 0) & is_whole
+    quantities = ("step_time", *MEMORY_QUANTITIES)
+    is_of_run = np.array([target.quantity in quantities for target in fit.targets], dtype=bool)
+    measured = (fit.sign == 0) & is_of_run
     return median_error(predicted[measured], fit.value[measured]) if measured.any() else None
 
 

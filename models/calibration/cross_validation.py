@@ -80,32 +80,40 @@ def median_error(predicted: Array, measured: Array) -> float:
     return float(np.median(np.abs(np.expm1(predicted - measured))))
 
 
-def cross_validate_time(
+def cross_validate(
     before: Profile,
     fitted: Profile,
     fit: Fit,
     estimate: Estimate,
     groups: Mapping[str, str],
+    *,
+    of_memory: bool,
 ) -> tuple[Profile, ProfileComparison | None]:
-    """Return the fitted profile with spreads of step times estimated on held-out runs, and a
-    comparison of both profiles on these. Return the profile unchanged, and None, if there are too
-    few runs to hold any out. `groups` names the group of each key, whose runs are held out
-    together."""
+    """Return the fitted profile with spreads of step times, or of peaks of memory, estimated on
+    held-out runs, and a comparison of both profiles on these. Return the profile unchanged, and
+    None, if there are too few runs to hold any out. `groups` names the group of each key, whose
+    runs are held out together."""
     folds = _folds(fit, groups)
     if folds is None:
         return fitted, None
     held_out = fit.held_out_predictions(folds, estimate)
-    if fit.is_new_fleet:
-        known = {one.scope: one for one in before.neighbourhoods}
-        weight = weight_without_outliers(fit, estimate)
-        spreads = residual_spreads(fit, estimate, held_out, groups, weight, known)
-        fitted = replace(fitted, neighbourhoods=spreads)
+    quantities = MEMORY_QUANTITIES if of_memory else ("step_time",)
+    if fit.is_new_fleet or of_memory:
+        weight, known = None, None
+        if fit.is_new_fleet:
+            weight = weight_without_outliers(fit, estimate)
+            spreads_before = before.memory_neighbourhoods if of_memory else before.neighbourhoods
+            known = {spread.scope: spread for spread in spreads_before}
+        spreads = residual_spreads(
+            fit, estimate, held_out, groups, weight, known, quantities=quantities
+        )
+        field = "memory_neighbourhoods" if of_memory else "neighbourhoods"
+        fitted = replace(fitted, **{field: spreads})
     else:
         fitted = with_published_spreads(fitted, fit, estimate, held_out, groups)
-    expected = [
-        fitted.neighbourhood(target.problem.neighbourhood_scopes).total for target in fit.targets
-    ]
-    return fitted, _comparison(fit, ("step_time",), held_out, np.array(expected))
+    spread_in = fitted.memory_neighbourhood if of_memory else fitted.neighbourhood
+    expected = [spread_in(target.problem.neighbourhood_scopes).total for target in fit.targets]
+    return fitted, _comparison(fit, quantities, held_out, np.array(expected))
 
 
 def with_published_spreads(
@@ -128,36 +136,6 @@ def with_published_spreads(
     widenings = np.where(outside, widening, 1.0)
     spreads = residual_spreads(fit, estimate, held_out, groups, weight, widening=widenings)
     return replace(fitted, neighbourhoods=spreads, unseen_widening=widening)
-
-
-def cross_validate_memory(
-    before: Profile,
-    fitted: Profile,
-    fit: Fit,
-    estimate: Estimate,
-    groups: Mapping[str, str],
-) -> tuple[Profile, ProfileComparison | None]:
-    """Return the fitted profile with spreads of peaks of memory estimated on held-out runs, and a
-    comparison of both profiles on these. Return the profile unchanged, and None, if there are too
-    few runs to hold any out. `groups` names the group of each key, whose runs are held out
-    together."""
-    folds = _folds(fit, groups)
-    if folds is None:
-        return fitted, None
-    held_out = fit.held_out_predictions(folds, estimate)
-    weight, known = None, None
-    if fit.is_new_fleet:
-        weight = weight_without_outliers(fit, estimate)
-        known = {one.scope: one for one in before.memory_neighbourhoods}
-    spreads = residual_spreads(
-        fit, estimate, held_out, groups, weight, known, quantities=MEMORY_QUANTITIES
-    )
-    fitted = replace(fitted, memory_neighbourhoods=spreads)
-    expected = [
-        fitted.memory_neighbourhood(target.problem.neighbourhood_scopes).total
-        for target in fit.targets
-    ]
-    return fitted, _comparison(fit, MEMORY_QUANTITIES, held_out, np.array(expected))
 
 
 def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:

@@ -81,38 +81,35 @@ def _group_medians(residuals: Array, groups: Array) -> Array:
 def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
     """Return the indices of the runs that begin a new level, in a stretch that begins at index
     `start`. Both sides of a change are searched in turn."""
-    at, p_value = _pettitt(residuals)
+    split, p_value = _pettitt(residuals)
     if p_value >= significance:
         return []
-    before = _segmented(residuals[:at], start, significance)
-    after = _segmented(residuals[at:], start + at, significance)
-    return [*before, start + at, *after]
+    before = _segmented(residuals[:split], start, significance)
+    after = _segmented(residuals[split:], start + split, significance)
+    return [*before, start + split, *after]
 
 
 def _refined(residuals: Array, splits: list[int], significance: float) -> list[int]:
     """Return the splits, each found again between the split before it and the next one. A split
     that is then no longer significant is left out."""
     refined: list[int] = []
-    for end in [*splits[1:], len(residuals)][: len(splits)]:
+    next_splits = [*splits[1:], len(residuals)]
+    for _, end in zip(splits, next_splits, strict=False):
         start = refined[-1] if refined else 0
-        at, p_value = _pettitt(residuals[start:end])
+        split, p_value = _pettitt(residuals[start:end])
         if p_value < significance:
-            refined.append(start + at)
+            refined.append(start + split)
     return refined
 
 
 def _changes_at(residuals: Array, splits: list[int]) -> list[Change]:
     """Return the change at each split, with the levels of the stretches before and after it."""
     bounds = [0, *splits, len(residuals)]
-    levels = [
-        float(np.median(residuals[start:end]))
-        for start, end in zip(bounds, bounds[1:], strict=False)
-        if end > start
-    ]
     changes = []
-    for i, at in enumerate(splits):
-        _, p_value = _pettitt(residuals[bounds[i] : bounds[i + 2]])
-        changes.append(Change(at, levels[i + 1] - levels[i], p_value))
+    for before, split, after in zip(bounds, splits, bounds[2:], strict=False):
+        shift = float(np.median(residuals[split:after])) - float(np.median(residuals[before:split]))
+        _, p_value = _pettitt(residuals[before:after])
+        changes.append(Change(split, shift, p_value))
     return changes
 
 
@@ -132,27 +129,20 @@ def _pettitt(residuals: Array) -> tuple[int, float]:
 
 
 def _mean_ranks(residuals: Array) -> Array:
-    """Return ranks from 1 on; ties share the mean of theirs."""
-    rank = np.empty(len(residuals))
-    rank[np.argsort(residuals, kind="stable")] = np.arange(1, len(residuals) + 1)
-    for value in np.unique(residuals[_is_repeated(residuals)]):
-        rank[residuals == value] = rank[residuals == value].mean()
-    return rank
+    """Return ranks from 1 on; ties share the mean of theirs: [0.5, 0.1, 0.5] has [2.5, 1, 2.5]."""
+    _, value_of_run, counts = np.unique(residuals, return_inverse=True, return_counts=True)
+    last_rank = np.cumsum(counts)
+    return np.asarray((last_rank - (counts - 1) / 2)[value_of_run])
 
 
-def _nearest_split(residuals: Array, at: int) -> int:
-    """Return the split that leaves runs closest to the levels on either side of it. `at` is a split
-    by ranks, which a single odd run may have moved. It is returned unchanged unless another is
-    clearly better."""
-    before = float(np.median(residuals[:at]))
-    after = float(np.median(residuals[at:]))
+def _nearest_split(residuals: Array, rank_split: int) -> int:
+    """Return the index of the run that begins a new level, with runs as close as possible to the
+    level on their side. `rank_split` is the index that ranks give, which a single odd run may have
+    moved. It is returned unchanged unless another is clearly better."""
+    before = float(np.median(residuals[:rank_split]))
+    after = float(np.median(residuals[rank_split:]))
+    # The sum of distances to the levels with a split behind each run, up to a constant.
     distance = np.cumsum(np.abs(residuals - before) - np.abs(residuals - after))
     best = MIN_RUNS + int(np.argmin(distance[MIN_RUNS - 1 : len(residuals) - MIN_RUNS]))
-    gain = distance[at - 1] - distance[best - 1]
-    return best if gain > _CLEAR_GAIN * abs(after - before) else at
-
-
-def _is_repeated(values: Array) -> Array:
-    """Return a mask of the values that occur more than once."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray(counts[inverse] > 1)
+    gain = distance[rank_split - 1] - distance[best - 1]
+    return best if gain > _CLEAR_GAIN * abs(after - before) else rank_split

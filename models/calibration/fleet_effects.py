@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -26,15 +26,10 @@ DRIFT_SHARE = 0.5
 
 @cache
 def _data() -> dict[str, Any]:
-    """Return the content of data/fleet.json, which is read once."""
+    """Return the content of data/fleet.json, which is read once: "spreads" has the spread of an
+    offset before any run, by coefficient and kind of scope, and "benchmarks" published ones."""
     data: dict[str, Any] = json.loads((files("models") / "data/fleet.json").read_text())
     return data
-
-
-def _initial_spreads() -> dict[str, dict[str, float]]:
-    """Return the prior spread of a fleet's offset by coefficient, and then by kind of scope."""
-    spreads: dict[str, dict[str, float]] = _data()["spreads"]
-    return spreads
 
 
 def published_benchmarks() -> dict[str, Any]:
@@ -52,7 +47,7 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
         for kind, scope in problem.fleet_scopes.items():
             scopes[kind].add(scope)
     added: dict[TermKey, Term] = {}
-    for coefficient, spreads in _initial_spreads().items():
+    for coefficient, spreads in _data()["spreads"].items():
         for kind, spread in spreads.items():
             for scope in sorted(scopes[kind]):
                 term = Term(
@@ -70,18 +65,12 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
 def drift_variance(profile: Profile) -> dict[TermKey, float]:
     """Return the variance by which each of the fleet's offsets may have changed since it was last
     learnt, because machines and software change."""
+    initial_spreads = _data()["spreads"]
     return {
-        term.key: (DRIFT_SHARE * spread) ** 2
-        for term, spread in _offsets_with_initial_spreads(profile)
+        term.key: (DRIFT_SHARE * initial_spreads[term.coefficient][kind]) ** 2
+        for term in profile.terms
+        if (kind := _fleet_scope_kind(term.scope)) is not None
     }
-
-
-def _offsets_with_initial_spreads(profile: Profile) -> Iterator[tuple[Term, float]]:
-    """Yield each fleet offset of the profile with the spread that it had before any run."""
-    for term in profile.terms:
-        kind = _fleet_scope_kind(term.scope)
-        if kind is not None:
-            yield term, _initial_spreads()[term.coefficient][kind]
 
 
 def _fleet_scope_kind(scope: str) -> str | None:
@@ -107,4 +96,4 @@ def without_fleet(profile: Profile) -> Profile:
 
 
 def _not_of_fleet(scoped: tuple[Scoped, ...]) -> tuple[Scoped, ...]:
-    return tuple(one for one in scoped if not is_of_fleet(one.scope))
+    return tuple(entry for entry in scoped if not is_of_fleet(entry.scope))

@@ -46,21 +46,21 @@ def influences(
     if not groups:
         return None
     shifts = group_shifts(fit, estimate, [[o.key for o in group] for group in groups])
-    away = estimate.theta - fit.prior_mean
-    is_visible = np.abs(np.vstack([away, shifts])).max(axis=0) > _VISIBLE_SHIFT * fit.prior_spread
+    total_shift = estimate.theta - fit.prior_mean
+    largest_shift = np.abs(np.vstack([total_shift, shifts])).max(axis=0)
+    is_visible = largest_shift > _VISIBLE_SHIFT * fit.prior_spread
     in_fit = [fit.column[key] for key in terms if key in fit.column]
     columns = [column for column in in_fit if is_visible[column]]
-    size = np.square(shifts[:, columns] / fit.prior_spread[columns]).sum(axis=1)
-    found = [
-        _influence(group, shift) for group, shift in zip(groups, shifts[:, columns], strict=True)
-    ]
-    by_size = [found[i] for i in np.argsort(-size, kind="stable").tolist()]
-    kept, small = by_size[:_MOST_GROUPS], by_size[_MOST_GROUPS:]
+    shifts = shifts[:, columns]
+    size = np.square(shifts / fit.prior_spread[columns]).sum(axis=1)
+    largest_first = np.argsort(-size, kind="stable").tolist()
+    by_size = [_influence(groups[i], shifts[i]) for i in largest_first]
+    small = by_size[_MOST_GROUPS:]
     return Influences(
         against_version=fit.profile.version,
         terms=tuple(fit.terms[column].key for column in columns),
-        shift=_rounded(away[columns]),
-        groups=(*kept, *([joined(small)] if small else [])),
+        shift=_rounded(total_shift[columns]),
+        groups=(*by_size[:_MOST_GROUPS], *([joined(small)] if small else [])),
     )
 
 
@@ -68,11 +68,12 @@ def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]
     """Return how far each group of observations shifts each term; shape (groups, terms). A group is
     given by the keys of its observations."""
     linear = estimate.linear
-    group_of = {key: group for group, keys in enumerate(groups) for key in keys}
-    group = np.array([group_of[target.key] for target in fit.targets])
-    at_prior = fit.value - linear.at(fit.prior_mean).predicted
+    group_of_key = {key: group for group, keys in enumerate(groups) for key in keys}
+    group_of_target = np.array([group_of_key[target.key] for target in fit.targets])
+    residual_at_prior = fit.value - linear.at(fit.prior_mean).predicted
+    # S z of the module's docstring, summed over the targets of each group and row.
     pulls = np.zeros((len(groups), len(linear.logs)))
-    np.add.at(pulls, (group, linear.row), estimate.irls_weight * at_prior)
+    np.add.at(pulls, (group_of_target, linear.row), estimate.irls_weight * residual_at_prior)
     normal = fit.prior_precision + linear.normal_matrix(estimate.irls_weight)
     return np.asarray(np.linalg.solve(normal, linear.gradients(pulls).T).T)
 
@@ -121,7 +122,7 @@ def _influence(group: Sequence[Observation], shift: Array) -> Influence:
         parameters=parameters,
         runs=len(group) - benchmarks,
         benchmarks=benchmarks,
-        latest=tuple(o.key for o in group[: -_MOST_LATEST - 1 : -1]),
+        latest=tuple(o.key for o in reversed(group[-_MOST_LATEST:])),
         shift=_rounded(shift),
     )
 

@@ -80,9 +80,10 @@ class Linearisation:
         result = np.zeros((len(self.theta),) * 2)
         for block in self.blocks:
             slopes = self.slopes[block.rows]
-            of_coefficients = slopes.T @ (weight[block.rows, None] * slopes)
-            of_parts = of_coefficients[block.coefficients][:, block.coefficients]
-            result[np.ix_(block.terms, block.terms)] += of_parts
+            in_coefficients = slopes.T @ (weight[block.rows, None] * slopes)
+            # A term has the slopes of the coefficient that it is a part of.
+            in_terms = in_coefficients[block.coefficients][:, block.coefficients]
+            result[np.ix_(block.terms, block.terms)] += in_terms
         return result
 
     def prediction_variance(self, term_variance: Array) -> Array:

@@ -170,8 +170,8 @@ class Fit:
         joint = {*posterior.keys}
         candidates = [term for term in profile.terms if term.coefficient in coefficients]
         in_scope = scopes | {"all"}
+        self.terms_in_scope = [term for term in candidates if term.scope in in_scope]
         self.terms = [t for t in candidates if t.scope in in_scope or t.key in joint]
-        self.terms_in_scope = [t for t in candidates if t.scope in in_scope]
         self.column = {term.key: i for i, term in enumerate(self.terms)}
         self.prior_mean = np.array([term.mean for term in self.terms])
         self.prior_spread = np.array([term.spread for term in self.terms])
@@ -188,6 +188,7 @@ class Fit:
         self.columns = np.array([(COEFFICIENTS.names or ()).index(name) for name in self.names])
         self.is_fraction = np.array([KINDS[name] == "fraction" for name in self.names])
         self.batches, self.blocks = self._batches_and_blocks()
+        # The row of each target in a linearisation.
         self.row = np.empty(len(targets), dtype=np.int64)
         self.batch_of_target = np.empty(len(targets), dtype=np.int64)
         for i, batch in enumerate(self.batches):
@@ -198,38 +199,41 @@ class Fit:
         """Return the targets grouped into batches, one for each problem and quantity. Batches whose
         coefficients have the same terms follow each other and make a block. A layout that ran often
         is predicted once."""
-        numbers = number_by_problem([target.problem for target in self.targets])
-        members: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
-        for i, (target, number) in enumerate(zip(self.targets, numbers, strict=True)):
+        problem_numbers = number_by_problem([target.problem for target in self.targets])
+        # The targets of each block by its terms, and of each batch by its problem and quantity.
+        targets_of_blocks: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
+        for i, (target, number) in enumerate(zip(self.targets, problem_numbers, strict=True)):
             in_scope = self.profile.terms_in(target.problem.scopes)
             terms = tuple(self.column[term.key] for term in in_scope if term.key in self.column)
-            of_block = members.setdefault(terms, {})
-            of_block.setdefault((number, target.quantity), []).append(i)
+            targets_of_batches = targets_of_blocks.setdefault(terms, {})
+            targets_of_batches.setdefault((number, target.quantity), []).append(i)
         batches = list[Batch]()
         blocks = list[Block]()
         end = 0
-        for terms, of_block in members.items():
+        for terms, targets_of_batches in targets_of_blocks.items():
             begin = end
-            for targets in of_block.values():
+            for targets in targets_of_batches.values():
                 batches.append(self._batch(targets, len(blocks), end))
                 end += len(batches[-1].rows.records)
-            parts = [self.names.index(self.terms[term].coefficient) for term in terms]
-            blocks.append(Block(slice(begin, end), np.array(terms), np.array(parts)))
+            coefficients = [self.names.index(self.terms[term].coefficient) for term in terms]
+            blocks.append(Block(slice(begin, end), np.array(terms), np.array(coefficients)))
         return batches, blocks
 
     def _batch(self, targets: Sequence[int], block: int, first_row: int) -> Batch:
         """Return the batch of these targets, which are of one problem and quantity. `first_row` is
         its first row in the linearisation."""
-        distinct: dict[Layout, int] = {}
-        row = [distinct.setdefault(self.targets[i].layout, len(distinct)) for i in targets]
+        row_of_layout: dict[Layout, int] = {}
+        row_of_target = [
+            row_of_layout.setdefault(self.targets[i].layout, len(row_of_layout)) for i in targets
+        ]
         target = self.targets[targets[0]]
         problem = target.problem
         return Batch(
             problem=problem,
             quantity=self.quantities[target.quantity],
             targets=np.array(targets),
-            rows=LayoutRows.of(problem, Layouts.of(list(distinct))),
-            row_of_target=np.array(row),
+            rows=LayoutRows.of(problem, Layouts.of(list(row_of_layout))),
+            row_of_target=np.array(row_of_target),
             coefficients=coefficient_records(self.profile.coefficients(problem.scopes)),
             block=block,
             first_row=first_row,
@@ -243,7 +247,7 @@ class Fit:
         result = np.full(len(self.targets), np.nan)
         for i in np.unique(self.batch_of_target[selected]).tolist():
             batch = self.batches[i]
-            values = self._natural(self._sums(batch.block, theta))
+            values = self._natural(self._unbounded(batch.block, theta))
             logs = batch.log_predictions(self.columns, values[None])[:, 0]
             result[batch.targets] = logs[batch.row_of_target]
         return np.where(selected, result, np.nan)
@@ -253,7 +257,7 @@ class Fit:
         n = len(self.names)
         logs = np.empty(self.row.max(initial=-1) + 1)
         slopes = np.empty((len(logs), n))
-        values = [self._shifted(self._sums(block, theta)) for block in range(len(self.blocks))]
+        values = [self._shifted(self._unbounded(block, theta)) for block in range(len(self.blocks))]
         for batch in self.batches:
             shifted = batch.log_predictions(self.columns, values[batch.block])
             rows = slice(batch.first_row, batch.first_row + len(shifted))
@@ -261,48 +265,43 @@ class Fit:
             logs[rows] = shifted[:, -1]
         return Linearisation(theta, logs, slopes, self.blocks, self.row)
 
-    def _sums(self, block: int, theta: Array) -> Array:
+    def _unbounded(self, block: int, theta: Array) -> Array:
         """Return the coefficients of a block under these terms, on their unbounded scale."""
         return self.blocks[block].sums(theta, len(self.names))
 
-    def _natural(self, sums: Array) -> Array:
-        """Return coefficients on their natural scale, from those on their unbounded scale."""
-        exponential = np.exp(np.where(self.is_fraction, -sums, sums))
+    def _natural(self, unbounded: Array) -> Array:
+        """Return coefficients on their natural scale, from those on their unbounded scale, which is
+        the logit of a fraction and the logarithm of other values."""
+        exponential = np.exp(np.where(self.is_fraction, -unbounded, unbounded))
         return np.where(self.is_fraction, 1 / (1 + exponential), exponential)
 
-    def _shifted(self, sums: Array) -> Array:
-        """Return natural values of n coefficients with each shifted up, each shifted down, and none
-        shifted; shape (2n + 1, n)."""
-        n = len(sums)
-        values = np.tile(self._natural(sums), (2 * n + 1, 1))
-        np.fill_diagonal(values, self._natural(sums + _DIFFERENCE))
-        np.fill_diagonal(values[n:], self._natural(sums - _DIFFERENCE))
+    def _shifted(self, unbounded: Array) -> Array:
+        """Return natural values of n coefficients with each shifted up by _DIFFERENCE on its
+        unbounded scale, each shifted down, and none shifted; shape (2n + 1, n)."""
+        n = len(unbounded)
+        values = np.tile(self._natural(unbounded), (2 * n + 1, 1))
+        np.fill_diagonal(values, self._natural(unbounded + _DIFFERENCE))
+        np.fill_diagonal(values[n:], self._natural(unbounded - _DIFFERENCE))
         return values
 
     def solve(self) -> Estimate:
         """Return the estimate, searched for from the profile's own terms."""
-        return self._searched_from(self.linearise(self.prior_mean.copy()), self.weight)
+        return self.solve_from(self.linearise(self.prior_mean.copy()), self.weight)
 
-    def solve_without(self, dropped: Array, estimate: Estimate) -> Estimate:
-        """Return the estimate without the targets in the mask `dropped`, searched for from the
-        estimate with all. It searches in several steps, because the single step of
-        `solve_reweighted` is too long where these targets alone hold terms far from their
-        priors."""
-        return self._searched_from(estimate.linear, np.where(dropped, 0.0, self.weight))
-
-    def _searched_from(self, linear: Linearisation, weight: Array) -> Estimate:
+    def solve_from(self, linear: Linearisation, weight: Array) -> Estimate:
         """Return the estimate that Gauss-Newton steps reach from a linearisation, with these
-        weights of the targets. Noise is estimated anew in every step."""
+        weights of the targets, which are 0 for targets to leave out. Noise is estimated anew in
+        every step."""
         damping = 0.0
         noise = self.prior_noise
         for iteration in range(_GAUSS_NEWTON_STEPS):
-            _, noise = self._estimated_noise(
-                self._residual_less_effects(linear, weight, noise), weight
-            )
-            # The first residuals of a new fleet may all lie on one side, which is an offset and no
-            # noise.
-            if self.is_new_fleet and not iteration:
+            is_first_of_new_fleet = self.is_new_fleet and not iteration
+            if is_first_of_new_fleet:
+                # These residuals may all lie on one side, which is an offset and no noise.
                 noise = self.prior_noise
+            else:
+                residual = self._residual_less_effects(linear, weight, noise)
+                _, noise = self._estimated_noise(residual, weight)
             noise = self.noise_inflation * noise
             theta = self._linearised_minimum(linear, weight, noise, damping)
             moved = self.linearise(theta)
@@ -314,6 +313,7 @@ class Fit:
             step = theta - linear.theta
             linear = moved
             damping = damping / 4
+            # A strongly damped step is short wherever it is taken, and so says nothing.
             if damping < 1 and self._is_converged(step):
                 break
         return self._laplace(linear, weight, noise)
@@ -322,10 +322,9 @@ class Fit:
         """Return the terms that targets with these weights would give, to first order around an
         estimate."""
         linear = estimate.linear
-        _, noise = self._estimated_noise(
-            self._residual_less_effects(linear, weight, estimate.noise), weight
-        )
-        return self._linearised_minimum(linear, weight, self.noise_inflation * noise, 0.0)
+        residual = self._residual_less_effects(linear, weight, estimate.noise)
+        _, noise = self._estimated_noise(residual, weight)
+        return self._linearised_minimum(linear, weight, self.noise_inflation * noise, damping=0.0)
 
     def held_out_predictions(self, folds: Array, estimate: Estimate) -> Array:
         """Return the log predictions of cross-validation: every target is predicted by an estimate
@@ -448,16 +447,17 @@ class Fit:
         Factors are median absolute deviations, which outliers do not widen. The factor of a source
         is pooled with the common one, and the common one with the prior noise. Bounds tell nothing
         of noise."""
-        used = (weight > 0) & (self.sign == 0)
-        share = residual / self.prior_noise
-        common = _pooled_spread(share[used], weight[used], 1.0)
-        shares = np.full(len(residual), common)
-        for source in np.unique(self.source[used]):
-            mine = used & (self.source == source)
-            shares[self.source == source] = _pooled_spread(share[mine], weight[mine], common)
+        is_value = (weight > 0) & (self.sign == 0)
+        relative = residual / self.prior_noise
+        common_factor = _pooled_spread(relative[is_value], weight[is_value], 1.0)
+        factor = np.full(len(residual), common_factor)
+        for source in np.unique(self.source[is_value]):
+            is_of_source = self.source == source
+            mine = is_value & is_of_source
+            factor[is_of_source] = _pooled_spread(relative[mine], weight[mine], common_factor)
         return (
-            np.maximum(common * self.prior_noise, _LEAST_NOISE),
-            np.maximum(shares * self.prior_noise, _LEAST_NOISE),
+            np.maximum(common_factor * self.prior_noise, _LEAST_NOISE),
+            np.maximum(factor * self.prior_noise, _LEAST_NOISE),
         )
 
     def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:

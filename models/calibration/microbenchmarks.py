@@ -103,13 +103,9 @@ def gemm_seconds(timings: GemmTimings, c: Coefficients) -> Array:
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
     """Return the seconds that published machines take for each size. They are NaN where no
     benchmark was published, and for sizes between small and large."""
-    small = _published_ratio(timings, "small")
-    large = _published_ratio(timings, "large")
     ratio = np.full(len(timings.sizes), np.nan)
-    if small is not None:
-        ratio[timings.sizes <= SMALL_BYTES] = small
-    if large is not None:
-        ratio[timings.sizes >= LARGE_BYTES] = large
+    ratio[timings.sizes <= SMALL_BYTES] = _published_ratio(timings, "small", otherwise=np.nan)
+    ratio[timings.sizes >= LARGE_BYTES] = _published_ratio(timings, "large", otherwise=np.nan)
     return np.asarray(collective_seconds(timings, published) * ratio)
 
 
@@ -134,7 +130,7 @@ def _collective_offset(
 ) -> float:
     """Return the offset of the coefficient `name` from the messages of one size, which the mask
     `selected` has. Times are compared with published ones, where there are any."""
-    measured = timings.seconds[selected] / _published_ratio_or_1(timings, size)
+    measured = timings.seconds[selected] / _published_ratio(timings, size)
     part = replace(timings, sizes=timings.sizes[selected], seconds=measured)
     return _solve_offset(name, published, partial(collective_seconds, part), measured)
 
@@ -150,19 +146,13 @@ def _spans_domains(timings: CollectiveTimings) -> bool:
     return any(dim.scale == "out" for dim in timings.problem.cluster.dims)
 
 
-def _published_ratio_or_1(timings: CollectiveTimings, size: Size) -> float:
-    """Return the ratio of published seconds to the model's; 1 where none was published."""
-    ratio = _published_ratio(timings, size)
-    return 1.0 if ratio is None else ratio
-
-
-def _published_ratio(timings: CollectiveTimings, size: Size) -> float | None:
+def _published_ratio(timings: CollectiveTimings, size: Size, otherwise: float = 1.0) -> float:
     """Return the ratio of published seconds of the operation to the model's, for this generation,
-    extent and size; None where none was published."""
-    where = "several domains" if _spans_domains(timings) else "one domain"
+    extent and size; `otherwise` where none was published."""
+    extent = "several domains" if _spans_domains(timings) else "one domain"
     by_generation = published_benchmarks().get(timings.operation, {})
     by_extent = by_generation.get(timings.problem.cluster.chip.generation, {})
-    return by_extent.get(where, {}).get(size)
+    return float(by_extent.get(extent, {}).get(size, otherwise))
 
 
 def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dict[str, float]:
@@ -170,12 +160,12 @@ def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dic
     scale. Number formats that share a coefficient are taken together. Small products are left out,
     because launches and tails dominate them."""
     by_coefficient = defaultdict[str, list[GemmTimings]](list)
-    for each in timings:
-        is_large = each.flops >= LARGE_FLOPS
+    for products in timings:
+        is_large = products.flops >= LARGE_FLOPS
         if is_large.any():
-            number_format = each.problem.workload.number_format.gemm
+            number_format = products.problem.workload.number_format.gemm
             name = _GEMM_COEFFICIENTS.get(number_format, "gemm_16")
-            by_coefficient[name].append(each.where(is_large))
+            by_coefficient[name].append(products.where(is_large))
     return {name: _gemm_offset(name, large, published) for name, large in by_coefficient.items()}
 
 
@@ -183,9 +173,9 @@ def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficie
     """Return the offset of the coefficient `name` that explains these products best."""
 
     def seconds(c: Coefficients) -> Array:
-        return np.concatenate([gemm_seconds(each, c) for each in timings])
+        return np.concatenate([gemm_seconds(products, c) for products in timings])
 
-    measured = np.concatenate([each.seconds for each in timings])
+    measured = np.concatenate([products.seconds for products in timings])
     return _solve_offset(name, published, seconds, measured)
 
 
@@ -231,7 +221,7 @@ def remaining_slowdown(
     c = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):
         is_large = timings.sizes >= LARGE_BYTES
-        seconds = collective_seconds(timings, c) * _published_ratio_or_1(timings, "large")
+        seconds = collective_seconds(timings, c) * _published_ratio(timings, "large")
     else:
         is_large = timings.flops >= LARGE_FLOPS
         seconds = gemm_seconds(timings, c)

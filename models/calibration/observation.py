@@ -57,8 +57,7 @@ class Observation:
 
     def without_parts(self) -> Observation:
         """Return the run without the measurements of the parts of its step."""
-        has_parts = self.exposed_s is not None or self.coefficients
-        if self.step_time_s is None or not has_parts:
+        if self.step_time_s is None:  # then the parts are all that was measured
             return self
         return replace(self, exposed_s=None, coefficients={})
 

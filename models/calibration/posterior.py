@@ -60,16 +60,17 @@ class Posterior:
         """Return the precision (n, n) of these terms, in their order. Terms that are not in the
         posterior have their `spread` (n,). Terms of the posterior that are not asked for are
         integrated out."""
-        position = {key: i for i, key in enumerate(keys)}
+        asked_position = {key: i for i, key in enumerate(keys)}
         result = np.diag(1 / spread**2)
-        kept = [i for i, key in enumerate(self.keys) if key in position]
-        if not kept:
+        asked = [i for i, key in enumerate(self.keys) if key in asked_position]
+        if not asked:
             return result
         precision = self.precision
-        if len(kept) < len(self.keys):
-            precision = np.linalg.inv(np.linalg.inv(precision)[np.ix_(kept, kept)])
-        places = [position[self.keys[i]] for i in kept]
-        result[np.ix_(places, places)] = precision
+        if len(asked) < len(self.keys):
+            # Terms are integrated out by dropping their rows and columns of the covariance.
+            precision = np.linalg.inv(np.linalg.inv(precision)[np.ix_(asked, asked)])
+        positions = [asked_position[self.keys[i]] for i in asked]
+        result[np.ix_(positions, positions)] = precision
         return result
 
     def to_json(self) -> dict[str, Any]:

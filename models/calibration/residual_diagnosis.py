@@ -132,7 +132,10 @@ class TermDraws:
         parts = list[MeasuredPart]()
         unmeasured = self.terms
         if exposed is not None:
-            unmeasured, communication = _split_communication(self.terms)
+            communication = {name: self.terms[name] for name in COMMUNICATION}
+            unmeasured = {
+                name: seconds for name, seconds in self.terms.items() if name not in COMMUNICATION
+            }
             excess = exposed - float(exposed_s(communication)[0])
             term = _likeliest(communication, excess).term
             parts.append(MeasuredPart("exposed communication", excess, term))
@@ -145,14 +148,6 @@ class TermDraws:
         if diagnosis.is_explained or not _is_likely(unmeasured, rest):
             return diagnosis
         return replace(diagnosis, suspect=_likeliest(unmeasured, rest))
-
-
-def _split_communication(
-    terms: Mapping[str, Array],
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the terms in two parts: all that are not communication, and those that are."""
-    others = {name: seconds for name, seconds in terms.items() if name not in COMMUNICATION}
-    return others, {name: terms[name] for name in COMMUNICATION}
 
 
 def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
@@ -178,7 +173,7 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
         spread = (1 - _FAULT_SHARE) * usual.density * usual.differs_most[term]
         return spread / evidence, prior * faults.get(term, 0.0) / evidence
 
-    term = max(terms, key=lambda name: sum(shares(name)))
+    term = max(terms, key=lambda term: sum(shares(term)))
     spread, fault = shares(term)
     return Suspect(
         term=term,
@@ -204,18 +199,20 @@ def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
     `excess_s` longer than predicted. Draws are weighted by how close they come to that time."""
     together = np.maximum(total(terms.values()), _LEAST_S)
     distance = np.log(together / _took_s(terms, excess_s)) / _BANDWIDTH
-    # The nearest distance is taken off, as all draws may be so far off that each weight would be 0.
+    # A Gaussian kernel. The nearest distance is taken off and put back into the height, as all
+    # draws may be so far off that each weight would be 0.
     nearest = float((distance**2).min())
     weight = np.exp(-0.5 * (distance**2 - nearest))
     height = math.exp(-0.5 * nearest) / (_BANDWIDTH * math.sqrt(2 * math.pi))
     density = height * float(weight.mean())
     weight /= weight.sum()
-    side = 1 if excess_s > 0 else -1
-    by_draw = np.array([side * (seconds - seconds[0]) for seconds in terms.values()])
-    most = by_draw.argmax(axis=0)
+    # In each draw the term that differs most is the one that is longest, or shortest, in excess.
+    sign = 1 if excess_s > 0 else -1
+    by_draw = np.array([sign * (seconds - seconds[0]) for seconds in terms.values()])
+    row_of_most = by_draw.argmax(axis=0)
     return _BySpread(
         density=max(density, _LEAST_DENSITY),
-        differs_most={name: float(weight @ (most == row)) for row, name in enumerate(terms)},
+        differs_most={name: float(weight @ (row_of_most == row)) for row, name in enumerate(terms)},
         excess_s={name: float(weight @ seconds - seconds[0]) for name, seconds in terms.items()},
     )
 

@@ -124,8 +124,8 @@ def _pooling_spread(
     scope."""
     if scope in spreads:
         return spreads[scope]
-    scopes = fit.targets[row].problem.neighbourhood_scopes
-    wider = [spreads[name] for name in scopes if name in spreads]
+    scopes_widest_first = fit.targets[row].problem.neighbourhood_scopes
+    wider = [spreads[name] for name in scopes_widest_first if name in spreads]
     return wider[-1] if wider else None
 
 

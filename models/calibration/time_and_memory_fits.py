@@ -14,6 +14,7 @@ from models.calibration.map_fit import Estimate, Fit, Quantity, Side, Target
 from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.residual_diagnosis import exposed_s
+from models.columns import Array
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, is_of_fleet
 
@@ -61,24 +62,21 @@ def time_fit(
     """Return the fit of step times and of measured parts of them. With `new_fleet`, the runs are of
     machines that the profile may not have seen."""
     targets = [target for o in _by_key(observations) for target in _time_targets(o)]
-    coefficients = frozenset(KINDS) - MEMORY_COEFFICIENTS
-    if not new_fleet:
-        return Fit(
-            profile,
-            targets,
-            coefficients,
-            _TIME_QUANTITIES,
-            posterior,
-            random_effect_spread=_RANDOM_EFFECT_SPREAD,
-        )
+    noise, inflation = None, 1.0
+    if new_fleet:
+        targets = _with_noise_by_density(targets)
+        noise = np.array([step_time_noise(profile, target.problem) for target in targets])
+        inflation = _noise_inflation(profile.neighbourhoods, targets)
     return Fit(
         profile,
-        _with_noise_by_density(targets),
-        coefficients,
+        targets,
+        frozenset(KINDS) - MEMORY_COEFFICIENTS,
         _TIME_QUANTITIES,
         posterior,
-        new_fleet_noise=np.array([step_time_noise(profile, t.problem) for t in targets]),
-        noise_inflation=_noise_inflation(profile.neighbourhoods, targets),
+        new_fleet_noise=noise,
+        noise_inflation=inflation,
+        # A fleet has offsets for its sparse models instead.
+        random_effect_spread=0.0 if new_fleet else _RANDOM_EFFECT_SPREAD,
     )
 
 
@@ -142,11 +140,7 @@ def _contradicted_runs(
     bare = [o.without_parts() for o in observations]
     bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
-    tolerated = {
-        target.key: _CONTRADICTION * noise
-        for target, noise in zip(fit.targets, fit.prior_noise.tolist(), strict=True)
-        if target.quantity == "step_time"
-    }
+    tolerated = _by_key_of_run(fit, _CONTRADICTION * fit.prior_noise)
     bare_distances = _step_time_distances(bare_fit, bare_fit.solve())
     return {
         o.key
@@ -158,10 +152,15 @@ def _contradicted_runs(
 def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
     """Return the distance of each run's measured step time from the fitted one, as a logarithm, by
     key."""
-    residuals = np.abs(fit.residual(estimate.linear.predicted)).tolist()
+    return _by_key_of_run(fit, np.abs(fit.residual(estimate.linear.predicted)))
+
+
+def _by_key_of_run(fit: Fit, values: Array) -> dict[str, float]:
+    """Return the value of each target that is a step time, by the key of its run, from the values
+    (targets,) of all targets."""
     return {
-        target.key: residual
-        for target, residual in zip(fit.targets, residuals, strict=True)
+        target.key: value
+        for target, value in zip(fit.targets, values.tolist(), strict=True)
         if target.quantity == "step_time"
     }
 
@@ -205,12 +204,9 @@ def _by_key(observations: Sequence[Observation]) -> list[Observation]:
 def _time_targets(o: Observation) -> list[Target]:
     """Return the targets of a run: its step time, then measured parts of it. Each part has a noise
     of its own."""
-    targets = list[Target]()
-    if o.step_time_s is not None:
-        targets.append(_target(o, "step_time", o.step_time_s))
-    if o.exposed_s is not None:
-        targets.append(replace(_target(o, "exposed", o.exposed_s), source=f"{o.source}/exposed"))
-    for name, value in sorted(o.coefficients.items()):
+    targets = [] if o.step_time_s is None else [_target(o, "step_time", o.step_time_s)]
+    exposed = {} if o.exposed_s is None else {"exposed": o.exposed_s}
+    for name, value in [*exposed.items(), *sorted(o.coefficients.items())]:
         targets.append(replace(_target(o, name, value), source=f"{o.source}/{name}"))
     return targets
 

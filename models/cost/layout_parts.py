@@ -34,6 +34,10 @@ class LayoutParts:
     """Seconds that weight gradients add to forward and backward, where the schedule moves them."""
     send_s: float
     """Exposed seconds of a send between stages, in each pass of a chunk."""
+    gathers: int
+    """The number of times that a step gathers each parameter."""
+    reductions: int
+    """The number of times that a step reduces each gradient over the data-parallel ranks."""
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
@@ -54,6 +58,7 @@ class LayoutParts:
             costs=empty_costs(1),
         )
         workspace = buffers.workspace
+        regime = workspace.regime[0]
         m = int(workspace.mesh[0]["micro_batches"])
         beside = (m - 1) * float(workspace.counts @ workspace.exposed["free"]) / layout.pp
         sends = exposed_sends(
@@ -66,4 +71,11 @@ class LayoutParts:
             both_s=workspace.part_both,
             weights_s=workspace.weights,
             send_s=sends / (2 * m * layout.virtual_stages),
+            # ZeRO 1 and 2 gather parameters once, after the optimizer has changed them.
+            gathers=(
+                m * (2 if regime["gathers_again"] else 1)
+                if regime["gathers"]
+                else min(layout.zero_stage, 1)
+            ),
+            reductions=1 if regime["once"] else m,
         )

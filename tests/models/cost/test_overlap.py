@@ -305,3 +305,25 @@ def test_recompute_hides_no_more_of_a_reference_models_forward() -> None:
     found = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes))
     assert found.time["recompute_s"][1] > 0
     assert found.step_time_s[0] < found.step_time_s[1]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "gathers", "reductions"),
+    [
+        ({"zero_stage": 0, "dp_replicate": 8, "dp_shard": 1}, 0, 1),
+        ({"zero_stage": 1}, 1, 1),
+        ({"zero_stage": 2}, 1, 4),
+        ({"zero_stage": 3}, 8, 4),
+        ({"zero_stage": 3, "reshard": False}, 4, 4),
+        ({"zero_stage": 2, "pp": 2, "dp_shard": 4}, 1, 1),
+        ({"zero_stage": 3, "pp": 2, "dp_shard": 4}, 16, 8),
+        ({"zero_stage": 3, "pp": 2, "dp_shard": 4, "reshard": False}, 1, 1),
+    ],
+)
+def test_parameters_and_gradients_travel_once_a_step_unless_each_micro_batch_needs_them(
+    knobs: dict[str, Any], gathers: int, reductions: int
+) -> None:
+    problem = tuned(question("llama-3-8b", chips=8), global_batch=32)
+    layout = Layout(**{"dp_shard": 8, **knobs})
+    parts = LayoutParts.of(problem, layout, PROFILE.coefficients(problem.scopes))
+    assert (parts.gathers, parts.reductions) == (gathers, reductions)
