@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.spec.projection import Projection, parameters_of
+from models.spec.projection import Projection, parameters_of, whole_parameters_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Recurrence:
 
     def replicated_parameters(self, hidden_size: int) -> int:
         """Return the parameters that every tensor-parallel rank has whole."""
-        return parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
+        return whole_parameters_of(self.projections(hidden_size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +133,8 @@ class Mamba2(Recurrence):
         return biases + 3 * self.num_heads + (self.values if self.norm else 0)
 
     def parameters(self, hidden_size: int) -> int:
-        own = super().parameters(hidden_size)
-        if not self.bias:
-            return own
-        return own + sum(each.n_out for each in self.projections(hidden_size))
+        biases = sum(matrix.n_out for matrix in self.projections(hidden_size)) if self.bias else 0
+        return super().parameters(hidden_size) + biases
 
     @property
     def _state_flops(self) -> float:
@@ -168,15 +166,15 @@ class DeltaNet(Recurrence):
     def projections(self, hidden_size: int) -> list[Projection]:
         """Return the projections to queries, keys, values, the step size beta, the decay and the
         gate, and that of the output."""
-        found = [
+        return [
             Projection("q", hidden_size, self.keys, "columns", fused=True),
             Projection("k", hidden_size, self.keys, "columns", fused=True),
             Projection("v", hidden_size, self.values, "columns", fused=True),
             Projection("beta", hidden_size, self.num_heads, "columns", fused=True),
+            *_projections_through(self.decay_rank, "decay", hidden_size, self._decays),
+            *_projections_through(self.gate_rank, "gate", hidden_size, self.values),
+            Projection("out", self.values, hidden_size, "rows"),
         ]
-        found += _projections_through(self.decay_rank, "decay", hidden_size, self._decays)
-        found += _projections_through(self.gate_rank, "gate", hidden_size, self.values)
-        return [*found, Projection("out", self.values, hidden_size, "rows")]
 
     @property
     def _decays(self) -> int:
@@ -278,10 +276,8 @@ class ShortConvolution(Recurrence):
         ]
 
     def parameters(self, hidden_size: int) -> int:
-        own = super().parameters(hidden_size)
-        if not self.bias:
-            return own
-        return own + self.conv_channels + self.streams + hidden_size
+        biases = self.conv_channels + self.streams + hidden_size if self.bias else 0
+        return super().parameters(hidden_size) + biases
 
     @property
     def _vectors(self) -> int:
