@@ -33,11 +33,11 @@ labels print them, and the words of Azure and SageMaker for a machine."""
 
 
 def chip(name: str) -> Chip:
-    return _required("chip", name, chips(), _hardware_named(name, chips()))
+    return _find("chip", name, chips(), _hardware_named)
 
 
 def fabric(name: str) -> Fabric:
-    return _required("fabric", name, fabrics(), _hardware_named(name, fabrics()))
+    return _find("fabric", name, fabrics(), _hardware_named)
 
 
 def fabric_described_as(text: str) -> Fabric | None:
@@ -47,11 +47,11 @@ def fabric_described_as(text: str) -> Fabric | None:
 
 
 def stack(name: str) -> Stack:
-    return _required("stack", name, stacks(), _named(name, stacks()))
+    return _find("stack", name, stacks(), _named)
 
 
 def architecture(name: str) -> Architecture:
-    return _required("architecture", name, architectures(), _named(name, architectures()))
+    return _find("architecture", name, architectures(), _named)
 
 
 def architecture_shape(name: str) -> dict[str, Any]:
@@ -83,23 +83,21 @@ def fabric_chip(fabric_id: str) -> str:
 @cache
 def chips() -> Mapping[str, Chip]:
     """Return every chip, by id and by alias."""
-    return _by_name(
-        (_with_list_price(chip_from(entry)), entry["aliases"]) for entry in _load_entries("chips")
-    )
+    return _by_name("chips", _chip_with_list_price)
 
 
-def _with_list_price(unpriced: Chip) -> Chip:
-    """Return a chip with its list price, where one is published."""
-    prices = list_prices(unpriced.id)
-    return replace(unpriced, usd_per_chip_hour=prices[0].usd_per_chip_hour) if prices else unpriced
+def _chip_with_list_price(entry: Mapping[str, Any]) -> Chip:
+    """Return a chip from an entry of data/chips.json with its list price, where one is
+    published."""
+    prices = list_prices(entry["id"])
+    priced = {**entry, "usd_per_chip_hour": prices[0].usd_per_chip_hour} if prices else entry
+    return chip_from(priced)
 
 
 @cache
 def fabrics() -> Mapping[str, Fabric]:
     """Return every fabric, by id and by alias."""
-    return _by_name(
-        (_fabric_from(entry), entry.get("aliases", ())) for entry in _load_entries("fabrics")
-    )
+    return _by_name("fabrics", _fabric_from)
 
 
 @cache
@@ -108,11 +106,11 @@ def stacks() -> Mapping[str, Stack]:
     that it is `like`."""
     entries = {entry["id"]: entry for entry in _load_entries("stacks")}
 
-    def read(entry: dict[str, Any]) -> Stack:
+    def stack_from(entry: Mapping[str, Any]) -> Stack:
         whole = {**entries.get(entry.get("like", ""), {}), **entry}
         return Stack(**{name: as_tuples(value) for name, value in whole.items()})
 
-    return _by_name((read(entry), entry["aliases"]) for entry in entries.values())
+    return _by_name("stacks", stack_from)
 
 
 def as_tuples(value: Any) -> Any:
@@ -131,16 +129,16 @@ def from_json(cls: type[T], data: Mapping[str, Any]) -> T:
 @cache
 def architectures() -> Mapping[str, Architecture]:
     """Return every architecture, by id and by alias."""
-    index: dict[str, Architecture] = {}
-    for entry in _load_entries("architectures"):
-        shape = dict(entry["shape"])
-        if shape.get("mla"):
-            shape["mla"] = MlaShape(**shape["mla"])
-        if shape.get("moe"):
-            shape["moe"] = MoeShape(**shape["moe"])
-        shipped = Architecture.from_shape(name=entry["id"], **shape)
-        index |= dict.fromkeys((entry["id"], *entry["aliases"]), shipped)
-    return index
+    return _by_name("architectures", _architecture_from)
+
+
+def _architecture_from(entry: Mapping[str, Any]) -> Architecture:
+    shape = dict(entry["shape"])
+    if shape.get("mla"):
+        shape["mla"] = MlaShape(**shape["mla"])
+    if shape.get("moe"):
+        shape["moe"] = MoeShape(**shape["moe"])
+    return Architecture.from_shape(name=entry["id"], **shape)
 
 
 @cache
@@ -291,11 +289,12 @@ def _load_entries(name: str) -> list[dict[str, Any]]:
     return json.loads((files("models") / f"data/{name}.json").read_text())
 
 
-def _by_name(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
-    """Return one mapping of values by id and by alias, given each value with its aliases."""
-    index: dict[str, Any] = {}
-    for value, aliases in items:
-        index |= dict.fromkeys((value.id, *aliases), value)
+def _by_name(file: str, build: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
+    """Return what `build` makes of each entry of a file below data/, by the entry's id and by its
+    aliases."""
+    index: dict[str, T] = {}
+    for entry in _load_entries(file):
+        index |= dict.fromkeys((entry["id"], *entry.get("aliases", ())), build(entry))
     return index
 
 
@@ -316,9 +315,15 @@ def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     return _named(name, index) or _first_alike(name, index, _without_vendor_words)
 
 
-def _required(field: str, name: str, index: Mapping[str, Any], value: T | None) -> T:
-    """Return the value that a name was found to have in `index`. Raise UnknownName for the field,
-    with the names of `index`, where it has none."""
+def _find(
+    field: str,
+    name: str,
+    index: Mapping[str, T],
+    look_up: Callable[[str, Mapping[str, T]], T | None],
+) -> T:
+    """Return the value that `look_up` finds in `index` by its name. Raise UnknownName for the field
+    where it finds none."""
+    value = look_up(name, index)
     if value is None:
         raise UnknownName(field, name, index)
     return value

@@ -388,7 +388,7 @@ class Cluster:
             levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peer_gb_s))
         if domain is not None:
             # The domain is the last scale-up level. Smaller levels inside it stay, and so do larger
-            # ones outside.
+            # ones outside. A level without a size joins all chips: it is outside, and never inside.
             last = len(fabric.scale_up) - 1
             inner = [level for level in levels[:last] if (level.size or domain) < domain]
             outer = [level for level in levels[last + 1 :] if (level.size or domain + 1) > domain]
@@ -411,16 +411,15 @@ class Cluster:
         slices make up the new number. The shape of a single slice is not kept, since that slice
         grows or shrinks.
         """
-        per_domain = self.chips_per_domain
-        slice_chips = math.prod(self.torus_shape or ())
-        has_several_slices = slice_chips < self.num_chips
-        keeps_shape = num_chips % slice_chips == 0 and (
-            num_chips == self.num_chips or has_several_slices
-        )
+        per_domain, shape = self.chips_per_domain, self.torus_shape
+        if shape is not None:
+            slice_chips = math.prod(shape)
+            may_stay = num_chips == self.num_chips or slice_chips < self.num_chips
+            shape = shape if may_stay and num_chips % slice_chips == 0 else None
         return replace(
             self,
             num_chips=num_chips,
-            torus_shape=self.torus_shape if keeps_shape else None,
+            torus_shape=shape,
             chips_per_domain=per_domain and min(per_domain, num_chips),
         )
 

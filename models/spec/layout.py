@@ -242,6 +242,7 @@ class Layouts(Columns):
             if field.name == "recompute":
                 values = [policy_code(row.recompute, row.recompute_modules) for row in rows]
             elif field.name in _NAMES:
+                # Orders of axes may be lists, which cannot be looked up.
                 names = [value if isinstance(value, str) else tuple(value) for value in values]
                 values = [_CODES[field.name][name] for name in names]
             elif field.name == "layers_per_chunk":
@@ -346,6 +347,7 @@ def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
     placement, true where it orders these axes as an offered placement does. Where `offered` is
     empty, all placements are offered."""
     codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
+    # A placement is offered where the first one like it is also the first one like an offered one.
     return np.array([np.isin(alike, alike[codes]) for alike in equivalent_placements()])
 
 

@@ -57,6 +57,11 @@ class Recurrence:
         return self.streams if self.conv_kernel else 0
 
     def projections(self, hidden_size: int) -> list[Projection]:
+        """Return every weight matrix: those that read the stream, and that of the output."""
+        output = Projection("out", self.values, hidden_size, "rows")
+        return [*self._input_projections(hidden_size), output]
+
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         raise NotImplementedError
 
     def parameters(self, hidden_size: int) -> int:
@@ -118,12 +123,9 @@ class Mamba2(Recurrence):
     """The output is normalised, before or after it is gated."""
     kind = "mamba2"
 
-    def projections(self, hidden_size: int) -> list[Projection]:
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         columns = 2 * self.values + 2 * self.keys + self.num_heads
-        return [
-            Projection("in", hidden_size, columns, "columns", fused=True),
-            Projection("out", self.values, hidden_size, "rows"),
-        ]
+        return [Projection("in", hidden_size, columns, "columns", fused=True)]
 
     @property
     def _vectors(self) -> int:
@@ -163,9 +165,9 @@ class DeltaNet(Recurrence):
     def kind(self) -> str:
         return "kimi_delta_attention" if self.decay_per_element else "gated_delta_net"
 
-    def projections(self, hidden_size: int) -> list[Projection]:
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         """Return the projections to queries, keys, values, the step size beta, the decay and the
-        gate, and that of the output."""
+        gate."""
         return [
             Projection("q", hidden_size, self.keys, "columns", fused=True),
             Projection("k", hidden_size, self.keys, "columns", fused=True),
@@ -173,7 +175,6 @@ class DeltaNet(Recurrence):
             Projection("beta", hidden_size, self.num_heads, "columns", fused=True),
             *_projections_through(self.decay_rank, "decay", hidden_size, self._decays),
             *_projections_through(self.gate_rank, "gate", hidden_size, self.values),
-            Projection("out", self.values, hidden_size, "rows"),
         ]
 
     @property
@@ -220,11 +221,10 @@ class LightningAttention(Recurrence):
 
     kind = "lightning_attention"
 
-    def projections(self, hidden_size: int) -> list[Projection]:
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         return [
             Projection("qkv", hidden_size, self.streams, "columns", fused=True),
             Projection("gate", hidden_size, self.values, "columns", fused=True),
-            Projection("out", self.values, hidden_size, "rows"),
         ]
 
     @property
@@ -269,11 +269,8 @@ class ShortConvolution(Recurrence):
         values."""
         return self.values
 
-    def projections(self, hidden_size: int) -> list[Projection]:
-        return [
-            Projection("in", hidden_size, self.streams, "columns", fused=True),
-            Projection("out", self.values, hidden_size, "rows"),
-        ]
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
+        return [Projection("in", hidden_size, self.streams, "columns", fused=True)]
 
     def parameters(self, hidden_size: int) -> int:
         biases = self.conv_channels + self.streams + hidden_size if self.bias else 0

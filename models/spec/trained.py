@@ -34,19 +34,19 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
 def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
     """Say whether the input embedding is trained. It is where a head that it is tied to is
     trained."""
-    if workload.trained is None:
+    trained = workload.trained
+    if trained is None:
         return workload.lora is None
-    is_head = architecture.tie_word_embeddings and workload.trained.head
-    return workload.trained.embedding or is_head
+    return trained.embedding or (architecture.tie_word_embeddings and trained.head)
 
 
 def trains_head(architecture: Architecture, workload: Workload) -> bool:
     """Say whether the output projection is trained. It is where an embedding that it is tied to is
     trained."""
-    if workload.trained is None:
+    trained = workload.trained
+    if trained is None:
         return workload.lora is None
-    is_embedding = architecture.tie_word_embeddings and workload.trained.embedding
-    return workload.trained.head or is_embedding
+    return trained.head or (architecture.tie_word_embeddings and trained.embedding)
 
 
 def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
