@@ -15,7 +15,7 @@ Target = Literal["attention", "mlp", "experts"]
 Module = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BaseBits = Literal[2, 3, 4, 8, 16]
 MAX_RANK = 4096  # the largest that a request may have; trained adapters have tens or hundreds
-_OF_MIXERS: Mapping[str, tuple[Module, ...]] = {
+_MODULES_OF_MIXERS: Mapping[str, tuple[Module, ...]] = {
     "q": ("q_proj",),
     "k": ("k_proj",),
     "v": ("v_proj",),
@@ -61,8 +61,9 @@ class Lora:
     def matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
         """Yield the matrices outside routed experts that have adapters."""
         if "attention" in self.targets:
-            for each in layer.projections(hidden_size):
-                yield from self._matrices_with_adapters(each, _OF_MIXERS.get(each.name, ()))
+            for matrix in layer.projections(hidden_size):
+                modules = _MODULES_OF_MIXERS.get(matrix.name, ())
+                yield from self._matrices_with_adapters(matrix, modules)
         if "mlp" in self.targets and layer.dense:
             yield from self._mlp_matrices(layer.dense, hidden_size)
 
@@ -83,7 +84,7 @@ class Lora:
     def _parameters_beside(self, matrices: Iterable[Projection]) -> int:
         """Return the parameters of the adapters of these matrices: two factors each, of n_in · rank
         and rank · n_out elements."""
-        return sum(self.rank * (each.n_in + each.n_out) for each in matrices)
+        return sum(self.rank * (matrix.n_in + matrix.n_out) for matrix in matrices)
 
     def _mlp_matrices(self, mlp: Mlp, token_size: int) -> Iterator[Projection]:
         """Yield the matrices of a feed-forward network that have adapters. The gate and up
@@ -91,11 +92,10 @@ class Lora:
         named."""
         width = mlp.intermediate_size
         up = Projection("up", token_size, (mlp.matrices - 1) * width, "columns")
-        inputs: tuple[Module, ...] = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
-        yield from self._matrices_with_adapters(up, inputs)
-        yield from self._matrices_with_adapters(
-            Projection("down", width, token_size, "rows"), ("down_proj",)
-        )
+        down = Projection("down", width, token_size, "rows")
+        up_modules: tuple[Module, ...] = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
+        yield from self._matrices_with_adapters(up, up_modules)
+        yield from self._matrices_with_adapters(down, ("down_proj",))
 
     def _matrices_with_adapters(
         self, matrix: Projection, modules: Sequence[Module]

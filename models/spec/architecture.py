@@ -87,20 +87,15 @@ class Architecture:
     @cached_property
     def layers_per_kind(self) -> tuple[int, ...]:
         """The number of layers of each of `kinds`."""
-        return tuple(
-            sum(count for kind, count in self.layer_runs if kind == one)
-            for one in range(len(self.kinds))
-        )
+        return tuple(map(self.layers.count, self.kinds))
 
     @cached_property
     def trained_layers_per_kind(self) -> tuple[int, ...]:
         """The number of layers of each of `kinds` in training: those of the model, and one of the
         last layer's kind for each module of multi-token prediction."""
-        last = self.layer_runs[-1][0]
-        return tuple(
-            count + self.mtp_layers * (kind == last)
-            for kind, count in enumerate(self.layers_per_kind)
-        )
+        counts = [*self.layers_per_kind]
+        counts[self.kinds.index(self.layers[-1])] += self.mtp_layers
+        return tuple(counts)
 
     @property
     def attentions(self) -> list[Attention]:
@@ -124,20 +119,18 @@ class Architecture:
     def is_hybrid(self) -> bool:
         """True where some layer has Mamba-2, or has a mixer alone or a network alone. Frameworks
         run such models with other code than transformers."""
-        has_state_space = any(isinstance(each, Mamba2) for each in self.recurrences)
+        has_state_space = any(isinstance(recurrence, Mamba2) for recurrence in self.recurrences)
         return has_state_space or any(layer.blocks == 1 for layer in self.kinds)
 
     def with_depth_scaled(self, times: float) -> Architecture:
         """Return this architecture made `times` times as deep. Kinds of layers keep their order and
         their proportions. Raise Invalid above MAX_LAYERS."""
-        have = len(self.layers)
-        num_layers = max(round(times * have), 1)
-        if num_layers > MAX_LAYERS:
-            rule = f"makes {num_layers} layers of {have}; a model has at most {MAX_LAYERS}"
+        own = self.num_layers
+        scaled = max(round(times * own), 1)
+        if scaled > MAX_LAYERS:
+            rule = f"makes {scaled} layers of {own}; a model has at most {MAX_LAYERS}"
             raise Invalid("layers", times, rule)
-        return replace(
-            self, layers=tuple(self.layers[i * have // num_layers] for i in range(num_layers))
-        )
+        return replace(self, layers=tuple(self.layers[i * own // scaled] for i in range(scaled)))
 
     @cached_property
     def parameters(self) -> ParameterCount:
@@ -211,7 +204,7 @@ class Architecture:
         `parallel_blocks` is not given, blocks are parallel if a layer has one norm. Raise Invalid
         where fields contradict each other.
         """
-        attention = _attention(
+        full = _attention(
             hidden_size=hidden_size,
             num_heads=num_attention_heads,
             num_kv_heads=num_key_value_heads,
@@ -221,24 +214,20 @@ class Architecture:
             bias=attention_bias,
         )
         if attention_output_bias is not None:
-            attention = replace(attention, attention_output_bias=attention_output_bias)
+            full = replace(full, attention_output_bias=attention_output_bias)
         if full_attention_period is not None and sliding_window is None:
             raise Invalid("full_attention_period", full_attention_period, "needs sliding_window")
-        dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
         if chunked_attention and sliding_window is None:
             rule = "needs sliding_window, the length of a chunk"
             raise Invalid("chunked_attention", chunked_attention, rule)
-        local = attention
-        if sliding_window is not None:
-            local = replace(
-                attention, sliding_window=sliding_window, chunked_attention=chunked_attention
-            )
+        local = replace(full, sliding_window=sliding_window, chunked_attention=chunked_attention)
+        dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
         parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
         layers = []
         for index in range(num_layers):
             is_full = full_attention_period and (index + 1) % full_attention_period == 0
             layer = Layer(
-                attention=attention if is_full else local,
+                attention=full if is_full else local,
                 feed_forward=moe.block(gated_mlp) if moe and moe.covers(index) else dense,
                 num_norms=num_norms,
                 parallel=parallel,
@@ -337,9 +326,8 @@ def _attention(
         )
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if num_heads % kv_heads:
-        raise Invalid(
-            "num_key_value_heads", kv_heads, f"must divide num_attention_heads = {num_heads}"
-        )
+        rule = f"must divide num_attention_heads = {num_heads}"
+        raise Invalid("num_key_value_heads", kv_heads, rule)
     if head_dim is None and hidden_size % num_heads:
         quotient = f"{hidden_size}/{num_heads}"
         rule = f"must be given: hidden_size / num_attention_heads = {quotient} is not whole"

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from models.columns import Array
-from models.spec.projection import Projection, parameters_of
+from models.spec.projection import Projection, parameters_of, whole_parameters_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +72,17 @@ class Indexer:
         if self.shared:
             return []
         heads = self.num_heads * self.head_dim
-        found = [Projection("index_q", query_size, heads, "whole")]
+        projections = [Projection("index_q", query_size, heads, "whole")]
         if compression is None:
-            found.append(Projection("index_k", hidden_size, self.head_dim, "whole"))
+            projections.append(Projection("index_k", hidden_size, self.head_dim, "whole"))
         else:
-            found += [
-                each._replace(name=f"index_{each.name}")
-                for each in compression.projections(hidden_size, self.head_dim)
+            projections += [
+                pooled._replace(name=f"index_{pooled.name}")
+                for pooled in compression.projections(hidden_size, self.head_dim)
             ]
         if self.weighs_heads:
-            found.append(Projection("index_weights", hidden_size, self.num_heads, "whole"))
-        return found
+            projections.append(Projection("index_weights", hidden_size, self.num_heads, "whole"))
+        return projections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +137,8 @@ class Attention:
     @property
     def kv_dim(self) -> int:
         """Elements of the keys and values of one token as attention reads them."""
-        one = self.head_dim if self.values_are_keys else self.head_dim + self.v_head_dim
-        return self.num_key_value_heads * one
+        per_head = self.head_dim + (0 if self.values_are_keys else self.v_head_dim)
+        return self.num_key_value_heads * per_head
 
     def kv_share(self, tp: Array) -> Array:
         """Return the share of all key-value heads that a device has: 1/tp, but at least one head.
@@ -163,16 +163,16 @@ class Attention:
     def projections(self, hidden_size: int) -> list[Projection]:
         """Return every weight matrix of attention, with those of the gate, of pooled keys and of
         the indexer where it has these."""
-        found = [*self._queries(hidden_size), *self._keys_and_values(hidden_size)]
+        matrices = [*self._queries(hidden_size), *self._keys_and_values(hidden_size)]
         if self.gate_size:
-            found.append(Projection("gate", hidden_size, self.gate_size, "columns", fused=True))
-        found += self._outputs(hidden_size)
+            matrices.append(Projection("gate", hidden_size, self.gate_size, "columns", fused=True))
+        matrices += self._outputs(hidden_size)
         if self.compression:
-            found += self.compression.projections(hidden_size, self.head_dim)
+            matrices += self.compression.projections(hidden_size, self.head_dim)
         if self.indexer:
             query_size = self.q_lora_rank or hidden_size
-            found += self.indexer.projections(hidden_size, query_size, self.compression)
-        return found
+            matrices += self.indexer.projections(hidden_size, query_size, self.compression)
+        return matrices
 
     def _queries(self, hidden_size: int) -> list[Projection]:
         """Return the projection to queries, or the two through their latent."""
@@ -216,7 +216,7 @@ class Attention:
         total = parameters_of(matrices)
         if self.attention_bias:
             # The names of output projections start with "o"; their bias has a field of its own.
-            total += sum(each.n_out for each in matrices if not each.name.startswith("o"))
+            total += sum(matrix.n_out for matrix in matrices if not matrix.name.startswith("o"))
         if self.attention_output_bias:
             total += hidden_size
         total += self._latent_norms + self._head_norms
@@ -252,8 +252,7 @@ class Attention:
 
     def replicated_parameters(self, hidden_size: int) -> int:
         """Return the parameters that every tensor-parallel rank has whole."""
-        whole = parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
-        return whole + self._latent_norms
+        return whole_parameters_of(self.projections(hidden_size)) + self._latent_norms
 
     def mean_keys(self, seq_len: float) -> float:
         """Return how many keys a query sees on average, compressed entries included.
@@ -265,17 +264,16 @@ class Attention:
         if not self.causal:
             return min(self.sliding_window or seq_len, seq_len)
         if self.compression is None:
-            chosen = None if self.indexer is None else self.indexer.top_k
-            return _mean_positions_seen(
-                min(filter(None, (self.sliding_window, chosen)), default=None),
-                seq_len,
-                chunked=self.chunked_attention,
-            )
+            most = min(filter(None, (self.sliding_window, self._most_chosen)), default=None)
+            return _mean_positions_seen(most, seq_len, chunked=self.chunked_attention)
         entries = seq_len / self.compression.rate
-        chosen = None if self.indexer is None else self.indexer.top_k
-        return _mean_positions_seen(self.sliding_window, seq_len) + _mean_positions_seen(
-            chosen, entries
-        )
+        in_window = _mean_positions_seen(self.sliding_window, seq_len)
+        return in_window + _mean_positions_seen(self._most_chosen, entries)
+
+    @property
+    def _most_chosen(self) -> int | None:
+        """The most keys or entries that an indexer chooses for a query; None without an indexer."""
+        return None if self.indexer is None else self.indexer.top_k
 
     def mean_scored(self, seq_len: float) -> float:
         """Return how many keys the indexer scores for a query, on average, or pooled entries where
@@ -287,11 +285,11 @@ class Attention:
     def most_keys(self, seq_len: float) -> float:
         """Return how many keys the last query of a sequence sees, pooled entries included: the most
         of any query."""
-        chosen = None if self.indexer is None else self.indexer.top_k
         if self.compression is None:
-            return min(filter(None, (self.sliding_window, chosen, seq_len)))
+            return min(filter(None, (self.sliding_window, self._most_chosen, seq_len)))
         entries = seq_len / self.compression.rate
-        return min(self.sliding_window or seq_len, seq_len) + min(chosen or entries, entries)
+        in_window = min(self.sliding_window or seq_len, seq_len)
+        return in_window + min(self._most_chosen or entries, entries)
 
 
 def _mean_positions_seen(limit: float | None, length: float, *, chunked: bool = False) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from models.errors import Invalid, UnknownName
 from models.spec.architecture import Architecture, MlaShape, MoeShape
@@ -24,8 +24,6 @@ _MOST_PADDING = 128 * 64
 """The most entries that Megatron-LM adds to a vocabulary. It pads vocabularies to a multiple of 128
 times the tensor-parallel size (--make-vocab-size-divisible-by); 64 is the largest size that this
 allows for."""
-
-
 _PLAIN_LAYERS = 1024  # of questions too, whose layers are without number: a model has a few kinds
 _BEFORE_HARDWARE = re.compile(
     r"^(?:nvidia-|tesla-|amd-|instinct-|intel-|google-|aws-|huawei-|gpu-|standard-|ml\.)+(?=.)"
@@ -35,11 +33,11 @@ labels print them, and the words of Azure and SageMaker for a machine."""
 
 
 def chip(name: str) -> Chip:
-    return _find_hardware("chip", name, chips())
+    return _find("chip", name, chips(), _hardware_named)
 
 
 def fabric(name: str) -> Fabric:
-    return _find_hardware("fabric", name, fabrics())
+    return _find("fabric", name, fabrics(), _hardware_named)
 
 
 def fabric_described_as(text: str) -> Fabric | None:
@@ -49,11 +47,11 @@ def fabric_described_as(text: str) -> Fabric | None:
 
 
 def stack(name: str) -> Stack:
-    return _find("stack", name, stacks())
+    return _find("stack", name, stacks(), _named)
 
 
 def architecture(name: str) -> Architecture:
-    return _find("architecture", name, architectures())
+    return _find("architecture", name, architectures(), _named)
 
 
 def architecture_shape(name: str) -> dict[str, Any]:
@@ -85,23 +83,21 @@ def fabric_chip(fabric_id: str) -> str:
 @cache
 def chips() -> Mapping[str, Chip]:
     """Return every chip, by id and by alias."""
-    return _by_name(
-        (_with_list_price(chip_from(entry)), entry["aliases"]) for entry in _load_entries("chips")
-    )
+    return _by_name("chips", _chip_with_list_price)
 
 
-def _with_list_price(unpriced: Chip) -> Chip:
-    """Return a chip with its list price, where one is published."""
-    prices = list_prices(unpriced.id)
-    return replace(unpriced, usd_per_chip_hour=prices[0].usd_per_chip_hour) if prices else unpriced
+def _chip_with_list_price(entry: Mapping[str, Any]) -> Chip:
+    """Return a chip from an entry of data/chips.json with its list price, where one is
+    published."""
+    prices = list_prices(entry["id"])
+    priced = {**entry, "usd_per_chip_hour": prices[0].usd_per_chip_hour} if prices else entry
+    return chip_from(priced)
 
 
 @cache
 def fabrics() -> Mapping[str, Fabric]:
     """Return every fabric, by id and by alias."""
-    return _by_name(
-        (_fabric_from(entry), entry.get("aliases", ())) for entry in _load_entries("fabrics")
-    )
+    return _by_name("fabrics", _fabric_from)
 
 
 @cache
@@ -110,11 +106,11 @@ def stacks() -> Mapping[str, Stack]:
     that it is `like`."""
     entries = {entry["id"]: entry for entry in _load_entries("stacks")}
 
-    def read(entry: dict[str, Any]) -> Stack:
+    def stack_from(entry: Mapping[str, Any]) -> Stack:
         whole = {**entries.get(entry.get("like", ""), {}), **entry}
         return Stack(**{name: as_tuples(value) for name, value in whole.items()})
 
-    return _by_name((read(entry), entry["aliases"]) for entry in entries.values())
+    return _by_name("stacks", stack_from)
 
 
 def as_tuples(value: Any) -> Any:
@@ -122,20 +118,27 @@ def as_tuples(value: Any) -> Any:
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
+def from_json(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Return an instance of a dataclass with the values of a JSON object, whose lists become
+    tuples. Names that are no fields of it are ignored, since a later release may have written
+    them."""
+    names = {field.name for field in fields(cast(Any, cls))}
+    return cls(**{name: as_tuples(value) for name, value in data.items() if name in names})
+
+
 @cache
 def architectures() -> Mapping[str, Architecture]:
     """Return every architecture, by id and by alias."""
-    index: dict[str, Architecture] = {}
-    for entry in _load_entries("architectures"):
-        shape = dict(entry["shape"])
-        if shape.get("mla"):
-            shape["mla"] = MlaShape(**shape["mla"])
-        if shape.get("moe"):
-            shape["moe"] = MoeShape(**shape["moe"])
-        value = Architecture.from_shape(name=entry["id"], **shape)
-        for name in (entry["id"], *entry["aliases"]):
-            index[name] = value
-    return index
+    return _by_name("architectures", _architecture_from)
+
+
+def _architecture_from(entry: Mapping[str, Any]) -> Architecture:
+    shape = dict(entry["shape"])
+    if shape.get("mla"):
+        shape["mla"] = MlaShape(**shape["mla"])
+    if shape.get("moe"):
+        shape["moe"] = MoeShape(**shape["moe"])
+    return Architecture.from_shape(name=entry["id"], **shape)
 
 
 @cache
@@ -236,38 +239,13 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
         )
         levels.append(domain)
     if out:
-        levels.append(
-            Level(name="data-centre network" if torus else "scale-out", gb_s_per_chip=out)
-        )
+        network = "data-centre network" if torus else "scale-out"
+        levels.append(Level(name=network, gb_s_per_chip=out))
     if not levels and torus is None:
         raise Invalid("chip", entry["id"], "needs a scale-up domain or a scale-out bandwidth")
-    return Chip(
-        id=entry["id"],
-        name=entry["name"],
-        vendor=entry["vendor"],
-        generation=entry["generation"],
-        year=entry.get("year"),
-        aliases=tuple(entry.get("aliases", ())),
-        peak_tflops=entry["peak_tflops"],
-        memory_gb=entry["memory_gb"],
-        usable_memory_gib=entry["usable_memory_gib"],
-        memory_bandwidth_gb_s=entry["memory_bandwidth_gb_s"],
-        host_memory_gb=entry.get("host_memory_gb"),
-        compute_units=entry.get("compute_units", 1),
-        gemm_tile=entry.get("gemm_tile", 128),
-        devices_per_chip=entry.get("devices_per_chip", 1),
-        tdp_w=entry.get("tdp_w"),
-        usd_per_chip_hour=entry.get("usd_per_chip_hour"),
-        sources=tuple(entry.get("sources", ())),
-        confidence=entry.get("confidence"),
-        caveats=entry.get("caveats"),
-        fabric=Fabric(
-            id=entry["id"],
-            levels=tuple(levels),
-            torus=torus,
-            source="; ".join(entry.get("sources", ())),
-        ),
-    )
+    source = "; ".join(entry.get("sources", ()))
+    links = Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source=source)
+    return from_json(Chip, {**entry, "fabric": links})
 
 
 @cache
@@ -311,12 +289,12 @@ def _load_entries(name: str) -> list[dict[str, Any]]:
     return json.loads((files("models") / f"data/{name}.json").read_text())
 
 
-def _by_name(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
-    """Return one mapping of values by id and by alias, given each value with its aliases."""
-    index: dict[str, Any] = {}
-    for value, aliases in items:
-        for name in (value.id, *aliases):
-            index[name] = value
+def _by_name(file: str, build: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
+    """Return what `build` makes of each entry of a file below data/, by the entry's id and by its
+    aliases."""
+    index: dict[str, T] = {}
+    for entry in _load_entries(file):
+        index |= dict.fromkeys((entry["id"], *entry.get("aliases", ())), build(entry))
     return index
 
 
@@ -331,40 +309,34 @@ def _without_vendor_words(name: str) -> str:
     return _BEFORE_HARDWARE.sub("", _normalise_name(name))
 
 
-def _find_hardware(field: str, name: str, index: Mapping[str, T]) -> T:
-    """Return the hardware of `index` with this name, or raise UnknownName for the field."""
-    found = _hardware_named(name, index)
-    if found is None:
-        raise UnknownName(field, name, index)
-    return found
-
-
 def _hardware_named(name: str, index: Mapping[str, T]) -> T | None:
     """Return the hardware with this name or alias, whatever words vendors, drivers and clouds put
     before it ("NVIDIA H200" finds h200). Return None where no hardware has the name."""
-    if found := _named(name, index):
-        return found
-    searched_name = _without_vendor_words(name)
-    return next(
-        (value for known, value in index.items() if _without_vendor_words(known) == searched_name),
-        None,
-    )
+    return _named(name, index) or _first_alike(name, index, _without_vendor_words)
 
 
-def _find(field: str, name: str, index: Mapping[str, T]) -> T:
-    """Return the value of `index` with this name, or raise UnknownName for the field."""
-    found = _named(name, index)
-    if found is None:
+def _find(
+    field: str,
+    name: str,
+    index: Mapping[str, T],
+    look_up: Callable[[str, Mapping[str, T]], T | None],
+) -> T:
+    """Return the value that `look_up` finds in `index` by its name. Raise UnknownName for the field
+    where it finds none."""
+    value = look_up(name, index)
+    if value is None:
         raise UnknownName(field, name, index)
-    return found
+    return value
 
 
 def _named(name: str, index: Mapping[str, T]) -> T | None:
     """Return the value of a name in `index`, regardless of case and of spaces, underscores or
     hyphens; None where no value has the name."""
-    if name in index:
-        return index[name]
-    searched_name = _normalise_name(name)
-    return next(
-        (value for known, value in index.items() if _normalise_name(known) == searched_name), None
-    )
+    return index[name] if name in index else _first_alike(name, index, _normalise_name)
+
+
+def _first_alike(name: str, index: Mapping[str, T], simplify: Callable[[str], str]) -> T | None:
+    """Return the first value in `index` whose name equals this one when both are simplified; None
+    where there is none."""
+    simplified = simplify(name)
+    return next((value for known, value in index.items() if simplify(known) == simplified), None)

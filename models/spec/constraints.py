@@ -72,9 +72,8 @@ class Constraints:
                 raise Invalid(f"constraints.{knob}", values, rule)
         self._check_recompute()
         if not 0 <= self.memory_reserve_gib < float("inf"):
-            raise Invalid(
-                "constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0"
-            )
+            rule = "must be at least 0"
+            raise Invalid("constraints.memory_reserve_gib", self.memory_reserve_gib, rule)
         if not EVEN_CHANCE <= self.min_fit_probability <= MAX_FIT_PROBABILITY:
             rule = f"must be between {EVEN_CHANCE} and {MAX_FIT_PROBABILITY}"
             raise Invalid("constraints.min_fit_probability", self.min_fit_probability, rule)

@@ -19,8 +19,6 @@ from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
 Step = tuple[int, int, int]
 """A step along a dim: the index of the dim, the number of devices that it joins, and their
 distance."""
-
-
 _CACHED = 64  # clusters, so that one with several questions is numbered once
 
 
@@ -76,28 +74,26 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
     `domains` has the number of devices that each dim joins, those of inner dims included. `rings`
     has a row for each dim of a torus: its name, its position among the dims and whether it closes.
     """
-    places = {name: at for name, at, _ in rings}
-    closes = {at: wraps for _, at, wraps in rings}
+    dim_of = {name: dim for name, dim, _ in rings}
+    closes = {dim: wraps for _, dim, wraps in rings}
     lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
     steps = list[list[Step]]()
     fillings = list[tuple[int, int]]()
     kinds = list[tuple[tuple[int, int, bool], ...]]()
     for code, order in enumerate(TORUS_AXES):
-        along = [places[name] for name in order if name in places]
+        torus_dims = [dim_of[name] for name in order if name in dim_of]
         for block in TORUS_BLOCKS:
-            taken = list(_steps(lengths, along, block))
-            steps.append(taken)
-            divides = all(lengths[dim] <= block or lengths[dim] % block == 0 for dim in along)
+            filling_steps = list(_steps(lengths, torus_dims, block))
+            steps.append(filling_steps)
+            # Blocks divide a dim that they do not exceed. Without a torus one filling is enough.
+            divides = all(lengths[dim] <= block or lengths[dim] % block == 0 for dim in torus_dims)
             if divides and (rings or not fillings):
                 fillings.append((code, block))
                 # Fillings are alike where their steps join as many devices along dims of the
                 # same length that both close, or both do not.
+                joining = [(dim, number) for dim, number, _ in filling_steps if number > 1]
                 kinds.append(
-                    tuple(
-                        (lengths[dim], number, closes.get(dim, False))
-                        for dim, number, _ in taken
-                        if number > 1
-                    )
+                    tuple((lengths[dim], number, closes.get(dim, False)) for dim, number in joining)
                 )
     dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
     number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
@@ -112,20 +108,20 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
     )
 
 
-def _steps(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator[Step]:
+def _steps(lengths: Sequence[int], torus_dims: Sequence[int], block: int) -> Iterator[Step]:
     """Yield the steps in which devices are numbered, from the inside out. `lengths` are those of
-    the cluster's dims, and `along` lists the dims of the torus in the order of the filling. These
-    come together, at the place of the innermost: first within a block of side `block`, then from
-    block to block."""
+    the cluster's dims, and `torus_dims` lists the dims of the torus in the order of the filling.
+    These come together, at the place of the innermost: first within a block of side `block`, then
+    from block to block."""
     for dim, length in enumerate(lengths):
-        if dim not in along:
+        if dim not in torus_dims:
             yield dim, length, 1
-        elif dim == min(along):
-            for one in along:
-                yield one, min(block, lengths[one]), 1
-            for one in along:
-                within = min(block, lengths[one])
-                yield one, -(-lengths[one] // within), within
+        elif dim == min(torus_dims):
+            sides = {torus_dim: min(block, lengths[torus_dim]) for torus_dim in torus_dims}
+            for torus_dim, side in sides.items():
+                yield torus_dim, side, 1
+            for torus_dim, side in sides.items():
+                yield torus_dim, -(-lengths[torus_dim] // side), side
 
 
 def filling_code(torus_axes: Array, torus_block: Array) -> Array:

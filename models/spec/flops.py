@@ -58,13 +58,8 @@ def matmul_parameters(layer: Layer, hidden_size: int) -> int:
 
 
 def layer_forward_flops(
-    architecture: Architecture, layer: Layer, seq_len: float, count: AttentionCount = "causal"
+    layer: Layer, hidden_size: int, seq_len: float, count: AttentionCount = "causal"
 ) -> float:
-    """Return the forward FLOPs of one token through one layer."""
-    return _layer_flops(architecture.hidden_size, layer, seq_len, count)
-
-
-def _layer_flops(hidden_size: int, layer: Layer, seq_len: float, count: AttentionCount) -> float:
     """Return the forward FLOPs of one token through one layer. `count` says how many keys of
     attention count (see this module's docstring)."""
     flops = float(2 * matmul_parameters(layer, hidden_size))
@@ -88,7 +83,7 @@ def head_forward_flops(
     h = architecture.hidden_size
     head = 2 * h * architecture.head_outputs
     modules = architecture.mtp_layers if mtp else 0
-    last = layer_forward_flops(architecture, architecture.layers[-1], seq_len, count)
+    last = layer_forward_flops(architecture.layers[-1], h, seq_len, count)
     return head + modules * (last + 4 * h * h + head)
 
 
@@ -101,7 +96,7 @@ def forward_flops_per_token(
 ) -> float:
     """Return the forward FLOPs of one token through the whole model."""
     body = sum(
-        n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count)
+        n * layer_forward_flops(architecture.kinds[kind], architecture.hidden_size, seq_len, count)
         for kind, n in architecture.layer_runs
     )
     return body + head_forward_flops(architecture, seq_len, count, mtp=mtp)
@@ -110,7 +105,7 @@ def forward_flops_per_token(
 def tower_forward_flops(encoder: Encoder, count: AttentionCount = "causal") -> float:
     """Return the forward FLOPs of the encoder on the images of one sequence."""
     hidden, length = encoder.hidden_size, encoder.patches_per_image
-    layers = sum(_layer_flops(hidden, layer, length, count) for layer in encoder.layers)
+    layers = sum(layer_forward_flops(layer, hidden, length, count) for layer in encoder.layers)
     return encoder.patches_per_sequence * (layers + 2 * encoder.patch_elements * hidden)
 
 
@@ -159,13 +154,14 @@ def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCo
     """Return the FLOPs of one token that a step saves because layers are frozen. A frozen layer
     saves its weight gradients, and all of backward where nothing before it is trained. The head
     counts as trained."""
+    hidden = architecture.hidden_size
     frozen = 0.0
     for kind, layers in architecture.layer_runs:
         layer = architecture.kinds[kind]
         if layer.gradients == "inputs":
-            frozen += layers * layer_forward_flops(architecture, layer, seq_len, "none")
+            frozen += layers * layer_forward_flops(layer, hidden, seq_len, "none")
         elif layer.gradients == "none":
-            frozen += layers * 2 * layer_forward_flops(architecture, layer, seq_len, count)
+            frozen += layers * 2 * layer_forward_flops(layer, hidden, seq_len, count)
     return frozen
 
 

@@ -107,19 +107,15 @@ class Fabric:
         sizes = [level.size for level in self.levels]
         for inner, outer in zip(sizes, sizes[1:], strict=False):
             if inner is None or (outer is not None and outer <= inner):
-                raise Invalid(
-                    "levels",
-                    sizes,
-                    "sizes must grow from the inside out; only the last may be open",
-                )
+                rule = "sizes must grow from the inside out; only the last may be open"
+                raise Invalid("levels", sizes, rule)
         if self.torus is None and self.levels:
             innermost = replace(self.levels[0], scale="up")
             object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
         if any(level.scale == "up" for level in self.levels[len(self.scale_up) :]):
             scales = [level.scale for level in self.levels]
-            raise Invalid(
-                "levels", scales, "scale-up levels come first: none lies beyond one that scales out"
-            )
+            rule = "scale-up levels come first: none lies beyond one that scales out"
+            raise Invalid("levels", scales, rule)
 
     @property
     def scale_up(self) -> tuple[Level, ...]:
@@ -137,9 +133,8 @@ class Fabric:
         """Raise Invalid if the fabric has no switched scale-up domain, whose size `field` would
         change to `value`."""
         if self.domain is None:
-            raise Invalid(
-                field, value, f"fabric {self.id} has no scale-up domain of a size to change"
-            )
+            rule = f"fabric {self.id} has no scale-up domain of a size to change"
+            raise Invalid(field, value, rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +269,10 @@ class Cluster:
     @property
     def host_bytes(self) -> float:
         """A device's share of host memory in bytes; infinite where that is not known."""
-        known = self.chip.host_memory_gb
-        return math.inf if known is None else known * 1e9 / self.chip.devices_per_chip
+        chip = self.chip
+        if chip.host_memory_gb is None:
+            return math.inf
+        return chip.host_memory_gb * 1e9 / chip.devices_per_chip
 
     @property
     def usable_bytes(self) -> float:
@@ -310,12 +307,9 @@ class Cluster:
                 rule = f"{shape} must divide num_chips = {self.num_chips}"
                 raise Invalid("cluster.torus_shape", self.torus_shape, rule)
             return self.torus_shape
-        for slices in range(1, self.num_chips + 1):
-            if self.num_chips % slices == 0:
-                most_cubic = torus.shape_for(self.num_chips // slices)
-                if most_cubic:
-                    return most_cubic
-        return (1,) * torus.ndim
+        whole = (slices for slices in range(1, self.num_chips + 1) if self.num_chips % slices == 0)
+        shapes = (torus.shape_for(self.num_chips // slices) for slices in whole)
+        return next(filter(None, shapes), (1,) * torus.ndim)
 
     @property
     def wraps(self) -> tuple[tuple[int, bool], ...]:
@@ -394,7 +388,7 @@ class Cluster:
             levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peer_gb_s))
         if domain is not None:
             # The domain is the last scale-up level. Smaller levels inside it stay, and so do larger
-            # ones outside.
+            # ones outside. A level without a size joins all chips: it is outside, and never inside.
             last = len(fabric.scale_up) - 1
             inner = [level for level in levels[:last] if (level.size or domain) < domain]
             outer = [level for level in levels[last + 1 :] if (level.size or domain + 1) > domain]
@@ -417,26 +411,24 @@ class Cluster:
         slices make up the new number. The shape of a single slice is not kept, since that slice
         grows or shrinks.
         """
-        per_domain = self.chips_per_domain
-        slice_chips = math.prod(self.torus_shape or ())
-        has_several_slices = slice_chips < self.num_chips
-        keeps_shape = num_chips % slice_chips == 0 and (
-            num_chips == self.num_chips or has_several_slices
-        )
+        per_domain, shape = self.chips_per_domain, self.torus_shape
+        if shape is not None:
+            slice_chips = math.prod(shape)
+            may_stay = num_chips == self.num_chips or slice_chips < self.num_chips
+            shape = shape if may_stay and num_chips % slice_chips == 0 else None
         return replace(
             self,
             num_chips=num_chips,
-            torus_shape=self.torus_shape if keeps_shape else None,
+            torus_shape=shape,
             chips_per_domain=per_domain and min(per_domain, num_chips),
         )
 
     @cached_property
     def device_orders(self) -> DeviceOrders:
         """The order of the devices under every filling of the torus, if there is one."""
-        rings = (
-            (dim.name, at, dim.wraps) for at, dim in enumerate(self.dims) if dim.kind == "ring"
-        )
-        return orders_of(tuple(dim.domain for dim in self.dims) or (1,), tuple(rings))
+        domains = tuple(dim.domain for dim in self.dims) or (1,)
+        rings = [(index, dim) for index, dim in enumerate(self.dims) if dim.kind == "ring"]
+        return orders_of(domains, tuple((dim.name, index, dim.wraps) for index, dim in rings))
 
     @property
     def scale_out_mask(self) -> Array:
@@ -481,26 +473,21 @@ def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
     """Return the dims of `dims`, from the inside out, that join the n devices of a job. Dims that
     add no device are left out, and switched neighbours with equal links are merged. Raise Invalid
     where all of them join fewer devices."""
-    kept: list[Dim] = []
+    merged: list[Dim] = []
+    joined = 1  # devices that the dims so far join
     for dim in dims:
-        previous = kept[-1].domain if kept else 1
-        if dim.domain <= previous or previous >= n:
+        if dim.domain <= joined or joined >= n:
             continue
         is_switch = dim.kind == "switch" and dim.peer_gb_s is None
-        if kept and is_switch and _link_properties(kept[-1]) == _link_properties(dim):
-            kept.pop()
-        kept.append(dim)
-    joined = kept[-1].domain if kept else 1
+        links = dim.kind, dim.scale, dim.gb_s
+        if merged and is_switch and links == (merged[-1].kind, merged[-1].scale, merged[-1].gb_s):
+            merged.pop()
+        merged.append(dim)
+        joined = dim.domain
     if joined < n:
         rule = f"the fabric joins only {joined} devices in one slice or domain; give an outer level"
         raise Invalid("cluster.num_chips", n, rule)
-    return tuple(kept)
-
-
-def _link_properties(dim: Dim) -> tuple[str, str, float]:
-    """Return the kind, scale and bandwidth of a dim. Neighbouring dims that share these count as
-    one."""
-    return dim.kind, dim.scale, dim.gb_s
+    return tuple(merged)
 
 
 def _ordered_factors(n: int, ndim: int) -> list[tuple[int, ...]]:

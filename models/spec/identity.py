@@ -15,16 +15,16 @@ class _Identity:
     """An object as the key of a cache is equal only to itself. The key keeps the object alive, so
     that no other object can have its id."""
 
-    __slots__ = ("of",)
+    __slots__ = ("wrapped",)
 
-    def __init__(self, of: Any) -> None:
-        self.of = of
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
 
     def __hash__(self) -> int:
-        return id(self.of)
+        return id(self.wrapped)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.of is other.of
+        return isinstance(other, _Identity) and self.wrapped is other.wrapped
 
 
 def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -34,16 +34,16 @@ def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]]
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         # lru_cache compares its keys, so that objects are wrapped in keys equal only to themselves.
-        of_any: Callable[..., R] = function
+        untyped: Callable[..., R] = function
 
         @lru_cache(maxsize=size)
-        def of_keys(*keys: Any) -> R:
-            return of_any(*(key.of for key in keys[:objects]), *keys[objects:])
+        def call_with_keys(*keys: Any) -> R:
+            return untyped(*(key.wrapped for key in keys[:objects]), *keys[objects:])
 
         @wraps(function)
-        def of_objects(*args: Any) -> R:
-            return of_keys(*map(_Identity, args[:objects]), *args[objects:])
+        def call(*args: Any) -> R:
+            return call_with_keys(*map(_Identity, args[:objects]), *args[objects:])
 
-        return cast(Callable[P, R], of_objects)
+        return cast(Callable[P, R], call)
 
     return decorate

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from models.spec.catalogue import from_json
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Influence:
@@ -27,19 +29,6 @@ class Influence:
     latest: tuple[str, ...]
     shift: tuple[float, ...]
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Influence:
-        return cls(
-            chip=data["chip"],
-            stack=data["stack"],
-            model=data["model"],
-            parameters=data["parameters"],
-            runs=data["runs"],
-            benchmarks=data["benchmarks"],
-            latest=tuple(data["latest"]),
-            shift=tuple(data["shift"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Influences:
@@ -56,9 +45,5 @@ class Influences:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Influences:
-        return cls(
-            against_version=data["against_version"],
-            terms=tuple((coefficient, scope) for coefficient, scope in data["terms"]),
-            shift=tuple(data["shift"]),
-            groups=tuple(map(Influence.from_json, data["groups"])),
-        )
+        groups = [from_json(Influence, group) for group in data["groups"]]
+        return from_json(cls, {**data, "groups": groups})

@@ -74,7 +74,7 @@ class Layer:
 
     def projections(self, hidden_size: int) -> list[Projection]:
         """Return the matrices of the mixers."""
-        return [each for mixer in self.mixers for each in mixer.projections(hidden_size)]
+        return [matrix for mixer in self.mixers for matrix in mixer.projections(hidden_size)]
 
     @cached_by_identity(_KEPT)
     def parameters(self, hidden_size: int) -> int:
@@ -109,24 +109,28 @@ class Layer:
         A step on an m x n matrix X, m <= n, computes X X^T, its square, and the product of both
         with X: 4 m² n + 2 m³ FLOPs.
         """
-        matrices = [
-            (each.n_in // each.groups, each.n_out // each.groups)
-            for each in self.projections(hidden_size)
-            for _ in range(each.groups)
-        ]
+        outside: list[tuple[int, int]] = []
+        for matrix in self.projections(hidden_size):
+            block = (matrix.n_in // matrix.groups, matrix.n_out // matrix.groups)
+            outside += [block] * matrix.groups
         if self.dense:
-            matrices += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
+            outside += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
+        # All matrices of experts are of one size, so that one stands for them.
         inside = []
         if self.moe:
             inside = [(self.moe.token_size(hidden_size), self.moe.intermediate_size)]
-        return _newton_schulz_flops(matrices), _newton_schulz_flops(inside)
+        return _newton_schulz_flops(outside), _newton_schulz_flops(inside)
 
 
 def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
     """Return the FLOPs of five Newton-Schulz steps on matrices of these sizes, divided by the
     number of their elements; 0 where there are none."""
-    flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
-    return flops / max(sum(a * b for a, b in matrices), 1)
+    flops = elements = 0
+    for sides in matrices:
+        m, n = min(sides), max(sides)
+        flops += 5 * (4 * m**2 * n + 2 * m**3)
+        elements += m * n
+    return flops / max(elements, 1)
 
 
 def hyper_connection_parameters(hidden_size: int, streams: int) -> int:

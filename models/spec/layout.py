@@ -28,17 +28,8 @@ TORUS_BLOCKS = (1, 2, 4)
 MAX_LAYERS = 10**4  # of one chunk of a stated partition
 TORUS_KNOBS = ("torus_axes", "torus_block")
 DEGREES = (*AXES, "ep", "etp")
-_POSITIVE_KNOBS = (
-    "pp",
-    "dp_replicate",
-    "dp_shard",
-    "cp",
-    "tp",
-    "ep",
-    "etp",
-    "micro_batch",
-    "virtual_stages",
-)
+_DEGREES_FROM_PP = (*reversed(AXES), "ep", "etp")
+_POSITIVE_KNOBS = (*_DEGREES_FROM_PP, "micro_batch", "virtual_stages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +132,8 @@ class Layout:
             )
             raise Invalid("layout.layers_per_chunk", list(layers), rule)
         if not all(0 <= count <= MAX_LAYERS for count in layers):
-            raise Invalid(
-                "layout.layers_per_chunk", list(layers), f"must be 0 to {MAX_LAYERS} each"
-            )
+            rule = f"must be 0 to {MAX_LAYERS} each"
+            raise Invalid("layout.layers_per_chunk", list(layers), rule)
         if len(set(layers)) > 1 and not self.balanced:
             rule = "is an equal split, and layers_per_chunk has unequal numbers; leave one out"
             raise Invalid("layout.balanced", self.balanced, rule)
@@ -159,8 +149,7 @@ class Layout:
     def summary(self) -> str:
         """Return the layout in one line, such as "pp=4 tp=8 micro_batch=1 1f1b zero=1": degrees
         above 1, and other knobs that are not at their plainest value."""
-        axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
-        parts = [f"{axis}={getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1]
+        parts = [f"{axis}={getattr(self, axis)}" for axis in self._active_axes(_DEGREES_FROM_PP)]
         if not parts:
             parts.append("one device")
         parts.append(f"micro_batch={self.micro_batch}")
@@ -253,6 +242,7 @@ class Layouts(Columns):
             if field.name == "recompute":
                 values = [policy_code(row.recompute, row.recompute_modules) for row in rows]
             elif field.name in _NAMES:
+                # Orders of axes may be lists, which cannot be looked up.
                 names = [value if isinstance(value, str) else tuple(value) for value in values]
                 values = [_CODES[field.name][name] for name in names]
             elif field.name == "layers_per_chunk":
@@ -270,7 +260,8 @@ class Layouts(Columns):
             value = getattr(self, field.name)[index].item()
             values[field.name] = _NAMES[field.name][value] if field.name in _NAMES else value
         values["recompute"], values["recompute_modules"] = decode_policy(values["recompute"])
-        values["layers_per_chunk"] = tuple(ord(each) - 1 for each in values["layers_per_chunk"])
+        characters = values["layers_per_chunk"]
+        values["layers_per_chunk"] = tuple(ord(character) - 1 for character in characters)
         return Layout(**values)
 
     @property
@@ -299,10 +290,9 @@ class Layouts(Columns):
         """The numbers of `layers_per_chunk`, of shape (n, most chunks), with 0 beyond the last
         chunk."""
         strings = np.ascontiguousarray(self.layers_per_chunk)
-        points = (
-            strings.view(np.uint32).reshape(len(strings), strings.itemsize // 4).astype(np.int64)
-        )
-        return np.maximum(points - 1, 0)
+        # numpy keeps a character in four bytes, which are its code point.
+        points = strings.view(np.uint32).reshape(len(strings), strings.itemsize // 4)
+        return np.maximum(points.astype(np.int64) - 1, 0)
 
 
 _DTYPES: dict[str, type] = {
@@ -332,23 +322,23 @@ def equivalent_placements() -> Array:
     Axes of one rank move no data, so placements that differ only in where such axes stand are
     equivalent.
     """
-    found = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=np.int64)
-    for pattern, of_pattern in enumerate(found):
+    first_alike = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=np.int64)
+    for pattern, row in enumerate(first_alike):
         first: dict[tuple[str, ...], int] = {}
         for code, order in enumerate(PLACEMENTS):
-            of_pattern[code] = first.setdefault(_axes_in(pattern, order), code)
-    return found
+            row[code] = first.setdefault(_axes_in(pattern, order), code)
+    return first_alike
 
 
 @cache
 def pipeline_outermost() -> Array:
     """Return an array (32, placements): for each set of active axes (as in `active_axes`) and each
     placement, true where none of these axes lies outside the pipeline's."""
-    found = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
-    for pattern, of_pattern in enumerate(found):
+    is_outermost = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
+    for pattern, row in enumerate(is_outermost):
         for code, order in enumerate(PLACEMENTS):
-            of_pattern[code] = not _axes_in(pattern, order[order.index("pp") + 1 :])
-    return found
+            row[code] = not _axes_in(pattern, order[order.index("pp") + 1 :])
+    return is_outermost
 
 
 @cache
@@ -357,7 +347,8 @@ def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
     placement, true where it orders these axes as an offered placement does. Where `offered` is
     empty, all placements are offered."""
     codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
-    return np.array([np.isin(first, first[codes]) for first in equivalent_placements()])
+    # A placement is offered where the first one like it is also the first one like an offered one.
+    return np.array([np.isin(alike, alike[codes]) for alike in equivalent_placements()])
 
 
 def _axes_in(pattern: int, order: tuple[str, ...]) -> tuple[str, ...]:

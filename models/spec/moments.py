@@ -28,8 +28,8 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
         return whole
     projected = kept = 0.0
     for kind, count in zip(architecture.kinds, architecture.layers_per_kind, strict=True):
-        for one, copies in _matrices(kind, architecture.hidden_size):
-            short, long = sorted((one.n_in // one.groups, one.n_out // one.groups))
+        for matrix, copies in _matrices(kind, architecture.hidden_size):
+            short, long = sorted((matrix.n_in // matrix.groups, matrix.n_out // matrix.groups))
             # A matrix no larger than the rank is not projected.
             if short <= workload.moment_rank:
                 continue
@@ -43,7 +43,9 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
 def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:
     """Yield the weight matrices of a layer, each with the number of blocks or experts that have one
     of that size."""
-    every = Lora(targets=("attention", "mlp", "experts"))
-    yield from ((one, one.groups) for one in every.matrices(layer, hidden_size))
-    experts = layer.moe.num_experts if layer.moe else 0
-    yield from ((one, experts) for one in every.expert_matrices(layer, hidden_size))
+    # Adapters that name no modules stand beside every matrix.
+    beside_all = Lora(targets=("attention", "mlp", "experts"))
+    for matrix in beside_all.matrices(layer, hidden_size):
+        yield matrix, matrix.groups
+    for matrix in beside_all.expert_matrices(layer, hidden_size):
+        yield matrix, layer.moe.num_experts if layer.moe else 0

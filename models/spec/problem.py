@@ -26,8 +26,8 @@ _KEPT_MODULES = 1024  # answers for all models together: a model has one for eac
 def _other_vendors(stack: Stack, chip: Chip) -> str:
     """Return the words of the error that a stack does not run on a chip of another vendor. They
     name the vendors that the stack runs on, and the stacks that run on the chip."""
-    every = dict.fromkeys(catalogue.stacks().values())
-    able = [each.id for each in every if not each.vendors or chip.vendor in each.vendors]
+    stacks = dict.fromkeys(catalogue.stacks().values())
+    able = [other.id for other in stacks if not other.vendors or chip.vendor in other.vendors]
     rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
     return f"{rule}, on which {', '.join(able)} run"
 
@@ -220,8 +220,10 @@ class Problem:
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
         """Return the bytes of a gradient's element, given those that the stack uses. Without fp32
         master weights it has the format of the parameters, and never fewer bytes than these."""
-        own = self.workload.number_format.activation_bytes
-        return max(stack_bytes, own) if self.workload.master_weights else own
+        parameter_bytes = self.parameter_bytes
+        return (
+            max(stack_bytes, parameter_bytes) if self.workload.master_weights else parameter_bytes
+        )
 
     @property
     def gradient_reduction_bytes(self) -> float:
@@ -274,16 +276,12 @@ class Problem:
     def adapter_parameters(self) -> int:
         """The number of trained parameters in adapters of all layers; 0 without adapters."""
         lora, model = self.workload.lora, self.architecture
-        if lora is None:
-            return 0
-        return sum(
-            count
-            * (
-                lora.parameters(kind, model.hidden_size)
-                + lora.expert_parameters(kind, model.hidden_size)
-            )
-            for kind, count in zip(model.kinds, model.trained_layers_per_kind, strict=True)
-        )
+        total = 0
+        if lora is not None:
+            for kind, count in zip(model.kinds, model.trained_layers_per_kind, strict=True):
+                total += count * lora.parameters(kind, model.hidden_size)
+                total += count * lora.expert_parameters(kind, model.hidden_size)
+        return total
 
     @property
     def trained_layer_parameters(self) -> int:
@@ -323,12 +321,9 @@ class Problem:
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
         """Forward FLOPs of one token through each kind of layer, and through the head. They are the
         weights by which layers are split over pipeline stages."""
-        seq_len = self.workload.attended_length
-        layers = tuple(
-            float(layer_forward_flops(self.architecture, kind, seq_len))
-            for kind in self.architecture.kinds
-        )
-        return layers, float(head_forward_flops(self.architecture, seq_len))
+        seq_len, model = self.workload.attended_length, self.architecture
+        layers = (layer_forward_flops(kind, model.hidden_size, seq_len) for kind in model.kinds)
+        return tuple(map(float, layers)), float(head_forward_flops(model, seq_len))
 
     @cached_property
     def encoder_flops(self) -> float:

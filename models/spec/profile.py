@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
 from models.columns import Array
 from models.errors import Invalid, UnknownName
+from models.spec.catalogue import from_json
 from models.spec.identity import cached_by_identity
 from models.spec.influences import Influences
 
@@ -186,11 +187,10 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 """The kinds of scopes that each coefficient may differ between, besides "all"."""
 
 
-def _of_known(cls: type[Value], data: Mapping[str, Any]) -> Value:
-    """Return an instance of a dataclass with the values of `data`. Names that are no fields of it
-    are ignored, since a later release may have written them."""
-    known = {field.name for field in fields(cast(Any, cls))}
-    return cls(**{name: value for name, value in data.items() if name in known})
+def _listed(cls: type[Value], data: Mapping[str, Any], name: str) -> tuple[Value, ...]:
+    """Return the instances of a dataclass that a JSON object lists under a name; none where an
+    earlier release has written it, without the name."""
+    return tuple(from_json(cls, entry) for entry in data.get(name, ()))
 
 
 def _is_known(term: Mapping[str, Any]) -> bool:
@@ -298,10 +298,6 @@ class TermCoverage:
     runs: int
     sources: tuple[str, ...] = ()
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TermCoverage:
-        return _of_known(cls, {**data, "sources": tuple(data.get("sources", ()))})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityRange:
@@ -372,26 +368,24 @@ class Profile:
     @cached_property
     def coverage_of(self) -> dict[tuple[str, str], TermCoverage]:
         """The runs that exercised a term of the breakdown, by term and scope."""
-        return {(one.term, one.scope): one for one in self.seen}
+        return {(coverage.term, coverage.scope): coverage for coverage in self.seen}
 
     @cached_property
     def range_of(self) -> dict[tuple[str, str], QuantityRange]:
         """The range that the runs of a scope cover, by quantity and scope."""
-        return {(one.quantity, one.scope): one for one in self.spans}
+        return {(span.quantity, span.scope): span for span in self.spans}
 
     @cached_property
     def scopes_of_ranges(self) -> frozenset[str]:
-        return frozenset(one.scope for one in self.spans)
+        return frozenset(span.scope for span in self.spans)
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
         """Return the age in years of the newest software that ran in one of these scopes, counted
         from the newest of all; the largest age where several scopes have one, and 0 where none
         has."""
         scope_set = set(scopes)
-        return max(
-            (self.software_year - one.year for one in self.newest if one.scope in scope_set),
-            default=0.0,
-        )
+        years = (software.year for software in self.newest if software.scope in scope_set)
+        return max((self.software_year - year for year in years), default=0.0)
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Return the neighbourhood of step time of the narrowest scope that has one. `scopes` come
@@ -409,9 +403,11 @@ class Profile:
     ) -> Neighbourhood:
         """Return the neighbourhood of the last of `scopes` that has one; they come widest first. If
         none has one, return the residual spread as a neighbourhood."""
-        known = {one.scope: one for one in neighbourhoods}
-        none = Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
-        return next((known[scope] for scope in reversed(scopes) if scope in known), none)
+        by_scope = {neighbourhood.scope: neighbourhood for neighbourhood in neighbourhoods}
+        for scope in reversed(scopes):
+            if scope in by_scope:
+                return by_scope[scope]
+        return Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
 
     def terms_in(self, scopes: Iterable[str]) -> tuple[Term, ...]:
         """Return the terms that apply to a problem with these scopes. Terms of "all" always do."""
@@ -478,12 +474,12 @@ class Profile:
             "beyond": self.unseen_widening,
             "between_sources": self.between_sources,
             "memory_between_sources": self.memory_between_sources,
-            "neighbourhoods": [_without_between(one) for one in self.neighbourhoods],
-            "memory_neighbourhoods": [_without_between(one) for one in self.memory_neighbourhoods],
-            "seen": [asdict(one) for one in self.seen],
-            "spans": [asdict(one) for one in self.spans],
-            "newest": [asdict(one) for one in self.newest],
-            "terms": [asdict(term) for term in self.terms],
+            "neighbourhoods": list(map(_without_between, self.neighbourhoods)),
+            "memory_neighbourhoods": list(map(_without_between, self.memory_neighbourhoods)),
+            "seen": list(map(asdict, self.seen)),
+            "spans": list(map(asdict, self.spans)),
+            "newest": list(map(asdict, self.newest)),
+            "terms": list(map(asdict, self.terms)),
             # Left out where there are none, so that versions of before keep their hash.
             **({} if self.influences is None else {"influences": self.influences.to_json()}),
         }
@@ -494,13 +490,12 @@ class Profile:
         when the profile was written get the terms of the shipped priors. Coefficients, scopes and
         fields that a later release has added are ignored. Raise Invalid where a coefficient has no
         term."""
-        terms = tuple(_of_known(Term, term) for term in data["terms"] if _is_known(term))
+        terms = tuple(from_json(Term, term) for term in data["terms"] if _is_known(term))
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _prior_terms() if term.coefficient in missing)
         if unknown := missing - {term.coefficient for term in terms}:
-            raise Invalid(
-                "profile.terms", sorted(unknown), "every coefficient needs a term of scope 'all'"
-            )
+            rule = "every coefficient needs a term of scope 'all'"
+            raise Invalid("profile.terms", sorted(unknown), rule)
         influences = data.get("influences")
         return cls(
             id=data["id"],
@@ -511,15 +506,11 @@ class Profile:
             unseen_widening=data.get("beyond", 1.0),
             between_sources=data.get("between_sources", 0.0),
             memory_between_sources=data.get("memory_between_sources", 0.0),
-            neighbourhoods=tuple(
-                _of_known(Neighbourhood, one) for one in data.get("neighbourhoods", ())
-            ),
-            memory_neighbourhoods=tuple(
-                _of_known(Neighbourhood, one) for one in data.get("memory_neighbourhoods", ())
-            ),
-            seen=tuple(TermCoverage.from_json(one) for one in data.get("seen", ())),
-            spans=tuple(_of_known(QuantityRange, one) for one in data.get("spans", ())),
-            newest=tuple(_of_known(NewestSoftware, one) for one in data.get("newest", ())),
+            neighbourhoods=_listed(Neighbourhood, data, "neighbourhoods"),
+            memory_neighbourhoods=_listed(Neighbourhood, data, "memory_neighbourhoods"),
+            seen=_listed(TermCoverage, data, "seen"),
+            spans=_listed(QuantityRange, data, "spans"),
+            newest=_listed(NewestSoftware, data, "newest"),
             influences=influences and Influences.from_json(influences),
             terms=terms,
         )

@@ -29,4 +29,9 @@ class Projection(NamedTuple):
 
 
 def parameters_of(projections: Iterable[Projection]) -> int:
-    return sum(each.parameters for each in projections)
+    return sum(projection.parameters for projection in projections)
+
+
+def whole_parameters_of(projections: Iterable[Projection]) -> int:
+    """Return the parameters of the matrices that every tensor-parallel rank has whole."""
+    return parameters_of(projection for projection in projections if projection.cut == "whole")

@@ -108,12 +108,14 @@ class Recomputed:
         """
         if self.whole:
             return 1.0 - self.unsent_share
-        network = bool(self.pieces & {"dense", "experts"})
-        gathered = 0.25 * bool(self.pieces & {"dense", "dense_half", "experts"})
+        gathered = 0.25 if self.pieces & {"dense", "dense_half", "experts"} else 0.0
         if _INPUTS in self.pieces:
             gathered = 0.5
-        scattered = 0.25 * network + 0.25 * ("output" in self.pieces)
-        return gathered + scattered - ("dense" in self.pieces) * min(self.unsent_share, 0.25)
+        scattered = 0.25 if self.pieces & {"dense", "experts"} else 0.0
+        if "output" in self.pieces:
+            scattered += 0.25
+        unsent = min(self.unsent_share, 0.25) if "dense" in self.pieces else 0.0
+        return gathered + scattered - unsent
 
     @property
     def context(self) -> float:

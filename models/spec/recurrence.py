@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.spec.projection import Projection, parameters_of
+from models.spec.projection import Projection, parameters_of, whole_parameters_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,11 @@ class Recurrence:
         return self.streams if self.conv_kernel else 0
 
     def projections(self, hidden_size: int) -> list[Projection]:
+        """Return every weight matrix: those that read the stream, and that of the output."""
+        output = Projection("out", self.values, hidden_size, "rows")
+        return [*self._input_projections(hidden_size), output]
+
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         raise NotImplementedError
 
     def parameters(self, hidden_size: int) -> int:
@@ -104,7 +109,7 @@ class Recurrence:
 
     def replicated_parameters(self, hidden_size: int) -> int:
         """Return the parameters that every tensor-parallel rank has whole."""
-        return parameters_of(each for each in self.projections(hidden_size) if each.cut == "whole")
+        return whole_parameters_of(self.projections(hidden_size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +123,9 @@ class Mamba2(Recurrence):
     """The output is normalised, before or after it is gated."""
     kind = "mamba2"
 
-    def projections(self, hidden_size: int) -> list[Projection]:
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         columns = 2 * self.values + 2 * self.keys + self.num_heads
-        return [
-            Projection("in", hidden_size, columns, "columns", fused=True),
-            Projection("out", self.values, hidden_size, "rows"),
-        ]
+        return [Projection("in", hidden_size, columns, "columns", fused=True)]
 
     @property
     def _vectors(self) -> int:
@@ -133,10 +135,8 @@ class Mamba2(Recurrence):
         return biases + 3 * self.num_heads + (self.values if self.norm else 0)
 
     def parameters(self, hidden_size: int) -> int:
-        own = super().parameters(hidden_size)
-        if not self.bias:
-            return own
-        return own + sum(each.n_out for each in self.projections(hidden_size))
+        biases = sum(matrix.n_out for matrix in self.projections(hidden_size)) if self.bias else 0
+        return super().parameters(hidden_size) + biases
 
     @property
     def _state_flops(self) -> float:
@@ -165,18 +165,17 @@ class DeltaNet(Recurrence):
     def kind(self) -> str:
         return "kimi_delta_attention" if self.decay_per_element else "gated_delta_net"
 
-    def projections(self, hidden_size: int) -> list[Projection]:
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         """Return the projections to queries, keys, values, the step size beta, the decay and the
-        gate, and that of the output."""
-        found = [
+        gate."""
+        return [
             Projection("q", hidden_size, self.keys, "columns", fused=True),
             Projection("k", hidden_size, self.keys, "columns", fused=True),
             Projection("v", hidden_size, self.values, "columns", fused=True),
             Projection("beta", hidden_size, self.num_heads, "columns", fused=True),
+            *_projections_through(self.decay_rank, "decay", hidden_size, self._decays),
+            *_projections_through(self.gate_rank, "gate", hidden_size, self.values),
         ]
-        found += _projections_through(self.decay_rank, "decay", hidden_size, self._decays)
-        found += _projections_through(self.gate_rank, "gate", hidden_size, self.values)
-        return [*found, Projection("out", self.values, hidden_size, "rows")]
 
     @property
     def _decays(self) -> int:
@@ -222,11 +221,10 @@ class LightningAttention(Recurrence):
 
     kind = "lightning_attention"
 
-    def projections(self, hidden_size: int) -> list[Projection]:
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
         return [
             Projection("qkv", hidden_size, self.streams, "columns", fused=True),
             Projection("gate", hidden_size, self.values, "columns", fused=True),
-            Projection("out", self.values, hidden_size, "rows"),
         ]
 
     @property
@@ -271,17 +269,12 @@ class ShortConvolution(Recurrence):
         values."""
         return self.values
 
-    def projections(self, hidden_size: int) -> list[Projection]:
-        return [
-            Projection("in", hidden_size, self.streams, "columns", fused=True),
-            Projection("out", self.values, hidden_size, "rows"),
-        ]
+    def _input_projections(self, hidden_size: int) -> list[Projection]:
+        return [Projection("in", hidden_size, self.streams, "columns", fused=True)]
 
     def parameters(self, hidden_size: int) -> int:
-        own = super().parameters(hidden_size)
-        if not self.bias:
-            return own
-        return own + self.conv_channels + self.streams + hidden_size
+        biases = self.conv_channels + self.streams + hidden_size if self.bias else 0
+        return super().parameters(hidden_size) + biases
 
     @property
     def _vectors(self) -> int:

@@ -6,7 +6,7 @@ A stack is data (data/stacks.json). To ask "what if this stack could…", replac
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from models.errors import Invalid
 from models.spec.hardware import MAX_CHIPS
@@ -14,10 +14,9 @@ from models.spec.layer import Layer
 from models.spec.layout import AXES, PLACEMENTS
 from models.spec.recompute import MODULES, STACK_SELECTIVE, Recomputed, policy_code, recomputed
 
-Kernel = Literal[
-    "auto",
-    "pytorch",
-    "triton",
+KernelRule = Literal["auto", "pytorch", "triton"]
+"""A rule that picks an attention kernel by the chip."""
+KernelName = Literal[
     "unfused",
     "fused_softmax",
     "flash1",
@@ -27,16 +26,8 @@ Kernel = Literal[
     "flash4",
     "splash",
 ]
-KERNELS: tuple[str, ...] = (
-    "unfused",
-    "fused_softmax",
-    "flash1",
-    "flash2",
-    "flash3",
-    "cudnn",
-    "flash4",
-    "splash",
-)
+Kernel = Literal[KernelRule, KernelName]
+KERNELS: tuple[str, ...] = get_args(KernelName)
 VENDORS = ("nvidia", "amd", "intel", "google", "aws", "huawei")
 """The vendors for whose chips it is known which software runs on them."""
 
@@ -341,19 +332,15 @@ class Stack:
             raise Invalid("stack.schedules", self.schedules, "must name at least one schedule")
         if not set(self.zero_stages) <= {0, 1, 2, 3} or not self.zero_stages:
             raise Invalid("stack.zero_stages", self.zero_stages, "must be some of 0, 1, 2, 3")
-        if not self.selective or not all(
-            names and set(names) <= set(MODULES) for names in self.selective
-        ):
-            raise Invalid(
-                "stack.selective", self.selective, f"must be sets of {', '.join(MODULES)}"
-            )
+        known_modules = all(names and set(names) <= set(MODULES) for names in self.selective)
+        if not self.selective or not known_modules:
+            rule = f"must be sets of {', '.join(MODULES)}"
+            raise Invalid("stack.selective", self.selective, rule)
         if not set(self.placements) <= set(PLACEMENTS):
-            raise Invalid(
-                "stack.placements", self.placements, f"must be orders of all of {', '.join(AXES)}"
-            )
-        kernels = (*_KERNELS_PICKED, *KERNELS)
-        if self.attention_kernel not in kernels:
-            rule = f"must be one of {', '.join(kernels)}"
+            rule = f"must be orders of all of {', '.join(AXES)}"
+            raise Invalid("stack.placements", self.placements, rule)
+        if self.attention_kernel not in get_args(Kernel):
+            rule = f"must be one of {', '.join(get_args(Kernel))}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
 
     @property

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from itertools import starmap
+from typing import Any
 
 from models.errors import Invalid
 from models.spec import catalogue
@@ -21,27 +22,7 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 
-Condition = Literal[
-    "always",
-    "never",
-    "dp",
-    "tp",
-    "sp",
-    "pp",
-    "cp",
-    "ep",
-    "ep_beside",
-    "interleaved",
-    "moe",
-    "uncapped_moe",
-    "dense",
-    "zero_1_2",
-    "zero_3",
-    "offloaded_zero_3",
-    "compiled",
-    "sp_compiled",
-    "low_precision_zero",
-]
+Condition = str
 """The condition under which a switch means something.
 
 "always" and "never" depend on nothing; with "never" the framework has no words, and only dates are
@@ -109,8 +90,8 @@ class Switch:
     """The field of the stack that it sets."""
     name: str
     """The name of the switch in the framework: a flag or a key."""
-    condition: Condition
-    settings: tuple[Setting, ...]
+    condition: Condition = "always"
+    settings: tuple[Setting, ...] = ()
     """The values of the switch. Where several settings have one value, the first is written, and
     the others are read too."""
     defaults: tuple[Dated, ...]
@@ -143,9 +124,10 @@ class Switch:
     @property
     def arguments(self) -> frozenset[str]:
         """The names of all arguments that set it."""
-        return frozenset(
-            name for one in self.settings for name in (*one.arguments, *one.with_zero, *one.needs)
-        )
+        names = set[str]()
+        for setting in self.settings:
+            names.update(setting.arguments, setting.with_zero, setting.needs)
+        return frozenset(names)
 
 
 def switches_of(stack: Stack) -> tuple[Switch, ...]:
@@ -166,11 +148,11 @@ def release_year(stack_id: str, release: str) -> float:
     known = releases(stack_id)
     number = release.strip().removeprefix("v")
     minor = next((name for name in known if _minor(name) == _minor(number)), None)
-    found = number if number in known else minor
-    if found is None:
+    listed = number if number in known else minor
+    if listed is None:
         rule = f"must be a release of {stack_id} whose date is known"
         raise Invalid("stack.version", release, f"{rule}: {', '.join(known) or 'there is none'}")
-    return known[found]
+    return known[listed]
 
 
 def _minor(release: str) -> tuple[str, ...]:
@@ -180,8 +162,10 @@ def _minor(release: str) -> tuple[str, ...]:
 def release_of(stack_id: str, year: float) -> str | None:
     """Return the newest release that was out in that year (a number with a fraction); None where
     none is known."""
-    found = (name for name, since in releases(stack_id).items() if _has_come(since, year))
-    return next(reversed([*found]), None)
+    newest = None
+    for name, since in releases(stack_id).items():  # oldest first
+        newest = name if _has_come(since, year) else newest
+    return newest
 
 
 def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
@@ -197,11 +181,11 @@ def changed_since(stack: Stack, year: float) -> tuple[Switch, ...]:
 def as_of(stack: Stack, year: float) -> Stack:
     """Return the stack with its switches as tuned recipes set them in that year (a number with a
     fraction). Fields that recipes set in the same way today keep the stack's values."""
-    earlier: dict[str, Any] = {}
-    for switch in switches_of(stack):
-        then = switch.taken_at(year)
-        if then != switch.taken_at():
-            earlier[switch.field] = then.value
+    earlier = {
+        switch.field: switch.taken_at(year).value
+        for switch in switches_of(stack)
+        if switch.taken_at(year) != switch.taken_at()
+    }
     return replace(stack, **earlier)
 
 
@@ -211,13 +195,15 @@ def as_usually_run(stack: Stack, organisation: str, year: float | None) -> Stack
     people set get the framework's defaults, unless the organisation makes the framework."""
     table = _tables().get(stack.id, _NO_TABLE)
     published = {
-        one.field: _value_at(one.published, year).value for one in table.switches if one.published
+        switch.field: _value_at(switch.published, year).value
+        for switch in table.switches
+        if switch.published
     }
     stack = changed(stack, published)
     if organisation in table.makers:
         return stack
-    unset = {one.field: one.default_at(year).value for one in table.switches if one.rarely_set}
-    return replace(stack, **unset)
+    rare = [switch for switch in table.switches if switch.rarely_set]
+    return replace(stack, **{switch.field: switch.default_at(year).value for switch in rare})
 
 
 def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
@@ -227,10 +213,10 @@ def changed(stack: Stack, changes: Mapping[str, Any]) -> Stack:
     for switch in switches_of(stack):
         if switch.field in changes:
             value = changes[switch.field]
-            setting = next((one for one in switch.settings if one.value == value), None)
+            setting = next((known for known in switch.settings if known.value == value), None)
             implied |= {**setting.also, **setting.brings} if setting else {}
-    given = {name: catalogue.as_tuples(value) for name, value in implied.items()}
-    return replace(stack, **{**given, **changes})
+    implied = {name: catalogue.as_tuples(value) for name, value in implied.items()}
+    return replace(stack, **{**implied, **changes})
 
 
 def applies(switch: Switch, problem: Problem, layout: Layout) -> bool:
@@ -272,8 +258,8 @@ def launch_arguments(
 def launch_code(problem: Problem, layout: Layout) -> list[str]:
     """Return a sentence for each setting of a layout that no argument sets, and that the training
     script must make in its own code."""
-    found = (setting.in_code for _, setting in _settings_of(problem, layout))
-    return [sentence for sentence in found if sentence]
+    sentences = (setting.in_code for _, setting in _settings_of(problem, layout))
+    return [sentence for sentence in sentences if sentence]
 
 
 def _settings_of(problem: Problem, layout: Layout) -> Iterator[tuple[Switch, Setting]]:
@@ -292,12 +278,12 @@ def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
     # Switches without an effect get no argument, so that they stay as the catalogue has them.
-    said = {
-        switch.field: getattr(problem.stack, switch.field)
+    fields = [
+        switch.field
         for switch in switches_of(problem.stack)
         if switch.settings and applies(switch, problem, layout)
-    }
-    return changed(base, said)
+    ]
+    return changed(base, {name: getattr(problem.stack, name) for name in fields})
 
 
 def read_switches(
@@ -320,30 +306,31 @@ def read_switches(
     for switch in _tables().get(stack_id, _NO_TABLE).switches:
         if not switch.settings or not holds(switch.condition):
             continue
-        given = {name: arguments[name] for name in switch.arguments if name in arguments}
+        own = {name: arguments[name] for name in switch.arguments if name in arguments}
         default = switch.default_at(year).value
-        setting = _read_setting(switch, given) if given else setting_of(switch, default)
+        setting = _read_setting(switch, own) if own else setting_of(switch, default)
         values[switch.field] = setting.value
         implied |= setting.also
     return {**values, **implied}
 
 
-def _read_setting(switch: Switch, given: Mapping[str, Any]) -> Setting:
-    """Return the setting of a switch that fits the given arguments (values by name), and of several
-    the one with most arguments. Raise Invalid where none fits."""
-    fitting = [
-        one
-        for one in switch.settings
-        if all(
-            _has_value(given.get(name), value) or (name in one.any_value and name in given)
-            for name, value in one.arguments.items()
-        )
-    ]
+def _read_setting(switch: Switch, arguments: Mapping[str, Any]) -> Setting:
+    """Return the setting of a switch that fits these arguments (values by name), and of several the
+    one with most arguments. Raise Invalid where none fits."""
+    fitting = [setting for setting in switch.settings if _fits(setting, arguments)]
     if not fitting:
-        said = ", ".join(f"{name} {value}" for name, value in given.items())
-        known = "; ".join(one.words for one in switch.settings)
-        raise Invalid(switch.name, said, f"must be one of: {known}")
-    return max(fitting, key=lambda one: len(one.arguments))
+        written = ", ".join(f"{name} {value}" for name, value in arguments.items())
+        known = "; ".join(setting.words for setting in switch.settings)
+        raise Invalid(switch.name, written, f"must be one of: {known}")
+    return max(fitting, key=lambda setting: len(setting.arguments))
+
+
+def _fits(setting: Setting, arguments: Mapping[str, Any]) -> bool:
+    """Say whether these arguments (values by name) include all arguments of a setting."""
+    return all(
+        _has_value(arguments.get(name), value) or (name in setting.any_value and name in arguments)
+        for name, value in setting.arguments.items()
+    )
 
 
 def _has_value(given: Any, value: Any) -> bool:
@@ -361,7 +348,7 @@ def _value_at(values: Sequence[Dated], year: float | None) -> Dated:
     none was; without a year, the last of all. `values` ascend in time."""
     if year is None:
         return values[-1]
-    return next((one for one in reversed(values) if _has_come(one.since, year)), values[0])
+    return next((value for value in reversed(values) if _has_come(value.since, year)), values[0])
 
 
 def _has_come(since: float, year: float) -> bool:
@@ -450,7 +437,7 @@ def _tables() -> Mapping[str, _Table]:
         if file.name.endswith(".json")
     }
     tables: dict[str, _Table] = {}
-    for stack in {one.id: one for one in catalogue.stacks().values()}.values():
+    for stack in {stack.id: stack for stack in catalogue.stacks().values()}.values():
         document = documents.get(stack.id) or documents.get(stack.like or "")
         if document:
             tables[stack.id] = _table_from(document, documents, stack)
@@ -463,65 +450,46 @@ def _table_from(
     """Return the table of a stack from its document (data/switches). For fields that the document
     leaves out, it takes the switches of the document that this one is `like`."""
     inherited = documents.get(document.get("like", ""), {"releases": {}, "switches": ()})
-    own = {entry["field"] for entry in document["switches"]}
-    rest = [entry for entry in inherited["switches"] if entry["field"] not in own]
-    known = {**inherited["releases"], **document["releases"]}
+    own_fields = {entry["field"] for entry in document["switches"]}
+    rest = [entry for entry in inherited["switches"] if entry["field"] not in own_fields]
+    years = {**inherited["releases"], **document["releases"]}
+    entries = (*document["switches"], *rest)
     return _Table(
         releases=dict(sorted(document["releases"].items(), key=lambda item: float(item[1]))),
-        switches=tuple(_switch_from(one, stack, known) for one in (*document["switches"], *rest)),
+        switches=tuple(_switch_from(entry, stack, years) for entry in entries),
         makers=tuple(document.get("makers", ())),
     )
 
 
-def _switch_from(entry: Mapping[str, Any], stack: Stack, known: Mapping[str, float]) -> Switch:
-    """Return a switch from an entry of a document. `known` has the year of each release. Where the
+def _switch_from(entry: Mapping[str, Any], stack: Stack, years: Mapping[str, float]) -> Switch:
+    """Return a switch from an entry of a document. `years` has the year of each release. Where the
     entry gives no defaults, or no values of recipes, these are the value that the stack has in the
     catalogue."""
-    own = [{"value": _as_listed(getattr(stack, entry["field"]))}]
-    return Switch(
-        field=entry["field"],
-        name=entry["name"],
-        condition=entry.get("condition", "always"),
-        settings=tuple(_setting_from(one) for one in entry.get("settings", ())),
-        defaults=_dated_values(entry.get("defaults", own), known),
-        taken=_dated_values(entry.get("taken", own), known),
-        source=entry["source"],
-        published=_dated_values(entry.get("published", ()), known),
-        of_script=entry.get("of_script", False),
-        numerics=entry.get("numerics", False),
-        rarely_set=entry.get("rarely_set", False),
-    )
-
-
-def _as_listed(value: Any) -> Any:
-    return [*value] if isinstance(value, tuple) else value
+    in_catalogue = [{"value": getattr(stack, entry["field"])}]
+    worked_out = {
+        "settings": tuple(map(_setting_from, entry.get("settings", ()))),
+        "defaults": _dated_values(entry.get("defaults", in_catalogue), years),
+        "taken": _dated_values(entry.get("taken", in_catalogue), years),
+        "published": _dated_values(entry.get("published", ()), years),
+    }
+    return Switch(**{**entry, **worked_out})
 
 
 def _setting_from(entry: Mapping[str, Any]) -> Setting:
-    """Return a setting from an entry of a document. Where the entry has no words, these are its
-    arguments as people write them."""
-    arguments = entry.get("arguments", {})
-    with_zero = entry.get("with_zero", {})
-    return Setting(
-        value=catalogue.as_tuples(entry["value"]),
-        arguments=arguments,
-        words=entry.get("words") or _arguments_as_written({**arguments, **entry.get("needs", {})}),
-        with_zero=with_zero,
-        needs=entry.get("needs", {}),
-        any_value=tuple(entry.get("any_value", ())),
-        also=entry.get("also", {}),
-        brings=entry.get("brings", {}),
-        in_code=entry.get("in_code", ""),
-        only_read=entry.get("only_read", False),
-    )
+    """Return a setting from an entry of a document. Its words are its arguments as people write
+    them."""
+    worked_out = {
+        "value": catalogue.as_tuples(entry["value"]),
+        "words": _arguments_as_written({**entry["arguments"], **entry.get("needs", {})}),
+        "any_value": tuple(entry.get("any_value", ())),
+    }
+    return Setting(**{**entry, **worked_out})
 
 
 def _arguments_as_written(arguments: Mapping[str, Any]) -> str:
     """Return arguments as people write them: "--overlap-grad-reduce --seed 1" for names with
     dashes, "trainer.seed=1" for others, and NOTHING for none."""
-    return (
-        " ".join(_argument_as_written(name, value) for name, value in arguments.items()) or NOTHING
-    )
+    return " ".join(starmap(_argument_as_written, arguments.items())) or NOTHING
 
 
 def _argument_as_written(name: str, value: Any) -> str:
@@ -537,24 +505,16 @@ def _argument_as_written(name: str, value: Any) -> str:
 
 
 def _dated_values(
-    entries: Iterable[Mapping[str, Any]], known: Mapping[str, float]
+    entries: Iterable[Mapping[str, Any]], years: Mapping[str, float]
 ) -> tuple[Dated, ...]:
-    """Return the values of these entries, each with the time from which it holds, in order of time.
-    `known` has the year of each release."""
-    dated = [
-        Dated(
-            value=catalogue.as_tuples(one["value"]),
-            release=one.get("release"),
-            since=_first_year(one, known),
-        )
-        for one in entries
-    ]
-    return tuple(sorted(dated, key=lambda one: one.since))
-
-
-def _first_year(entry: Mapping[str, Any], known: Mapping[str, float]) -> float:
-    """Return the year, with a fraction, from which an entry holds: its own, or that of its release
-    in `known`; 0 where it has neither."""
-    if "since" in entry:
-        return float(entry["since"])
-    return float(known[entry["release"]]) if "release" in entry else 0.0
+    """Return the values of these entries, each with the year from which it holds, in order of time.
+    That year is the entry's own, or that of its release in `years`; 0 where it has neither."""
+    values = []
+    for entry in entries:
+        release = entry.get("release")
+        since = entry.get("since")
+        if since is None:
+            since = years[release] if release else 0.0
+        value = catalogue.as_tuples(entry["value"])
+        values.append(Dated(value=value, release=release, since=float(since)))
+    return tuple(sorted(values, key=lambda value: value.since))

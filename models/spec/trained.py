@@ -23,10 +23,10 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
     first = min(chosen, default=architecture.num_layers)
     encoder = architecture.encoder
     if trains_embedding(architecture, workload) or (encoder and encoder.projector_trained):
-        first = 0
+        first = 0  # What is trained lies before all layers, so that backward passes through them.
     layers = tuple(
-        replace(layer, gradients=_gradients(at, chosen, first))
-        for at, layer in enumerate(architecture.layers)
+        replace(layer, gradients=_gradients(number, chosen, first))
+        for number, layer in enumerate(architecture.layers)
     )
     return replace(architecture, layers=layers)
 
@@ -34,36 +34,36 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
 def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
     """Say whether the input embedding is trained. It is where a head that it is tied to is
     trained."""
-    if workload.trained is None:
+    trained = workload.trained
+    if trained is None:
         return workload.lora is None
-    is_head = architecture.tie_word_embeddings and workload.trained.head
-    return workload.trained.embedding or is_head
+    return trained.embedding or (architecture.tie_word_embeddings and trained.head)
 
 
 def trains_head(architecture: Architecture, workload: Workload) -> bool:
     """Say whether the output projection is trained. It is where an embedding that it is tied to is
     trained."""
-    if workload.trained is None:
+    trained = workload.trained
+    if trained is None:
         return workload.lora is None
-    is_embedding = architecture.tie_word_embeddings and workload.trained.embedding
-    return workload.trained.head or is_embedding
+    return trained.head or (architecture.tie_word_embeddings and trained.embedding)
 
 
 def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
     """Return layer numbers counted from 0, given numbers that may count from the end (-1 is the
     last). Numbers beyond the model's depth are left out. Raise Invalid where some were given and
     none is left."""
-    found = frozenset(at % num_layers for at in layers if -num_layers <= at < num_layers)
-    if layers and not found:
+    in_model = [number for number in layers if -num_layers <= number < num_layers]
+    if layers and not in_model:
         rule = f"must name some layer of the model, which has {num_layers}: 0 to {num_layers - 1}"
         raise Invalid("workload.trained.layers", list(layers), rule)
-    return found
+    return frozenset(number % num_layers for number in in_model)
 
 
-def _gradients(at: int, chosen: frozenset[int], first: int) -> Gradients:
-    """Return the gradients that backward computes in layer `at`: those of weights where it is among
-    the `chosen` ones to train, those of inputs alone from layer `first` on, where backward passes
-    through, and none before that."""
-    if at in chosen:
+def _gradients(number: int, chosen: frozenset[int], first: int) -> Gradients:
+    """Return the gradients that backward computes in the layer of this number: those of weights
+    where it is among the `chosen` ones to train, those of inputs alone from layer `first` on, where
+    backward passes through, and none before that."""
+    if number in chosen:
         return "weights"
-    return "inputs" if at >= first else "none"
+    return "inputs" if number >= first else "none"

@@ -188,8 +188,8 @@ class Workload:
             _require_between("moment_rank", self.moment_rank, 1, MAX_MOMENT_RANK)
         if self.lora and self.trained and self.trained.layers != ():
             rule = "must be [] beside workload.lora, whose adapters are all that layers train"
-            given = None if self.trained.layers is None else list(self.trained.layers)
-            raise Invalid("workload.trained.layers", given, rule)
+            layers = None if self.trained.layers is None else list(self.trained.layers)
+            raise Invalid("workload.trained.layers", layers, rule)
         if not self.master_weights and self.precision == "fp32":
             rule = "must be true with precision fp32, whose parameters are the fp32 copy"
             raise Invalid("workload.master_weights", False, rule)
@@ -199,9 +199,8 @@ class Workload:
             rule = f"must be above 0 and at most {MAX_CAPACITY:g} times an expert's even share"
             raise Invalid("workload.capacity_factor", self.capacity_factor, rule)
         if self.token_budget is not None and not 0 < self.token_budget < float("inf"):
-            raise Invalid(
-                "workload.token_budget", self.token_budget, "must be a positive number of tokens"
-            )
+            rule = "must be a positive number of tokens"
+            raise Invalid("workload.token_budget", self.token_budget, rule)
 
     def _require_documents_within_sequences(self, packing: Packing) -> None:
         """Raise Invalid where documents would be longer than a sequence, by their mean or by their
