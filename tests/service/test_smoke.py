@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from tests.service.asking import CHIP, ON_BOTH, PREDICTION, QUESTION, REPORT, assert_problem
+from tests.service.asking import (
+    CHIP,
+    ON_POSTGRESQL_FIRST,
+    PREDICTION,
+    QUESTION,
+    REPORT,
+    assert_problem,
+)
 
-pytestmark = ON_BOTH
+pytestmark = ON_POSTGRESQL_FIRST
 
 SMALL = {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
 

@@ -42,6 +42,7 @@ def compiled() -> Iterator[event.RecordingListener]:
         yield recorder
 
 
+@pytest.mark.long
 def test_what_one_process_has_compiled_another_loads(compiled: event.RecordingListener) -> None:
     subprocess.run([sys.executable, "-c", COMPILES_NOTHING], cwd=ROOT, check=True)
 

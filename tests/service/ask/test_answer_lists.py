@@ -7,8 +7,8 @@ import pytest
 from tests.service.asking import PREDICTION, changed
 
 
-@pytest.fixture
-def ids(client) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def ids(shared_client) -> dict[str, str]:
     questions = {
         "plain": PREDICTION,
         "b200": changed(PREDICTION, "cluster.preset", "b200"),
@@ -27,7 +27,7 @@ def ids(client) -> dict[str, str]:
         },
     }
     return {
-        client.post("/v1/predictions", json=question).raise_for_status().json()["id"]: name
+        shared_client.post("/v1/predictions", json=question).raise_for_status().json()["id"]: name
         for name, question in questions.items()
     }
 
@@ -43,8 +43,10 @@ def ids(client) -> dict[str, str]:
         ("since=2000-01-01T00:00:00Z&until=2001-01-01T00:00:00Z", set()),
     ],
 )
-def test_answers_are_filtered_by_model_chip_stack_and_time(client, ids, query, expected) -> None:
-    items = client.get(f"/v1/predictions?{query}").raise_for_status().json()["items"]
+def test_answers_are_filtered_by_model_chip_stack_and_time(
+    shared_client, ids, query, expected
+) -> None:
+    items = shared_client.get(f"/v1/predictions?{query}").raise_for_status().json()["items"]
     assert {ids[item["id"]] for item in items} == expected
-    table = client.get(f"/v1/predictions?{query}&format=csv").text
+    table = shared_client.get(f"/v1/predictions?{query}&format=csv").text
     assert len(table.splitlines()) == 1 + len(expected)

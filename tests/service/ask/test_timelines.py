@@ -77,9 +77,9 @@ def test_a_plain_layout_ends_when_its_step_does(client) -> None:
 
 
 @pytest.mark.parametrize("query", ["format=svg", "rank=0", "speed=1", "micro_batches=0"])
-def test_a_bad_query_is_named(client, query: str) -> None:
-    made = client.post("/v1/predictions", json=PREDICTION).json()
-    assert_problem(client.get(f"/v1/predictions/{made['id']}/timeline?{query}"), "invalid")
+def test_a_bad_query_is_named(shared_client, query: str) -> None:
+    made = shared_client.post("/v1/predictions", json=PREDICTION).json()
+    assert_problem(shared_client.get(f"/v1/predictions/{made['id']}/timeline?{query}"), "invalid")
 
 
 def test_what_is_not_there_has_no_timeline(client) -> None:

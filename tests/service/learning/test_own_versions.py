@@ -396,6 +396,7 @@ def test_a_flood_moves_its_own_tenant_and_nobody_else(tenants, count: int) -> No
     assert count == 3 or moved > 2.5
 
 
+@pytest.mark.long
 def test_what_the_shared_version_explains_ends_the_own_one(tenants) -> None:
     """As where the first runs were slow and the others are not."""
     service = tenants()
@@ -485,6 +486,7 @@ def test_the_service_makes_own_versions_by_itself(tenants) -> None:
     assert_problem(service.get("b", OWN), "not-found")
 
 
+@pytest.mark.long
 def test_an_own_version_holds_still_while_runs_have_become_slower(tenants) -> None:
     """A broken machine would otherwise become the one that is expected. A repair is learnt."""
     service = tenants()

@@ -867,9 +867,9 @@ def test_a_dump_alone_is_no_report(client) -> None:
 )
 @pytest.mark.parametrize("end", [OUT_OF_MEMORY, MEGATRON[len(DUMP) :]])
 def test_arguments_that_contradict_the_request_are_refused_with_and_without_steps(
-    client, said: dict[str, Any], rule: str, end: str
+    shared_client, said: dict[str, Any], rule: str, end: str
 ) -> None:
-    answer = client.post(ADDRESS, json={**CLUSTER, **said, "log": DUMP + end})
+    answer = shared_client.post(ADDRESS, json={**CLUSTER, **said, "log": DUMP + end})
     assert rule in assert_problem(answer, "invalid", "/log")["errors"][0]["rule"]
 
 

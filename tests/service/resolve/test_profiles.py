@@ -108,8 +108,10 @@ def test_activation_needs_the_state_that_was_seen(client) -> None:
 
 
 @pytest.mark.parametrize("header", ["default-1", '"a" "b"', '"open', "", "*, *", "W/x"])
-def test_an_unreadable_precondition_is_a_bad_header(client, header: str) -> None:
-    answer = client.post("/v1/profiles/default/versions/1/activate", headers={"If-Match": header})
+def test_an_unreadable_precondition_is_a_bad_header(shared_client, header: str) -> None:
+    answer = shared_client.post(
+        "/v1/profiles/default/versions/1/activate", headers={"If-Match": header}
+    )
     assert "If-Match" in assert_problem(answer, "bad-header")["detail"]
 
 

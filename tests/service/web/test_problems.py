@@ -84,8 +84,8 @@ def test_a_wrong_method_names_the_right_ones(client) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/livez", "/docs", "/v1/reports", "/v1/catalog/chips/h100", "/nowhere"]
 )
-def test_head_is_get_without_its_body(client, path: str) -> None:
-    head, get = client.head(path), client.get(path)
+def test_head_is_get_without_its_body(shared_client, path: str) -> None:
+    head, get = shared_client.head(path), shared_client.get(path)
     assert (head.status_code, head.content) == (get.status_code, b"")
     assert head.headers["content-length"] == get.headers["content-length"]
 

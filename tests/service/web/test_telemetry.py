@@ -24,8 +24,8 @@ def test_a_malformed_request_id_is_replaced(client, given: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/nowhere", "/docs", "/v1/reports"])
-def test_answers_carry_security_headers(client, path: str) -> None:
-    headers = client.get(path).headers
+def test_answers_carry_security_headers(shared_client, path: str) -> None:
+    headers = shared_client.get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in headers["content-security-policy"]
     assert ("script-src" in headers["content-security-policy"]) == (path == "/docs")
