@@ -125,10 +125,10 @@ class Policies:
     def variants(self) -> Layouts:
         """Every sharding with every memory policy. The variants of one sharding follow each
         other."""
-        count = len(self.memory_policies)
-        memory_policies = self.memory_policies.take(np.tile(np.arange(count), len(self.shardings)))
-        return memory_policies.with_columns(
-            **{name: np.repeat(getattr(self.shardings, name), count) for name in SHARDING_KNOBS}
+        shape = len(self.shardings), len(self.memory_policies)
+        sharding, memory_policy = np.indices(shape).reshape(2, -1)
+        return self.memory_policies.take(memory_policy).with_columns(
+            **{knob: getattr(self.shardings, knob)[sharding] for knob in SHARDING_KNOBS}
         )
 
     def with_memory_policies(self, kept: Array) -> Policies:

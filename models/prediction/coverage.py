@@ -104,11 +104,8 @@ def provenance(
     )
     terms = {name: evidence[name] for name, value in {**time, **memory}.items() if value > 0}
     step_time_s = sum(time.values())
-    decisive = [
-        terms[name].ground
-        for name, seconds in time.items()
-        if seconds >= DECISIVE_SHARE * step_time_s
-    ]
+    least_s = DECISIVE_SHARE * step_time_s
+    decisive = [terms[name].ground for name, seconds in time.items() if seconds >= least_s]
     return Provenance(
         grade=max(decisive, key=_FROM_STRONGEST.index),
         terms=terms,

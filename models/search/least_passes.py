@@ -231,7 +231,7 @@ def _beside_others(schedule: int, pp: int, m: int) -> float:
         return 2 / (2 + weight) * (1 / 2 - 1 / pp)
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
-    missing = max(2 * pp - 1 - m, 0)  # micro-batches that would fill the V
+    missing = max(2 * pp - 1 - m, 0)  # below the 2 · pp - 1 of a full V
     return (missing if missing > 0 else others / 2) / (2 * pp)
 
 

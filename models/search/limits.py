@@ -104,6 +104,7 @@ def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     if holds:
         rank(limits, row, seconds)
         tightens = tightens or limits.last[0] < last
+        # The front falls with points: behind the first entry that is as fast, all are.
         for simpler in range(points, MOST_POINTS):
             if seconds * ROUNDED >= limits.front[simpler]:
                 break

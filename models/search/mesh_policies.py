@@ -147,6 +147,7 @@ def price_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: 
     least[:] = np.inf
     quickest[:] = np.inf
     for variant in range(len(policies.variants)):
+        # The variants of one sharding follow each other, the plain one first.
         if policies.first[variant]:
             settled[:] = False
         if not meshes.legal[mesh, variant] or all_settled(policies, chain, settled):
@@ -156,6 +157,7 @@ def price_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: 
         tables.scratch.fewest[variant] = row.recompute_layers
         if seconds > longest[points]:
             counts.closing_bound = min(counts.closing_bound, seconds)
+            # Others are slower still, unless it is memory (infinity) that rules the plain one out.
             if plain and seconds < np.inf:
                 settled[:] = True
             continue

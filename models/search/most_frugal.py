@@ -88,7 +88,7 @@ def find_most_frugal(
                 points = meshes.points[mesh] + policies.points[variant]
                 if row.pp > 1:
                     points += policies.schedule_points[schedule]
-                if needed == np.inf:
+                if needed == np.inf:  # The host has less than the layout offloads.
                     frugal.beyond_host[0] = True
                 elif is_more_frugal(needed, points, frugal):
                     frugal.row[0] = row

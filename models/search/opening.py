@@ -8,12 +8,7 @@ from models.cost.stages import reset
 from models.cost.step import set_mesh
 from models.layouts.groups import set_groups
 from models.search.compiled_tables import CompiledTables, Meshes, Progress
-from models.search.mesh_policies import (
-    evaluate_policies,
-    is_promising,
-    price_policies,
-    set_decided,
-)
+from models.search.mesh_policies import evaluate_policies, is_promising, price_policies, set_decided
 from models.search.placements import closes_rings, is_among, points_of_place, set_links
 
 
@@ -69,7 +64,7 @@ def open_mesh(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progr
         # The bound of a single filling is that of any, which has been looked at already.
         if len(fillings) > 1 and not is_promising(tables, meshes, mesh, points, progress):
             continue
-        different = 0
+        different = 0  # placements whose links differ from those of all before
         for order in orders:
             row.placement = order
             if tables.places.is_torus and not closes_rings(question.order, row, groups):

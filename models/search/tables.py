@@ -231,12 +231,8 @@ class SearchTables:
         variants are every sharding with every memory policy. Set `variant_points` (variants,) and
         `schedule_points` (schedules,): the points of complexity of a variant, and of a schedule in
         a pipeline."""
-        shardings, memory_policies = (
-            len(self.policies.shardings),
-            len(self.policies.memory_policies),
-        )
-        self.sharding = np.repeat(np.arange(shardings), memory_policies)
-        self.memory_policy = np.tile(np.arange(memory_policies), shardings)
+        shape = len(self.policies.shardings), len(self.policies.memory_policies)
+        self.sharding, self.memory_policy = np.indices(shape).reshape(2, -1)
         schedules, variant = self.policies.schedules, np.arange(len(self.sharding))
         in_pipeline = schedules.with_columns(pp=np.full(len(schedules), 2))
         self.schedule_points = points_of_policy(in_pipeline)
