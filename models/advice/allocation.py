@@ -143,11 +143,20 @@ def allocate(
     chosen = _simplest_space(best, spaces, profile, tolerance, should_continue)
     cluster = chosen.problem.cluster
     hosts, spares = _place_ranks(nodes, cluster)
+    faster = None
+    if chosen is not best.space:
+        fastest = best.space.problem.cluster
+        faster = FasterGroups(
+            num_chips=fastest.num_chips,
+            chips_per_group=_chips_per_group(fastest),
+            layout=best.answer.layouts[best.answer.ranked[0]],
+            step_time_s=best.step_time_s,
+        )
     return Allocation(
         cluster=cluster,
         hosts=hosts,
         spares=spares,
-        faster=None if chosen is best.space else _faster_groups(best),
+        faster=faster,
         untried_bound_s=math.inf if in_time else problem.step_time_at_peak_s,
     )
 
@@ -190,17 +199,6 @@ def _simplest_within(
     except (NoLegalLayout, NothingFaster, TooLarge, Infeasible):
         return math.inf, math.inf
     return float(answer.complexities[answer.simplest]), float(answer.times[answer.simplest])
-
-
-def _faster_groups(best: FastestAnswer) -> FasterGroups:
-    """Return the groups of the fastest answer, with its layout and its step time."""
-    cluster = best.space.problem.cluster
-    return FasterGroups(
-        num_chips=cluster.num_chips,
-        chips_per_group=_chips_per_group(cluster),
-        layout=best.answer.layouts[best.answer.ranked[0]],
-        step_time_s=best.step_time_s,
-    )
 
 
 # -- checks
@@ -378,7 +376,7 @@ def _legal_spaces(
     """Yield the space of an arrangement, or nothing where it has no legal layout."""
     chips = arrangement.devices // problem.cluster.chip.devices_per_chip
     groups = _with_groups(problem.cluster, chips, arrangement.chips_per_group)
-    for cluster in clusters_with_devices(groups, np.array([arrangement.devices])):
+    for cluster in clusters_with_devices(groups, [arrangement.devices]):
         space = Space(replace(problem, cluster=cluster), constraints)
         if space.has_legal():
             yield space

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from models.columns import Array
 from models.errors import Infeasible, Invalid, TooLarge
 from models.search.result import NothingFaster, ShouldContinue
 from models.search.tables import NoLegalLayout
@@ -49,12 +46,14 @@ def attempts(
             yield Attempt(cluster, solution)
 
 
-def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+def clusters_with_devices(cluster: Cluster, counts: Iterable[int]) -> Iterator[Cluster]:
     """Yield the cluster resized to each of these numbers of devices. Numbers that its chips or
     slices do not allow are left out. Slices of a given shape stay whole."""
     per_chip = cluster.chip.devices_per_chip
     slice_chips = math.prod(cluster.torus_shape or ())
-    for count in counts[counts % (per_chip * slice_chips) == 0].tolist():
+    for count in counts:
+        if count % (per_chip * slice_chips):
+            continue
         try:
             resized = replace(
                 cluster.with_num_chips(count // per_chip), torus_shape=cluster.torus_shape
@@ -68,5 +67,5 @@ def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
 def problem_with_chips(problem: Problem, chips: int) -> Problem:
     """Return the problem on `chips` of its chips. The cluster must allow that number."""
     devices = chips * problem.cluster.chip.devices_per_chip
-    (cluster,) = clusters_with_devices(problem.cluster, np.array([devices]))
+    (cluster,) = clusters_with_devices(problem.cluster, [devices])
     return replace(problem, cluster=cluster)

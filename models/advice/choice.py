@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from models.advice.objective import Objective, probability_within
 from models.prediction.prediction import Prediction
@@ -119,7 +120,7 @@ def choice_with_figures(
     tokens_per_s = problem.workload.tokens / step_time_s
     lasting_tokens_per_s = tokens_per_s * goodput
     hours = missing = None
-    costs: dict[str, float] = {}
+    costs: dict[str, Any] = {}
     if objective.tokens is not None:
         hours = objective.tokens / lasting_tokens_per_s / 3600
     if price is not None:

@@ -65,12 +65,14 @@ def compare(
     needs less memory than `oom_gib`, with which a run like these has run out. Raise Infeasible
     where constraints allow no layout that fits.
     """
-    problems = {"first": problem, "second": replace(problem, stack=second_stack or problem.stack)}
-    sides = {"first": first, "second": second}
+    second_stack = second_stack or problem.stack
+    sides = {
+        "first": (problem, first),
+        "second": (replace(problem, stack=second_stack), second),
+    }
     compared = []
     stopped = []
-    for name, side in sides.items():
-        asked = problems[name]
+    for name, (asked, side) in sides.items():
         layout, exact = _layout_of_side(asked, profile, name, side, should_continue, oom_gib)
         predictions = predict(asked, layout, profile.coefficients(asked.scopes))
         compared += candidates(predictions, profile)
@@ -79,7 +81,7 @@ def compare(
     one, other = compared
     time = _difference(one.prediction.time, other.prediction.time)
     memory_gib = _difference(one.prediction.memory_gib, other.prediction.memory_gib)
-    software = _differences(problems["first"].stack, problems["second"].stack)
+    software = _differences(problem.stack, second_stack)
     reasons = _reasons(one, other, time, memory_gib, software)
     if stopped:
         names = " and the ".join(stopped)

@@ -79,7 +79,7 @@ def _chip_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Space
     for side in (range(least, devices), range(devices + 1, most + 1)):
         better = [count for count in side if ways.get(count, 0) > ways_here]
         better.sort(key=lambda count: (-ways[count], abs(count - devices)))
-        for cluster in clusters_with_devices(problem.cluster, np.array(better[:1], dtype=np.int64)):
+        for cluster in clusters_with_devices(problem.cluster, better[:1]):
             lift = Lift(field="cluster.num_chips", value=cluster.num_chips)
             yield lift, space.on_cluster(cluster)
 

@@ -18,13 +18,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from models.advice.chip_counts import attempts, clusters_with_devices
 from models.advice.fewer_chips import AnswerOnChips, search_all_and_fewer
 from models.advice.objective import SUPERLATIVES, Minimized, Objective, max_step_time_s
 from models.advice.safe_fit import solve_avoiding_oom
-from models.columns import Array
 from models.layouts.factors import divisors
 from models.layouts.space import Space
 from models.prediction.prediction import predict_layouts
@@ -202,14 +199,14 @@ def _clusters_to_try(
     size, and the unit whose multiples they are, beside divisors of a domain. If there would be more
     than _MAX_TRIED clusters, the unit is doubled until there are not."""
     cluster = replace(problem.cluster, torus_shape=None)
-    multiples = range(numbers.unit, most + 1, numbers.unit)
     parts = [part for part in numbers.parts if part <= most]
-    chips: Array = np.union1d(multiples, parts).astype(np.int64)
+    counts = sorted({*range(numbers.unit, most + 1, numbers.unit), *parts})
+    devices = [chips * cluster.chip.devices_per_chip for chips in counts]
     # At the peak, twice the chips take half the time.
     chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
     fast_enough = [
         resized
-        for resized in clusters_with_devices(cluster, chips * cluster.chip.devices_per_chip)
+        for resized in clusters_with_devices(cluster, devices)
         if chip_seconds / resized.num_chips
         <= max_step_time_s(replace(problem, cluster=resized), objective)
     ]

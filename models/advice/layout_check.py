@@ -141,7 +141,7 @@ def check_layout(
         first = (
             (_least_repair(broken, sure, criteria) if broken else None)
             or _change_that_fits(profile, layout, best, sure, criteria)
-            or criteria.first_expressible(_likelier_to_fit(changes, prediction))
+            or _likeliest_to_fit(changes, prediction, criteria)
         )
     must_fit = prediction is not None and not fits_surely
     return LayoutCheck(
@@ -185,37 +185,25 @@ class _Criteria:
             return None
         return change if self.express is None else self.express(change)
 
-    def first_expressible(self, changes: Iterable[SingleChange]) -> SingleChange | None:
-        """Return the first change that the framework can be told, among the first _MOST_TRIED; None
-        if there is none."""
-        return next(filter(None, map(self.expressed, islice(changes, _MOST_TRIED))), None)
-
     def allows(self, layout: Layout, needed_gib: float) -> bool:
         """Return whether a layout meets the constraints on its knobs and on free memory, and needs
-        less memory than a run that ran out."""
-        return (
-            not self.ruled_out(layout)
-            and needed_gib < self.oom_gib
-            and needed_gib <= self._limit_gib
-        )
+        less memory than a run that ran out. Without a reserve of memory even layouts that do not
+        fit do, so that they can be ranked by how near they come."""
+        reserve_gib = self.constraints.memory_reserve_gib
+        usable_gib = self.problem.cluster.usable_bytes / GIB
+        limit_gib = usable_gib - reserve_gib if reserve_gib else math.inf
+        return not self.ruled_out(layout) and needed_gib < self.oom_gib and needed_gib <= limit_gib
 
     def ruled_out(self, layout: Layout) -> list[str]:
         """Return the knobs of a layout whose values the constraints do not allow. The modules to
         recompute only count under selective recompute."""
         allowed = dict(self.constraints.allowed)
         modules = allowed.pop("recompute_modules", None)
-        found = [knob for knob, values in allowed.items() if getattr(layout, knob) not in values]
+        knobs = [knob for knob, values in allowed.items() if getattr(layout, knob) not in values]
         is_selective = layout.recompute == "selective"
         if modules and is_selective and {*modules} != {*layout.recompute_modules}:
-            found.append("recompute_modules")
-        return found
-
-    @property
-    def _limit_gib(self) -> float:
-        """Return the memory in GiB that layouts may need. It is infinite without a reserve, so that
-        layouts that do not fit can be ranked by how near they come."""
-        reserve = self.constraints.memory_reserve_gib
-        return self.problem.cluster.usable_bytes / GIB - reserve if reserve else math.inf
+            knobs.append("recompute_modules")
+        return knobs
 
     def is_sure(self, fit_probability: float) -> bool:
         return fit_probability >= self.constraints.min_fit_probability
@@ -388,13 +376,15 @@ def _distance(change: SingleChange) -> float:
     return abs(math.log(change.after / change.before))
 
 
-def _likelier_to_fit(
-    changes: Sequence[SingleChange], prediction: Prediction | None
-) -> list[SingleChange]:
-    """Return the changes with which a layout is likelier to fit, the likeliest first."""
+def _likeliest_to_fit(
+    changes: Sequence[SingleChange], prediction: Prediction | None, criteria: _Criteria
+) -> SingleChange | None:
+    """Return the change that the framework can be told with which a layout is likeliest to fit;
+    None where none makes it likelier."""
     probability = 0.0 if prediction is None else prediction.fit_probability
-    surer = [change for change in changes if change.outcome.fit_probability > probability]
-    return sorted(surer, key=lambda change: -change.outcome.fit_probability)
+    likelier = [change for change in changes if change.outcome.fit_probability > probability]
+    likelier.sort(key=lambda change: -change.outcome.fit_probability)
+    return next(filter(None, map(criteria.expressed, likelier[:_MOST_TRIED])), None)
 
 
 def _first_of_each_knob(

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from models.advice.chip_counts import attempts, clusters_with_devices
 from models.advice.fewer_chips import search_all_or_fewer
 from models.errors import Infeasible
@@ -34,7 +32,7 @@ def add_enough_chips(
     times as many are tried. The first that fits is named, or the part of it that a layout uses; if
     none fits, the error says so."""
     cluster = problem.cluster
-    multiples = cluster.num_devices << np.arange(1, _DOUBLINGS + 1)
+    multiples = [cluster.num_devices << doublings for doublings in range(1, _DOUBLINGS + 1)]
 
     def chips_used(larger: Cluster) -> int:
         """Return the chips that some layout on this cluster uses. Raises where none fits."""

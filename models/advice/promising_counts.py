@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-import numpy as np
-
 from models.advice.chip_counts import clusters_with_devices
 from models.layouts.space import Space
 from models.spec.hardware import Cluster
@@ -118,7 +116,7 @@ def _clusters_within(cluster: Cluster, counts: Sequence[int]) -> Iterator[Cluste
     """Yield the cluster with each of these numbers of devices that needs no more scale-up domains
     than it has."""
     domains = _domain_count(cluster)
-    for resized in clusters_with_devices(cluster, np.array(counts, dtype=np.int64)):
+    for resized in clusters_with_devices(cluster, counts):
         if _domain_count(resized) <= domains:
             yield resized
 

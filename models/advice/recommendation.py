@@ -26,7 +26,7 @@ from models.advice.pipelining import (
     undecided_by_divisibility,
 )
 from models.advice.reason import Figure, Reason
-from models.advice.safe_fit import fastest_bolder_layout, offload_knobs, solve_avoiding_oom
+from models.advice.safe_fit import fastest_bolder_layout, solve_avoiding_oom
 from models.cost.memory_uncertainty import percent
 from models.errors import Infeasible, Invalid
 from models.layouts.complexity import TERM_WORDS
@@ -474,7 +474,11 @@ def _unsafe_fit_reasons(recommended: Prediction) -> Iterator[Reason]:
     if recommended.fit_probability >= SAFE_FIT_PROBABILITY:
         return
     if recommended.needed_high_gib <= recommended.usable_gib:  # then the host may be too small
-        knobs = " and ".join(f"constraints.{knob} = false" for knob in offload_knobs(recommended))
+        knobs = " and ".join(
+            f"constraints.{knob} = false"
+            for knob in ("offload_activations", "offload_optimizer")
+            if getattr(recommended.layout, knob)
+        )
         yield Reason(
             "fit",
             f"Hosts may be too small for what the recommended layout offloads: {knobs} asks for the"

@@ -86,9 +86,14 @@ def remedies(
     ]
     if best is not None and all(remedy.layout != best.layout for remedy in candidates):
         candidates.append(_remedy_of_best(best, given, shown))
-    if given is not None:
-        is_worth_naming = _is_lighter if must_change(given, shown) else _is_faster
-        candidates = [remedy for remedy in candidates if is_worth_naming(remedy, given)]
+    if given is not None and must_change(given, shown):
+        candidates = [remedy for remedy in candidates if remedy.needed_gib < given.needed_gib]
+    elif given is not None:
+        candidates = [
+            remedy
+            for remedy in candidates
+            if given.step_time_s / remedy.step_time_s - 1 >= LEAST_GAIN
+        ]
     by_step_time = sorted(_best_of_each_knob(candidates), key=attrgetter("step_time_s"))
     safe = [remedy for remedy in by_step_time if remedy.is_safe]
     risky = [
@@ -107,14 +112,6 @@ def must_change(given: Prediction, shown: MemoryShown) -> bool:
     did."""
     is_likely_too_large = shown.outcome == "not_known" and given.fit_probability < EVEN_CHANCE
     return shown.outcome == "ran_out" or is_likely_too_large
-
-
-def _is_faster(remedy: Remedy, given: Prediction) -> bool:
-    return given.step_time_s / remedy.step_time_s - 1 >= LEAST_GAIN
-
-
-def _is_lighter(remedy: Remedy, given: Prediction) -> bool:
-    return remedy.needed_gib < given.needed_gib
 
 
 def _best_of_each_knob(candidates: Sequence[Remedy]) -> list[Remedy]:
@@ -187,11 +184,13 @@ def fit_probability_after(
     spread = _log_spread(given)
     headroom = _headroom(needed_gib, given, spread)
     given_headroom = _headroom(given.needed_gib, given, spread)
+    # The errors of both layouts are normal with the standard deviation 1 and this correlation:
+    # given the error of one, that of the other scatters by `move` around its correlated part.
     move = min(_CHANGE_SPREAD / spread, abs(headroom - given_headroom), 1.0)
-    common = math.sqrt(1 - move * move)
+    correlation = math.sqrt(1 - move * move)
     errors = _possible_errors(given_headroom, spread, shown)
     cdf = NormalDist().cdf
-    return fmean(cdf((headroom - common * error) / max(move, _LEAST_MOVE)) for error in errors)
+    return fmean(cdf((headroom - correlation * error) / max(move, _LEAST_MOVE)) for error in errors)
 
 
 def _headroom(needed_gib: float, given: Prediction, spread: float) -> float:

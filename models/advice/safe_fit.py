@@ -12,7 +12,6 @@ import numpy as np
 
 from models.errors import Infeasible
 from models.layouts.space import Space
-from models.prediction.prediction import Prediction
 from models.search.enumeration import search_on
 from models.search.result import Goal, NothingFaster, SearchAnswer, ShouldContinue
 from models.spec.constraints import EVEN_CHANCE
@@ -23,7 +22,6 @@ LEAST_BOLDER_GAIN = 0.01
 """The least gain, as a share of a step, for which a layout that is less sure to fit is worth
 naming."""
 _OOM_MARGIN_GIB = 1e-3  # leaves out the layout that ran out itself, whatever is rounded
-_OFFLOAD_KNOBS = ("offload_activations", "offload_optimizer")
 
 Solution = TypeVar("Solution")
 
@@ -57,8 +55,3 @@ def solve_avoiding_oom(
             smaller = replace(constraints, memory_reserve_gib=reserve_gib)
             return solve(Space(space.problem, smaller))
     return solve(space)
-
-
-def offload_knobs(prediction: Prediction) -> list[str]:
-    """Return the names of the constraints that switch off the offload of the layout."""
-    return [knob for knob in _OFFLOAD_KNOBS if getattr(prediction.layout, knob)]

@@ -190,7 +190,9 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
     the first of them are the cheapest that make it fit.
     """
     variants = neighbours(problem, layout)
-    baseline = outcome_if_legal(problem, profile, layout)
+    # An illegal layout may split its stages in an impossible way, so nothing is known of it.
+    base = _predict(problem, profile, [layout]) if _is_legal(problem, layout) else None
+    baseline = None if base is None else _outcomes_of(base, profile)[0]
     outcomes_of_variants = outcomes(problem, profile, [variant for _, variant in variants])
     changes = [
         SingleChange(
@@ -209,19 +211,22 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
         )
         for (name, variant), outcome in zip(variants, outcomes_of_variants, strict=True)
     ]
-    changes += _switch_changes(problem, profile, layout, baseline)
+    changes += _switch_changes(problem, profile, layout, base, baseline)
     return sorted(
         changes, key=lambda change: (not change.outcome.is_safe, change.outcome.step_time_s)
     )
 
 
 def _switch_changes(
-    problem: Problem, profile: Profile, layout: Layout, given: Outcome | None
+    problem: Problem,
+    profile: Profile,
+    layout: Layout,
+    base: Predictions | None,
+    given: Outcome | None,
 ) -> Iterator[SingleChange]:
     """Yield the legal changes of every switch of the stack that matters to the layout and does not
-    change what is computed."""
-    # An illegal layout may split its stages in an impossible way, so nothing is known of it.
-    base = None if given is None else _predict(problem, profile, [layout])
+    change what is computed. `base` is the prediction with the stack as it is, as one row, and
+    `given` the same in short; both are None where the layout is not legal."""
     for switch in switches_of(problem.stack):
         if switch.numerics or not applies(switch, problem, layout):
             continue

@@ -105,13 +105,8 @@ class Point:
         )
 
     @classmethod
-    def unanswered(cls, at: Mapping[str, float], why: str, *, exact: bool) -> Point:
-        """Return a point without layouts, because of `why`. `exact` says that this is proved."""
-        return cls(at=dict(at), exact=exact, refused=why)
-
-    @classmethod
     def out_of_time(cls, at: Mapping[str, float]) -> Point:
-        return cls.unanswered(at, "time ran out before this point", exact=False)
+        return cls(at=dict(at), exact=False, refused="time ran out before this point")
 
 
 def _time_and_layout(answer: SearchAnswer, row: int | None) -> tuple[float | None, Layout | None]:
@@ -156,15 +151,6 @@ class LinkBlock:
     @property
     def fastest(self) -> dict[str, float]:
         return self.places[-1]
-
-    def slowest_but(self, axis: str) -> dict[str, float]:
-        """Return the place where the links of one axis are at their fastest, and all others at
-        their slowest."""
-        return self.slowest | {axis: self.factors[axis][-1]}
-
-    @property
-    def longest_axis(self) -> str:
-        return max(self.factors, key=lambda axis: len(self.factors[axis]))
 
     def halves(self, axis: str) -> tuple[LinkBlock, LinkBlock]:
         """Return the block in two parts along one axis: the slower half of its links, and the
@@ -274,7 +260,8 @@ class FrontierSweep:
         if len(block.factors[axis]) == 1:
             return 0.0
         rows = _best_rows(slowest)
-        times = self._times(slowest, block.slowest_but(axis), slowest.layouts.take(rows))
+        place = block.slowest | {axis: block.factors[axis][-1]}
+        times = self._times(slowest, place, slowest.layouts.take(rows))
         return float((slowest.times[rows] / times).max())
 
     def _possible_winners(
@@ -301,7 +288,8 @@ class FrontierSweep:
             layouts = layouts.take(may_win).materialised()
             complexities = complexities[may_win]
             if len(layouts) > _FEW_LAYOUTS:
-                for half in block.halves(block.longest_axis):
+                longest_axis = max(block.factors, key=lambda axis: len(block.factors[axis]))
+                for half in block.halves(longest_axis):
                     yield from self._points_among(half, layouts, complexities, slowest)
                 return
         for place in block.places:
@@ -332,9 +320,10 @@ class FrontierSweep:
             return self._answer(problem)
         except NoLegalLayout:
             why = str(none_legal(Space(problem, self.constraints)))
-            return Point.unanswered(place, why, exact=True)
+            return Point(at=dict(place), exact=True, refused=why)
         except (Infeasible, Invalid) as error:
-            return Point.unanswered(place, str(error), exact=not isinstance(error, OutOfTime))
+            is_proved = not isinstance(error, OutOfTime)
+            return Point(at=dict(place), exact=is_proved, refused=str(error))
 
     def _answer(self, problem: Problem) -> SearchAnswer:
         """Return the answer to a problem. The previous answer is returned again if both problems

@@ -79,11 +79,7 @@ def _outcome(predictions: Predictions) -> tuple[float, float]:
 def _switch_elsewhere(problem: Problem, layout: Layout, field: str) -> Switch | None:
     """Return the switch that sets a field for other models or layouts, but not for this one; None
     where there is none."""
-    return next(
-        (
-            switch
-            for switch in switches_of(problem.stack)
-            if switch.field == field and switch.settings and not applies(switch, problem, layout)
-        ),
-        None,
-    )
+    for switch in switches_of(problem.stack):
+        if switch.field == field and switch.settings and not applies(switch, problem, layout):
+            return switch
+    return None

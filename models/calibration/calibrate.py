@@ -31,7 +31,7 @@ from models.spec.profile import Profile, Term, TermKey, to_natural
 # A share of the prior's spread: a smaller shift moves no prediction by a tenth of a percent.
 _VISIBLE_SHIFT = 0.02
 # A share of an offset's spread: a smaller shift would move a twelfth of what nobody knows.
-_TOLD_SHIFT = 0.08
+_STORED_SHIFT = 0.08
 # A term is in the joint posterior where its posterior spread is below this share of its prior's.
 # Other terms are as independent as their priors.
 _INFORMED_SHARE = 0.98
@@ -107,18 +107,22 @@ def calibrate(
     changes = [
         _term_change(before[key], term)
         for key, term in changed.items()
-        if _is_visible(before[key], term)
+        if is_identified(before[key], term) or _shift(before[key], term) > _VISIBLE_SHIFT
     ]
     in_scope = {term.key for fit in (time, memory) for term in fit.terms_in_scope}
     unidentified = [key for key in in_scope if not is_identified(before[key], changed[key])]
-    odd = [*contradicted, *outliers(time, time_estimate), *outliers(memory, memory_estimate)]
+    outlier_keys = [
+        *contradicted,
+        *outliers(time, time_estimate),
+        *outliers(memory, memory_estimate),
+    ]
 
-    told = _told_terms(profile, before, changed)
+    stored = _stored_terms(profile, before, changed)
     fitted = profile.with_terms(
-        told,
+        stored,
         residual_spread=time_estimate.spread,
         made_by=made_by,
-        influences=None if published else influences(time, time_estimate, observations, told),
+        influences=None if published else influences(time, time_estimate, observations, stored),
     )
     groups = {o.key: o.group or o.key for o in observations}
     fitted, held_out = cross_validate(profile, fitted, time, time_estimate, groups, of_memory=False)
@@ -141,7 +145,7 @@ def calibrate(
         ),
         moved=tuple(sorted(changes, key=lambda change: -abs(change.shift_in_spreads))),
         unidentified=tuple(sorted(unidentified)),
-        outliers=tuple(dict.fromkeys(odd)),
+        outliers=tuple(dict.fromkeys(outlier_keys)),
         error_before=_error(time, time.log_predictions(time.prior_mean)),
         error_after=_error(time, time_estimate.linear.predicted),
         memory_error_before=_error(memory, memory.log_predictions(memory.prior_mean)),
@@ -164,8 +168,8 @@ def with_published_terms(profile: Profile, observations: Sequence[Observation]) 
 
 def apply_estimate(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Profile, Posterior]:
     """Return the profile with the terms of an estimate, and the joint posterior of these terms."""
-    told = _told_terms(profile, fit.profile.by_key, _fitted_terms(fit, estimate))
-    fitted = profile.with_terms(told, residual_spread=estimate.spread)
+    stored = _stored_terms(profile, fit.profile.by_key, _fitted_terms(fit, estimate))
+    fitted = profile.with_terms(stored, residual_spread=estimate.spread)
     return fitted, _joint_posterior(fit, estimate, Posterior.independent())
 
 
@@ -216,7 +220,7 @@ def _runs_in_scope(fit: Fit) -> Array:
     return counts
 
 
-def _told_terms(
+def _stored_terms(
     profile: Profile, before: Mapping[TermKey, Term], fitted: Mapping[TermKey, Term]
 ) -> dict[TermKey, Term]:
     """Return the fitted terms that the new profile stores: terms that it has already, and offsets
@@ -227,13 +231,8 @@ def _told_terms(
         for key, term in fitted.items()
         if key in profile.by_key
         or term.spread < _INFORMED_SHARE * before[key].spread
-        or _shift(before[key], term) > _TOLD_SHIFT
+        or _shift(before[key], term) > _STORED_SHIFT
     }
-
-
-def _is_visible(before: Term, after: Term) -> bool:
-    """Return whether a term moved or became surer so much that the answer names it."""
-    return is_identified(before, after) or _shift(before, after) > _VISIBLE_SHIFT
 
 
 def _shift(before: Term, after: Term) -> float:

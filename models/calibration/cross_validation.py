@@ -107,8 +107,10 @@ def cross_validate(
         spreads = residual_spreads(
             fit, estimate, held_out, groups, weight, known, quantities=quantities
         )
-        field = "memory_neighbourhoods" if of_memory else "neighbourhoods"
-        fitted = replace(fitted, **{field: spreads})
+        if of_memory:
+            fitted = replace(fitted, memory_neighbourhoods=spreads)
+        else:
+            fitted = replace(fitted, neighbourhoods=spreads)
     else:
         fitted = with_published_spreads(fitted, fit, estimate, held_out, groups)
     spread_in = fitted.memory_neighbourhood if of_memory else fitted.neighbourhood

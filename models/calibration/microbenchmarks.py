@@ -79,13 +79,8 @@ class GemmTimings:
 
     def where(self, selected: Array) -> GemmTimings:
         """Return the timings of the products that a mask selects."""
-        return GemmTimings(
-            self.problem,
-            self.m[selected],
-            self.n[selected],
-            self.k[selected],
-            self.seconds[selected],
-        )
+        m, n, k = self.m[selected], self.n[selected], self.k[selected]
+        return GemmTimings(self.problem, m, n, k, self.seconds[selected])
 
 
 def collective_seconds(timings: CollectiveTimings, c: Coefficients) -> Array:

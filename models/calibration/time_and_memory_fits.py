@@ -64,7 +64,8 @@ def time_fit(
     targets = [target for o in _by_key(observations) for target in _time_targets(o)]
     noise, inflation = None, 1.0
     if new_fleet:
-        targets = _with_noise_by_density(targets)
+        # Sparse and dense runs scatter differently, and so are two sources of noise.
+        targets = [replace(t, source=f"{t.source}/{t.problem.density}") for t in targets]
         noise = np.array([step_time_noise(profile, target.problem) for target in targets])
         inflation = _noise_inflation(profile.neighbourhoods, targets)
     return Fit(
@@ -97,7 +98,9 @@ def memory_fit(
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0
     if new_fleet:
-        noise = np.array([_memory_noise(profile, target.problem) for target in targets])
+        # Narrower kinds of published runs than the equally sparse or dense ones say less of others.
+        kinds = [target.problem.neighbourhood_scopes[:2] for target in targets]
+        noise = np.array([profile.memory_neighbourhood(scopes).spread for scopes in kinds])
         inflation = _noise_inflation(profile.memory_neighbourhoods, targets)
     return Fit(
         profile,
@@ -176,24 +179,10 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
     return math.sqrt(max(spread**2 - _RANDOM_EFFECT_SPREAD**2, (spread / 2) ** 2))
 
 
-def _memory_noise(profile: Profile, problem: Problem) -> float:
-    """Return the standard deviation of the log of peaks of memory on unseen machines, from
-    published runs that are equally sparse or dense."""
-    return profile.memory_neighbourhood(problem.neighbourhood_scopes[:2]).spread
-
-
-def _with_noise_by_density(targets: Sequence[Target]) -> list[Target]:
-    """Return the targets with the sparse and the dense runs of each source as two sources of noise,
-    because they scatter differently."""
-    return [
-        replace(target, source=f"{target.source}/{target.problem.density}") for target in targets
-    ]
-
-
 def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
     """Return the factor by which a new fleet's runs are taken to be noisier while there are few of
     them. `known` has the spreads of the profile, among them those of the fleet's earlier runs."""
-    seen = len(targets) + sum(one.runs for one in known if is_of_fleet(one.scope))
+    seen = len(targets) + sum(spread.runs for spread in known if is_of_fleet(spread.scope))
     return float(np.sqrt(1 + _NOISE_PRIOR_RUNS / max(seen, 1)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from models.advice.chip_counts import Attempt, attempts, clusters_with_devices
@@ -45,5 +44,5 @@ def test_attempts_end_with_the_time() -> None:
 
 @pytest.mark.parametrize(("counts", "kept"), [([3, 8, 12], [3, 8, 12]), ([], [])])
 def test_a_switched_cluster_has_any_number_of_devices(counts: list[int], kept: list[int]) -> None:
-    resized = clusters_with_devices(CLUSTERS[0], np.array(counts, dtype=np.int64))
+    resized = clusters_with_devices(CLUSTERS[0], counts)
     assert [cluster.num_devices for cluster in resized] == kept
