@@ -170,6 +170,11 @@ class Config:
         if self.flag(key, not value) is value:
             raise Unsupported(self.where(key), value, missing)
 
+    def refuse_size(self, key: str, missing: str, default: int | None = None) -> None:
+        """Raises Unsupported, as `refuse` does, where the key's number is not 0."""
+        if size := self.count(key, default):
+            raise Unsupported(self.where(key), size, missing)
+
     def missing(self, key: str) -> Invalid:
         return Invalid(self.where(key), None, f"is required for model_type {self.model_type}")
 

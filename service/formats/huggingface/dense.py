@@ -67,13 +67,10 @@ def internlm3(cfg: Config) -> Config:
 
 def opt(cfg: Config) -> Config:
     """Returns the config. Raises Unsupported where embeddings are narrower than the hidden size."""
+    key = "word_embed_proj_dim"
     hidden = cfg.size("hidden_size")
-    if cfg.size("word_embed_proj_dim", hidden) != hidden:
-        raise Unsupported(
-            cfg.where("word_embed_proj_dim"),
-            cfg.get("word_embed_proj_dim"),
-            "embeddings of another width",
-        )
+    if cfg.size(key, hidden) != hidden:
+        raise Unsupported(cfg.where(key), cfg.get(key), "embeddings of another width")
     return cfg
 
 

@@ -52,5 +52,6 @@ def _first_number(values: Mapping[str, object], keys: Sequence[str]) -> float | 
 
 def _number(value: object) -> float | None:
     """Returns a value that is a number; None for any other, such as true."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value)

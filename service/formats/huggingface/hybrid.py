@@ -63,9 +63,7 @@ def minimax_heads(cfg: Config, kind: str) -> Attention:
 
 def minimax(cfg: Config) -> Config:
     """Returns the config. Raises Unsupported for shared experts."""
-    if width := cfg.count("shared_intermediate_size", 0):
-        key = cfg.where("shared_intermediate_size")
-        raise Unsupported(key, width, "shared experts of this family")
+    cfg.refuse_size("shared_intermediate_size", "shared experts of this family", default=0)
     return cfg
 
 
@@ -305,22 +303,11 @@ def minimax_m3(cfg: Config) -> Config:
         cfg = cfg.with_value(key, inner.size(other))
     chosen = inner.switches("sparse_attention_freq", num_layers(cfg))
     without_values = inner.switches("sparse_disable_index_value", num_layers(cfg))
-    if any(
-        is_sparse and not lacks_values
-        for is_sparse, lacks_values in zip(chosen, without_values, strict=False)
-    ):
-        missing = "values of the indexer"
-        raise Unsupported(inner.where("sparse_disable_index_value"), 0, missing)
+    for is_sparse, lacks_values in zip(chosen, without_values, strict=False):
+        if is_sparse and not lacks_values:
+            missing = "values of the indexer"
+            raise Unsupported(inner.where("sparse_disable_index_value"), 0, missing)
     if chosen and cfg.get("layer_types") is None:
         kinds = [_CHOSEN_BLOCKS if is_sparse else FULL for is_sparse in chosen]
         cfg = cfg.with_value("layer_types", kinds)
     return cfg
-
-
-_LARA_MINI_KINDS = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
-
-
-def lara_mini_kinds(cfg: Config) -> Callable[[int], str]:
-    """Returns a function from the index of a layer to its kind, by a cycle of five as in the
-    released model."""
-    return lambda index: _LARA_MINI_KINDS[index % len(_LARA_MINI_KINDS)]

@@ -63,9 +63,8 @@ def delta_net(cfg: Config) -> DeltaNet:
     size is twice the key's (OLMo Hybrid)."""
     num_heads = cfg.size_or_none("linear_num_value_heads") or cfg.size("num_attention_heads")
     key_heads = cfg.size_or_none("linear_num_key_heads") or cfg.size("num_attention_heads")
-    key_dim = cfg.size_or_none("linear_key_head_dim") or 3 * cfg.size("hidden_size") // (
-        4 * key_heads
-    )
+    key_dim = cfg.size_or_none("linear_key_head_dim")
+    key_dim = key_dim or 3 * cfg.size("hidden_size") // (4 * key_heads)
     return DeltaNet(
         num_heads=num_heads,
         num_key_heads=_dividing(cfg, "linear_num_key_heads", key_heads, num_heads),

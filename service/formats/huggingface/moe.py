@@ -78,10 +78,7 @@ def minimax_m2(cfg: Config) -> Config:
         raise Unsupported(cfg.where("attn_type_list"), 0, "linear (lightning) attention layers")
     if cfg.word("qk_norm_type", "per_layer") != "per_layer":
         raise Unsupported(cfg.where("qk_norm_type"), cfg.get("qk_norm_type"), "norms of this kind")
-    if width := cfg.count("shared_intermediate_size", 0):
-        raise Unsupported(
-            cfg.where("shared_intermediate_size"), width, "shared experts of this family"
-        )
+    cfg.refuse_size("shared_intermediate_size", "shared experts of this family", default=0)
     return cfg.assuming(use_qk_norm=True)
 
 

@@ -54,10 +54,9 @@ def full_every(period: int, key: str | None = None) -> Kinds:
     return read
 
 
-def full_every_from_first(period: int) -> Kinds:
-    """Returns a reader of the kinds of layers: the first and every `period`-th after it see the
-    whole sequence, the others a window."""
-    return lambda cfg: lambda index: SLIDING if index % period else FULL
+def repeating(*kinds: str) -> Kinds:
+    """Returns a reader of the kinds of layers: these in this order, again and again."""
+    return lambda cfg: lambda index: kinds[index % len(kinds)]
 
 
 def letters_or_period(cfg: Config) -> Callable[[int], str]:

@@ -64,8 +64,7 @@ def gemma4(cfg: Config) -> Config:
     Unsupported where these differ."""
     cfg = cfg.assuming(global_head_dim=512, num_global_key_value_heads=None)
     for key, missing in _GEMMA4_UNDESCRIBED.items():
-        if count := cfg.count(key):
-            raise Unsupported(cfg.where(key), count, missing)
+        cfg.refuse_size(key, missing)
     overrides = cfg.get("per_layer_config")
     if not isinstance(overrides, Mapping) or not overrides:
         return cfg

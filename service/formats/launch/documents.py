@@ -16,7 +16,7 @@ import yaml
 
 from models.errors import Invalid
 from service.formats.settings.reservation import Reservation
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
 
 _MOST_CHARACTERS = 2**16
@@ -40,7 +40,7 @@ def read_document(text: str) -> dict[str, Any]:
     document = _json_value(text) or read_yaml(text)
     if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
         rule = "must be a mapping of names to values, as the text of a JSON or YAML file is"
-        raise Invalid(PATH, text[:_MOST_SHOWN], rule)
+        raise invalid_launch(text[:_MOST_SHOWN], rule)
     return document
 
 
@@ -51,7 +51,7 @@ def read_yaml(text: str) -> Any:
     shown = text[:_MOST_SHOWN]
     if len(text) > _MOST_CHARACTERS:
         rule = f"has {len(text)} characters; a document of settings has {_MOST_CHARACTERS} at most"
-        raise Invalid(PATH, shown, rule)
+        raise invalid_launch(shown, rule)
     try:
         value = _yaml_value(text)
         json.dumps(value, default=str)  # which refuses numbers and names that JSON has not
@@ -59,7 +59,7 @@ def read_yaml(text: str) -> Any:
         problem = _problem(error)
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
-        raise Invalid(PATH, shown, f"is neither JSON nor YAML: {problem}{place}") from None
+        raise invalid_launch(shown, f"is neither JSON nor YAML: {problem}{place}") from None
     return value
 
 
@@ -103,7 +103,7 @@ def _twice(name: str) -> Invalid:
     """Returns the error for a name that an object has twice with different values, which
     frameworks refuse or resolve either way."""
     rule = "stands twice in one object of the document, with values that differ: write it once"
-    return Invalid(PATH, name[:_MOST_SHOWN], rule)
+    return invalid_launch(name[:_MOST_SHOWN], rule)
 
 
 def _items(value: Any) -> Collection[Any]:
@@ -130,7 +130,7 @@ def _yaml_value(text: str) -> Any:
 
 
 def _too_deep(text: str) -> Invalid:
-    return Invalid(PATH, text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
+    return invalid_launch(text[:_MOST_SHOWN], f"nests deeper than {_DEEPEST} levels")
 
 
 class _Measuring:
@@ -148,7 +148,7 @@ class _Measuring:
             return self.sizes[id(node)]
         if id(node) in self.open:
             rule = "uses YAML aliases (*name) inside of what they name: write the values out"
-            raise Invalid(PATH, self.text[:_MOST_SHOWN], rule)
+            raise invalid_launch(self.text[:_MOST_SHOWN], rule)
         self.open.add(id(node))
         inner = [self.size(child) for child in _inner_nodes(node)]
         self.open.discard(id(node))
@@ -159,7 +159,7 @@ class _Measuring:
                 f"uses YAML aliases (*name) that make more than {_MOST_VALUES} values of it: write"
                 " out those that matter"
             )
-            raise Invalid(PATH, self.text[:_MOST_SHOWN], rule)
+            raise invalid_launch(self.text[:_MOST_SHOWN], rule)
         if height > _DEEPEST + 1:
             raise _too_deep(self.text)
         self.sizes[id(node)] = (count, height)
@@ -215,11 +215,11 @@ def read_toml(text: str) -> dict[str, Any]:
     for a text that is no TOML, and for a name with more steps than a document may nest."""
     if _MANY_STEPS.search(text):
         rule = f"has a name of {_DEEPEST} steps or more, which no setting of a framework has"
-        raise Invalid(PATH, text[:_MOST_SHOWN], rule)
+        raise invalid_launch(text[:_MOST_SHOWN], rule)
     try:
         return flat(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Invalid(PATH, text[:_MOST_SHOWN], f"is no TOML: {error}") from None
+        raise invalid_launch(text[:_MOST_SHOWN], f"is no TOML: {error}") from None
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{name}"
         if len(path) > _LONGEST_NAME:
             rule = f"is a name of {len(path)} characters; no setting has one of {_LONGEST_NAME}"
-            raise Invalid(PATH, path[:_MOST_SHOWN], rule)
+            raise invalid_launch(path[:_MOST_SHOWN], rule)
         if isinstance(value, Mapping) and value:
             dotted |= flat(value, f"{path}.")
         else:

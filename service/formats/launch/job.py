@@ -138,8 +138,8 @@ class LaunchConfiguration:
 
 def with_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
     """Returns settings with some of them replaced; a change to None removes a setting."""
-    kept = {name: value for name, value in settings.items() if name not in changes}
-    return kept | {name: value for name, value in changes.items() if value is not None}
+    unchanged = {name: value for name, value in settings.items() if name not in changes}
+    return unchanged | {name: value for name, value in changes.items() if value is not None}
 
 
 def in_words(values: Iterable[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from models.spec.layout import TORUS_AXES, Layout
+from models.spec.layout import AXES, TORUS_AXES, Layout
 from service.formats.launch.job import Inexpressible
 
 
@@ -19,13 +19,13 @@ def require_values(layout: Layout, allowed: Mapping[str, tuple[Collection[Any], 
             raise Inexpressible(f"layout.{knob}", value, cure)
 
 
-def require_order(layout: Layout, axes: tuple[str, ...]) -> None:
-    """Raises Inexpressible unless ranks are placed in the order `axes`, innermost first, which
-    is the only one that the framework has. Axes of degree 1 may stand anywhere. A placement on a
-    torus other than the default is inexpressible too."""
+def require_default_order(layout: Layout) -> None:
+    """Raises Inexpressible unless ranks are placed in the order of AXES, innermost first, for
+    frameworks that have no other. Axes of degree 1 may stand anywhere. A placement on a torus
+    other than the default is inexpressible too."""
     active = [axis for axis in layout.placement if getattr(layout, axis) > 1]
-    if active != [axis for axis in axes if getattr(layout, axis) > 1]:
-        cure = f"its ranks are always in the order {', '.join(axes)}, innermost first"
+    if active != [axis for axis in AXES if getattr(layout, axis) > 1]:
+        cure = f"its ranks are always in the order {', '.join(AXES)}, innermost first"
         raise Inexpressible("layout.placement", list(layout.placement), cure)
     if layout.torus_axes != TORUS_AXES[0] or layout.torus_block > 1:
         knob = "torus_axes" if layout.torus_axes != TORUS_AXES[0] else "torus_block"

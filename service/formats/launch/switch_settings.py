@@ -10,7 +10,7 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import Condition, read_switches, releases, switches_of
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 
 def switch_fields(
@@ -25,7 +25,7 @@ def switch_fields(
     try:
         return read_switches(stack_id, arguments, release, may_hold)
     except Invalid as error:
-        raise Invalid(PATH, f"{error.field} = {error.value}", error.rule) from None
+        raise invalid_launch(f"{error.field} = {error.value}", error.rule) from None
 
 
 def set_switches(

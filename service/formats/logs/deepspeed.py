@@ -95,4 +95,7 @@ def _breakdown(log: Log) -> Findings:
 def _step(line: Line, number: int, seconds: float, before: str, batch: int | None = None) -> Step:
     """Returns a step of `seconds`. `before` is the text in front of its time, which may have a
     timestamp."""
-    return Step.lasting(seconds, number, line, before, is_start=number == 1, batch=batch)
+    is_start = number == 1
+    return Step.printed(
+        line, before, seconds=seconds, number=number, is_start=is_start, batch=batch
+    )

@@ -111,9 +111,9 @@ def _device(match: re.Match[str]) -> PrintedDevice:
     """Returns the device of a match, with its family, its memory in GB and its form, such as
     "sxm"."""
     parts = match.groupdict()
-    rest = parts["rest"] or ""
-    memory = _MEMORY.search(rest)
-    form = _FORM_WORD.search(rest)
+    behind_family = parts["rest"] or ""
+    memory = _MEMORY.search(behind_family)
+    form = _FORM_WORD.search(behind_family)
     return PrintedDevice(
         name=match.group(),
         family=_family(parts["family"] or parts["gaudi"]),

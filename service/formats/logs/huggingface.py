@@ -139,6 +139,11 @@ def _total_steps(log: Log) -> int | None:
 def _step(line: Line, number: int, seconds: float, text: str, *, starts: bool = True) -> Step:
     """Returns a step of `seconds`. `text` is searched for its loss and timestamp; `starts` is
     False for a mean over the whole run."""
-    finite = is_finite(_LOSS.search(text))
-    is_start = starts and number == 1
-    return Step.lasting(seconds, number, line, text[:200], finite=finite, is_start=is_start)
+    return Step.printed(
+        line,
+        text[:200],
+        seconds=seconds,
+        number=number,
+        finite=is_finite(_LOSS.search(text)),
+        is_start=starts and number == 1,
+    )

@@ -59,11 +59,11 @@ def _read(line: Line, before: str, after: str, findings: Findings) -> None:
     rate = positive_number(_RATE.search(after))
     tflops = positive_number(_TFLOPS.search(after))
     findings.history.add(
-        Step.lasting(
-            seconds,
-            index,
+        Step.printed(
             line,
             before,
+            seconds=seconds,
+            number=index,
             finite=is_finite(_LOSS.search(after)),
             is_start=index == 0,
             is_ramp_up=_RAMP_UP.search(before[-_RAMP_UP_REACH:]) is not None,

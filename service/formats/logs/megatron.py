@@ -127,11 +127,11 @@ def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -
     rate = positive_number(_RATE.search(after))
     tflops = positive_number(_TFLOPS.search(after))
     failed = any(map(int, _FAILED_ITERATIONS.findall(after)))
-    return Step.lasting(
-        seconds,
-        iteration,
+    return Step.printed(
         line,
         before,
+        seconds=seconds,
+        number=iteration,
         finite=is_finite(_LOSS.search(after)) and not failed,
         batch=int(batch.group(1)) if batch else None,
         tokens=seconds * rate if rate else None,

@@ -88,11 +88,11 @@ def _read(line: Line, before: str, after: str, prints: _Prints, findings: Findin
         return
     seconds = float(value.group(1))
     batch = _last_match(_BATCH, before)
-    step = Step.lasting(
-        seconds,
-        0,
+    step = Step.printed(
         line,
         before,
+        seconds=seconds,
+        number=0,
         finite=is_finite(_LOSS.search(before)),
         batch=int(batch.group(1)) if batch else None,
     )

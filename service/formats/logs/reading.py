@@ -189,12 +189,12 @@ def _findings(log: Log, requested: str | None) -> _FindingsByFramework:
     findings only where requested or where no other framework has steps."""
     findings = {name: find(log) for name, find in _FINDERS.items()}
     with_steps = [name for name in findings if findings[name].history.count]
-    above = [name for name in with_steps if name not in _BENEATH]
-    counting = {requested, *(above or with_steps[:1] or FRAMEWORKS)}
-    return {
-        name: Findings() if name in _BENEATH and name not in counting else of_framework
-        for name, of_framework in findings.items()
-    }
+    with_own_steps = [name for name in with_steps if name not in _BENEATH]
+    counted = {requested, *(with_own_steps or with_steps[:1] or FRAMEWORKS)}
+    for name in _BENEATH:
+        if name not in counted:
+            findings[name] = Findings()
+    return findings
 
 
 def _is_legible(findings: _FindingsByFramework) -> bool:

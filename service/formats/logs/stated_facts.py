@@ -46,89 +46,69 @@ class Statement:
 class _Rule:
     fact: Fact
     mark: str
-    """Plain text beside the fact, by which a line is found."""
     pattern: re.Pattern[str]
-    scale: float = 1.0
+    scale: float
 
 
-def _rules(mark: str, *facts: tuple[Fact, str]) -> list[_Rule]:
-    return [_Rule(fact, mark, re.compile(pattern)) for fact, pattern in facts]
-
-
-_BILLIONS = 1e9
-_TOTAL_BATCH = re.compile(rf"Total train batch size \(w\.[^)\n]{{0,80}}\) = {_INTEGER}")
-_RULES = [
+_TOTAL_BATCH = rf"Total train batch size \(w\.[^)\n]{{0,80}}\) = {_INTEGER}"
+_PATTERNS: dict[str, dict[Fact, str]] = {
     # torchtitan 0.3.0 trainer.py, and train.py of earlier ones; models/*/args.py
-    *_rules(" total parameters", ("parameters", rf"size: {_INTEGER} total parameters")),
-    *_rules(
-        "local batch size",
-        ("global_batch", rf"global batch size {_INTEGER}"),
-        ("seq_len", rf"sequence length {_INTEGER}"),
-    ),
-    *_rules("n_layers", ("num_layers", rf"\bn_layers['\"]?[=:] ?{_INTEGER}")),
+    " total parameters": {"parameters": rf"size: {_INTEGER} total parameters"},
+    "local batch size": {
+        "global_batch": rf"global batch size {_INTEGER}",
+        "seq_len": rf"sequence length {_INTEGER}",
+    },
+    "n_layers": {"num_layers": rf"\bn_layers['\"]?[=:] ?{_INTEGER}"},
     # MaxText max_utils.py, configs/pyconfig.py; the weights of the loss in metric_logger.py
-    _Rule(
-        "parameters",
-        "number parameters:",
-        re.compile(rf"number parameters: {_DECIMAL} billion"),
-        _BILLIONS,
-    ),
-    *_rules("Num_devices:", ("num_devices", rf"Num_devices: {_INTEGER}")),
-    *_rules("Config param max_target_length:", ("seq_len", rf"max_target_length: {_INTEGER}")),
-    *_rules(
-        "Config param global_batch_size_to_train_on:",
-        ("global_batch", rf"global_batch_size_to_train_on: {_INTEGER}"),
-    ),
-    *_rules(
-        "num_decoder_layers:",
-        ("num_layers", rf"Config param (?:base_)?num_decoder_layers: {_INTEGER}"),
-    ),
-    *_rules("total_weights:", ("step_tokens", rf"total_weights: {_INTEGER}")),
+    "number parameters:": {"parameters": rf"number parameters: {_DECIMAL} billion"},
+    "Num_devices:": {"num_devices": rf"Num_devices: {_INTEGER}"},
+    "Config param max_target_length:": {"seq_len": rf"max_target_length: {_INTEGER}"},
+    "Config param global_batch_size_to_train_on:": {
+        "global_batch": rf"global_batch_size_to_train_on: {_INTEGER}"
+    },
+    "num_decoder_layers:": {
+        "num_layers": rf"Config param (?:base_)?num_decoder_layers: {_INTEGER}"
+    },
+    "total_weights:": {"step_tokens": rf"total_weights: {_INTEGER}"},
     # Megatron-LM theoretical_memory_usage.py, initialize.py; Primus core/utils/logger.py
-    _Rule(
-        "parameters",
-        "Total number of parameters in billions:",
-        re.compile(rf"Total number of parameters in billions: {_DECIMAL}"),
-        _BILLIONS,
-    ),
-    *_rules(
-        "using world size:",
-        ("num_devices", rf"using world size: {_INTEGER}"),
-        ("tp", rf"tensor-model-parallel size: {_INTEGER}"),
-        ("pp", rf"pipeline-model-parallel size: {_INTEGER}"),
-        ("cp", rf"\bcontext-parallel size: {_INTEGER}"),
-    ),
-    *_rules("[rank-", ("num_devices", rf"\[rank-\d{{1,6}}/{_INTEGER}\]")),
+    "Total number of parameters in billions:": {
+        "parameters": rf"Total number of parameters in billions: {_DECIMAL}"
+    },
+    "using world size:": {
+        "num_devices": rf"using world size: {_INTEGER}",
+        "tp": rf"tensor-model-parallel size: {_INTEGER}",
+        "pp": rf"pipeline-model-parallel size: {_INTEGER}",
+        "cp": rf"\bcontext-parallel size: {_INTEGER}",
+    },
+    "[rank-": {"num_devices": rf"\[rank-\d{{1,6}}/{_INTEGER}\]"},
     # Lightning fabric/utilities/distributed.py
-    *_rules("MEMBER: ", ("num_devices", rf"\bMEMBER: \d{{1,6}}/{_INTEGER}")),
-    *_rules(
-        "All distributed processes registered.",
-        ("num_devices", rf"Starting with {_INTEGER} processes"),
-    ),
+    "MEMBER: ": {"num_devices": rf"\bMEMBER: \d{{1,6}}/{_INTEGER}"},
+    "All distributed processes registered.": {
+        "num_devices": rf"Starting with {_INTEGER} processes"
+    },
     # transformers trainer.py, configuration_utils.py; peft peft_model.py
-    _Rule("global_batch", "Total train batch size (w.", _TOTAL_BATCH),
-    *_rules(
-        "Number of trainable parameters",
-        ("trainable_parameters", rf"trainable parameters = {_INTEGER}"),
-    ),
-    *_rules(
-        "trainable params:",
-        ("adapter_parameters", rf"trainable params: {_INTEGER} \|\| all params: [\d,]{{1,30}} "),
-    ),
-    *_rules('"num_hidden_layers"', ("num_layers", rf'"num_hidden_layers": {_INTEGER}')),
+    "Total train batch size (w.": {"global_batch": _TOTAL_BATCH},
+    "Number of trainable parameters": {
+        "trainable_parameters": rf"trainable parameters = {_INTEGER}"
+    },
+    "trainable params:": {
+        "adapter_parameters": rf"trainable params: {_INTEGER} \|\| all params: [\d,]{{1,30}} "
+    },
+    '"num_hidden_layers"': {"num_layers": rf'"num_hidden_layers": {_INTEGER}'},
     # DeepSpeed runtime/config.py
-    *_rules(
-        "train_batch_size ", ("global_batch", rf":print\]\s+train_batch_size \.{{2,}} {_INTEGER}")
-    ),
-    *_rules(
-        "train_micro_batch_size_per_gpu ",
-        ("micro_batch", rf":print\]\s+train_micro_batch_size_per_gpu \.* ?{_INTEGER}"),
-    ),
-    *_rules(
-        "zero_optimization_stage ",
-        ("zero_stage", r":print\]\s+zero_optimization_stage \.{2,} (\d)"),
-    ),
-    *_rules("world_size ...", ("data_parallel", rf":print\]\s+world_size \.{{2,}} {_INTEGER}")),
+    "train_batch_size ": {"global_batch": rf":print\]\s+train_batch_size \.{{2,}} {_INTEGER}"},
+    "train_micro_batch_size_per_gpu ": {
+        "micro_batch": rf":print\]\s+train_micro_batch_size_per_gpu \.* ?{_INTEGER}"
+    },
+    "zero_optimization_stage ": {"zero_stage": r":print\]\s+zero_optimization_stage \.{2,} (\d)"},
+    "world_size ...": {"data_parallel": rf":print\]\s+world_size \.{{2,}} {_INTEGER}"},
+}
+"""The patterns of facts, by plain text beside them with which a line is found quickly."""
+_IN_BILLIONS = ("number parameters:", "Total number of parameters in billions:")
+_RULES = [
+    _Rule(fact, mark, re.compile(pattern), scale=1e9 if mark in _IN_BILLIONS else 1.0)
+    for mark, patterns in _PATTERNS.items()
+    for fact, pattern in patterns.items()
 ]
 _MESHES = (
     # torchtitan distributed/parallel_dims.py
@@ -236,7 +216,7 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
     if not of_rank or not accumulation:
         return
     for start, segment in _segments(text, "Total train batch size (w."):
-        if match := _TOTAL_BATCH.search(segment):
+        if match := re.search(_TOTAL_BATCH, segment):
             ranks = int(match[1].replace(",", "")) / (of_rank * accumulation)
             if ranks.is_integer():
                 yield _stated(text, start, match, "data_parallel", ranks)

@@ -48,17 +48,16 @@ class Step:
     """The date and time printed beside it."""
 
     @classmethod
-    def lasting(cls, seconds: float, number: int, line: Line, text: str, **facts: Any) -> Step:
-        """Returns the step of this number that a line prints with its time in seconds, labelled
-        with the line's rank, and with the last timestamp in `text`, a part of the line. `facts`
-        are other fields of the step."""
+    def printed(cls, line: Line, head: str, *, seconds: float, **fields: Any) -> Step:
+        """Returns the step that a line prints with its time in seconds. It has the rank of the
+        line, the timestamp in `head`, the part of the line in front of the time, and `fields`,
+        its number among them."""
         return cls(
-            number=number,
             value=seconds,
             time=seconds,
             label=line.label,
-            timestamp=parse_timestamp(text),
-            **facts,
+            timestamp=parse_timestamp(head),
+            **fields,
         )
 
     @property

@@ -93,14 +93,19 @@ def _own_step(earlier: _Printed, later: _Printed) -> Step:
     if steps <= 0:
         return _step(later, later.mean_s, is_start=True)
     first = later.first
-    # A printed mean, times the steps since `first`, is the time since then.
-    grown = (later.number - first) * later.mean_s - (earlier.number - first) * earlier.mean_s
-    return _step(later, grown / steps)
+    # A printed mean is over all steps since `first`.
+    until_later_s = (later.number - first) * later.mean_s
+    until_earlier_s = (earlier.number - first) * earlier.mean_s
+    return _step(later, (until_later_s - until_earlier_s) / steps)
 
 
 def _step(printed: _Printed, seconds: float, *, is_start: bool = False) -> Step:
     """Returns a step of `seconds` with the number, label and timestamp of its line."""
-    line = printed.line
-    return Step.lasting(
-        seconds, printed.number, line, line.text[:200], finite=printed.finite, is_start=is_start
+    return Step.printed(
+        printed.line,
+        printed.line.text[:200],
+        seconds=seconds,
+        number=printed.number,
+        finite=printed.finite,
+        is_start=is_start,
     )

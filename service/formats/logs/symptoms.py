@@ -92,8 +92,8 @@ def symptoms(text: str) -> list[Symptom]:
     """Returns the symptoms that a log shows, such as a throttled device: one for each kind, with
     its first line."""
     plain = Log(text).text
-    found = (_symptom(plain, kind, patterns) for kind, patterns in _PATTERNS.items())
-    return [symptom for symptom in found if symptom is not None]
+    candidates = (_symptom(plain, kind, patterns) for kind, patterns in _PATTERNS.items())
+    return [symptom for symptom in candidates if symptom is not None]
 
 
 def _symptom(text: str, kind: SymptomKind, patterns: list[re.Pattern[str]]) -> Symptom | None:

@@ -130,7 +130,7 @@ def _iterate_stack_fields(args: Arguments) -> Iterator[tuple[str, Any]]:
     at the first argument that cannot be read."""
     if (args.integer("tensor_model_parallel_size") or 1) > 1:
         if not args.boolean("sequence_parallel"):
-            yield "sequence_parallel", [True, False]
+            yield "sequence_parallel", [True, False]  # the values that layouts may have
         yield from _overlaps(args, "overlap_tensor")
     if not args.boolean("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
         yield from _overlaps(args, "overlap_data")
@@ -326,12 +326,11 @@ def _zero_stage(args: Arguments) -> int:
     if args.boolean("deepspeed"):
         return _deepspeed_stage(args)
     args.require_any("use_distributed_optimizer", part="layout")
-    strategy = args.text("data_parallel_sharding_strategy") or "optim_grads_params"
-    # The distributed optimizer, which Muon may bring along, shards states alone.
     if not (args.boolean("use_megatron_fsdp") or args.boolean("use_custom_fsdp")):
-        return int(
-            args.boolean("use_distributed_optimizer") or args.text("optimizer") == "dist_muon"
-        )
+        # The distributed optimizer, which Muon may bring along, shards states alone.
+        brings_it = args.text("optimizer") == "dist_muon"
+        return int(args.boolean("use_distributed_optimizer") or brings_it)
+    strategy = args.text("data_parallel_sharding_strategy") or "optim_grads_params"
     if strategy not in _ZERO_STAGES:
         raise args.invalid(
             "data_parallel_sharding_strategy", f"must be one of {', '.join(_ZERO_STAGES)}"

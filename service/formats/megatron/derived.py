@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from service.formats.launch.facts import facts
-from service.formats.megatron.layers import PATTERNS, chunks_of, prediction_modules
+from service.formats.megatron.layers import PATTERNS, chunks_of
 
 
 def filled_in(values: Mapping[str, str]) -> dict[str, str]:
@@ -70,7 +70,7 @@ def _layer_counts(values: Mapping[str, str]) -> dict[str, str]:
     if pattern is None:
         return {}
     arguments = {"num_layers": str(sum(map(len, chunks_of(pattern.strip("'\"")))))}
-    if modules := prediction_modules(pattern):
+    if modules := pattern.count("/"):  # of multi-token prediction, each behind one
         arguments["mtp_num_layers"] = str(modules)
     return arguments
 

@@ -17,7 +17,7 @@ from models.errors import Invalid
 from service.formats.settings.field import Field
 from service.formats.settings.field_table import FieldTable, field_table
 from service.formats.settings.settings import Settings
-from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
+from service.formats.shell.faults import invalid_launch, require_arguments_defined, require_defined
 
 RELEASE = "0.19.2"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -174,10 +174,10 @@ def _split_values(flag: str, behind: list[str]) -> tuple[list[str], list[str]]:
         return [], behind
     if field.kind == "list":
         if not behind and not field.is_optional:
-            raise Invalid(PATH, flag, "needs at least one value")
+            raise invalid_launch(flag, "needs at least one value")
         return behind, []
     if not behind:
-        raise Invalid(PATH, flag, "needs a value")
+        raise invalid_launch(flag, "needs a value")
     return behind[:1], behind[1:]
 
 
@@ -202,7 +202,7 @@ def _parsed(field: Field, word: str) -> Any:
     shape, rule = _SHAPES.get(field.kind, (None, ""))
     try:
         if shape and not shape.fullmatch(word):
-            raise Invalid(PATH, word, rule)
+            raise invalid_launch(word, rule)
         return replace(field, is_optional=False).parse(word)
     except Invalid as error:
-        raise Invalid(PATH, f"{field.name} {word[:80]}", error.rule) from None
+        raise invalid_launch(f"{field.name} {word[:80]}", error.rule) from None

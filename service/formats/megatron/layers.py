@@ -49,69 +49,49 @@ def chunks_of(pattern: str) -> list[str]:
     return pattern.partition("/")[0].split("|")
 
 
-def prediction_modules(pattern: str) -> int:
-    """Returns the number of multi-token prediction modules, each of which stands behind a / of
-    the pattern."""
-    return pattern.count("/")
-
-
 def layer_list(
-    args: Arguments,
-    attention: Mapping[str, Any],
-    mlp: Mapping[str, Any],
-    moe: Mapping[str, Any] | None,
-    switches: Mapping[str, list[bool]],
+    args: Arguments, parts: Mapping[str, Any], switches: Mapping[str, list[bool]]
 ) -> dict[str, Any]:
     """Returns the `layers` and `layer_kinds` of a model as a request writes them, made of these
-    parts.
+    parts: "attention", "mlp" and, where some layer has experts, "moe".
 
     `switches` is for models without a pattern: it has lists that say for each layer whether it
     is `sparse`, has a `window`, and has a `recurrence`.
     """
     pattern = pattern_of(args)
     if pattern is not None:
-        letters = "".join(chunks_of(pattern))
-        blocks = _blocks(args, attention, mlp, moe)
-        return _listed(list(letters), {letter: blocks[letter] for letter in letters})
+        letters = [*"".join(chunks_of(pattern))]
+        blocks = _blocks(args, pattern, parts)
+        return {"layers": letters, "layer_kinds": {letter: blocks[letter] for letter in letters}}
     kinds: dict[str, Any] = {}
     names = []
     for index, sparse in enumerate(switches["sparse"]):
-        name, mixer = _mixer(args, attention, switches, index)
-        network = {"moe": moe} if sparse and moe else {"mlp": mlp}
-        names.append(f"{name}_{'moe' if sparse else 'mlp'}")
-        kinds[names[-1]] = {**mixer, **network}
-    return _listed(names, kinds)
-
-
-def _listed(names: list[str], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    return {"layers": names, "layer_kinds": dict(kinds)}
+        name, mixer = _mixer(args, parts["attention"], switches, index)
+        network = "moe" if sparse else "mlp"
+        names.append(f"{name}_{network}")
+        kinds[names[-1]] = {**mixer, network: parts[network]}
+    return {"layers": names, "layer_kinds": kinds}
 
 
 # -- hybrids
 
 
-def _blocks(
-    args: Arguments,
-    attention: Mapping[str, Any],
-    mlp: Mapping[str, Any],
-    moe: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+def _blocks(args: Arguments, pattern: str, parts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns, for each letter of the model's pattern, the part that it stands for: {"-":
     {"mlp": …}, "M": {"recurrence": …}}."""
-    pattern = pattern_of(args) or ""
-    blocks: dict[str, Any] = {"-": {"mlp": mlp}}
+    blocks: dict[str, Any] = {"-": {"mlp": parts["mlp"]}}
     if set("*+D") & set(pattern):
-        blocks |= {letter: {"attention": attention} for letter in "*+"}
+        blocks |= {letter: {"attention": parts["attention"]} for letter in "*+"}
     if "D" in pattern:
-        blocks["D"] = {"attention": {**attention, "indexer": _indexer(args)}}
+        blocks["D"] = {"attention": {**parts["attention"], "indexer": _indexer(args)}}
     if "M" in pattern:
         blocks["M"] = {"recurrence": _mamba(args)}
     if "G" in pattern:
         blocks["G"] = {"recurrence": _delta_net(args)}
     if "E" in pattern:
-        if moe is None:
+        if "moe" not in parts:
             raise args.invalid("num_experts", "is required for the letter E of the pattern")
-        blocks["E"] = {"moe": moe}
+        blocks["E"] = {"moe": parts["moe"]}
     return blocks
 
 
@@ -132,10 +112,7 @@ def _mamba(args: Arguments) -> dict[str, Any]:
 
 
 def _mixer(
-    args: Arguments,
-    attention: Mapping[str, Any],
-    switches: Mapping[str, list[bool]],
-    index: int,
+    args: Arguments, attention: Mapping[str, Any], switches: Mapping[str, list[bool]], index: int
 ) -> tuple[str, dict[str, Any]]:
     """Returns a name for the mixer of the layer at this index, and the mixer, attention or a
     recurrence, as a request writes it."""

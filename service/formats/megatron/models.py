@@ -51,8 +51,8 @@ def read_model(args: Arguments) -> dict[str, Any]:
         "tie_word_embeddings": not args.boolean("untie_embeddings_and_output_weights"),
         "mtp_layers": args.integer("mtp_num_layers", least=0) or 0,
     }
-    of_kinds = has_layers_of_kinds(args)
-    return {**model, **(_layers(args, layers) if of_kinds else _shape(args, layers))}
+    is_mixed = has_layers_of_kinds(args)
+    return {**model, **(_layers(args, layers) if is_mixed else _shape(args, layers))}
 
 
 def _require_described(args: Arguments) -> None:
@@ -72,7 +72,8 @@ def _shape(args: Arguments, layers: int) -> dict[str, Any]:
         "intermediate_size": args.required("ffn_hidden_size"),
         "num_attention_heads": args.required("num_attention_heads"),
         "gated_mlp": _is_gated(args),
-        "qk_norm": _has_head_norms(args),
+        # In latent attention the argument switches on norms of the latents, always counted.
+        "qk_norm": args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention"),
         "attention_bias": args.boolean("add_qkv_bias") or args.boolean("add_bias_linear"),
         "attention_output_bias": args.boolean("add_bias_linear"),
         **_window(args, layers),
@@ -90,12 +91,6 @@ def _is_gated(args: Arguments) -> bool:
     return args.boolean("swiglu") or args.boolean("quick_geglu")
 
 
-def _has_head_norms(args: Arguments) -> bool:
-    """Returns True where queries and keys are normalised by head. In latent attention the
-    argument switches on norms of the latents instead, which are always counted."""
-    return args.boolean("qk_layernorm") and not args.boolean("multi_latent_attention")
-
-
 def _layers(args: Arguments, layers: int) -> dict[str, Any]:
     """Returns a model with several kinds of layers, as a request lists them."""
     has_experts = args.text("num_experts") is not None
@@ -111,8 +106,9 @@ def _layers(args: Arguments, layers: int) -> dict[str, Any]:
         "bias": args.boolean("add_bias_linear"),
     }
     switches = {"sparse": sparse, "recurrence": recurs, "window": _windowed(args, layers)}
-    experts = _listed_experts(args) if has_experts else None
-    return layer_list(args, _attention(args), mlp, experts, switches)
+    experts = {"moe": _listed_experts(args)} if has_experts else {}
+    parts = {"mlp": mlp, **experts, "attention": _attention(args)}
+    return layer_list(args, parts, switches)
 
 
 def _attention(args: Arguments) -> dict[str, Any]:

@@ -191,37 +191,38 @@ def _counted_layers(args: Arguments) -> int:
 def _with_own_ends(args: Arguments, pp: int, virtual: int) -> list[int]:
     """Returns the number of layers of each chunk where arguments set that of the first or the
     last stage. Raises Stopped where the other layers do not divide evenly."""
-    own = [name for name in (FIRST, LAST) if args.text(name) is not None]
+    ends = [name for name in (FIRST, LAST) if args.text(name) is not None]
     for name in (EMBEDDING, LOSS):
         if args.boolean(name):
-            rule = f"does not go with {args.called(own[0])}: {_STOPS}"
+            rule = f"does not go with {args.called(ends[0])}: {_STOPS}"
             raise args.stopped(name, rule, "drop it")
-    remaining = args.required("num_layers") - sum(args.required(name) for name in own)
-    others = pp - len(own)
+    remaining = args.required("num_layers") - sum(args.required(name) for name in ends)
+    others = pp - len(ends)
     is_even = remaining % others == 0 if others else remaining == 0
     # Other stages need layers, and layers need other stages.
     if not is_even or remaining < 0 or bool(remaining) != bool(others):
         rule = f"leaves {remaining} layers for {others} other stages, which must have as many each"
-        cure = _even_ends(args, own, pp, virtual)
-        raise args.stopped(own[0], f"{rule}: {_STOPS} otherwise", cure)
+        cure = _even_ends(args, ends, pp, virtual)
+        raise args.stopped(ends[0], f"{rule}: {_STOPS} otherwise", cure)
     stages = [remaining // others if others else 0] * pp
     for name, stage in ((FIRST, 0), (LAST, -1)):
-        if name in own:
+        if name in ends:
             stages[stage] = args.required(name)
     for count in stages:
         if count % virtual:
             rule = f"leaves a stage {count} layers, which {virtual} virtual stages must divide"
-            cure = _even_ends(args, own, pp, virtual)
-            raise args.stopped(own[0], f"{rule}: {_STOPS} otherwise", cure)
+            cure = _even_ends(args, ends, pp, virtual)
+            raise args.stopped(ends[0], f"{rule}: {_STOPS} otherwise", cure)
     return [count // virtual for count in stages] * virtual
 
 
-def _even_ends(args: Arguments, own: list[str], pp: int, virtual: int) -> str:
-    """Returns a flag for the first of the stages in `own`, with the nearest numbers of layers
-    that leave the other stages equally many; "" where there are none."""
-    count = args.required(own[0])
-    layers = args.required("num_layers") - sum(args.required(name) for name in own[1:])
-    others = pp - len(own)
+def _even_ends(args: Arguments, ends: list[str], pp: int, virtual: int) -> str:
+    """Returns a flag for the first of the arguments in `ends`, which set the layers of an end of
+    the pipeline, with the nearest numbers that leave the other stages equally many; "" where
+    there are none."""
+    count = args.required(ends[0])
+    layers = args.required("num_layers") - sum(args.required(name) for name in ends[1:])
+    others = pp - len(ends)
 
     def is_even(candidate: int) -> bool:
         remaining = layers - candidate
@@ -229,7 +230,7 @@ def _even_ends(args: Arguments, own: list[str], pp: int, virtual: int) -> str:
 
     even = filter(is_even, range(virtual, layers + 1, virtual))
     nearest = sorted(even, key=lambda candidate: abs(candidate - count))[:_MOST_VALUES]
-    return _flag_with(args, own[0], sorted(nearest)) if nearest else ""
+    return _flag_with(args, ends[0], sorted(nearest)) if nearest else ""
 
 
 def _chunks(args: Arguments) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.errors import Invalid
 from models.layouts.defaults import torus_axes_covering_dims
@@ -29,10 +29,16 @@ from service.formats.published.software import (
 
 _MAX_MICRO_BATCH = 16  # where a source leaves it open; larger ones are rare, and stated
 
-RecomputePolicy = tuple[str, tuple[str, ...], int]
-"""A policy, its modules if it is "selective", and the layers of each chunk if it is "full" (0:
-all).
-"""
+
+class RecomputePolicy(NamedTuple):
+    """The recompute of a layout: modules of every layer, or whole layers."""
+
+    name: str
+    """"none", "selective" or "full"."""
+    modules: tuple[str, ...] = ()
+    """The modules of "selective"; none stands for the stack's own."""
+    layers: int = 0
+    """The layers of each chunk that "full" means; 0 stands for all."""
 
 
 def read_degrees(
@@ -49,7 +55,8 @@ def read_degrees(
     if model_parallel * dp != num_devices and num_devices % model_parallel == 0:
         dp = num_devices // model_parallel
         assumed.append("dp")
-    zero_stage, reshard, dp_shard = _sharding(training, stack, dp, pp, assumed)
+    sharding = _sharding(training, stack, dp, pp, assumed)
+    dp_shard = sharding["dp_shard"]
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor_degree(stack, architecture, tp, ep, dp * cp * tp)
     is_sharding_stated = stated_zero_stage(training) is not None or training.get("fsdp_size")
@@ -61,6 +68,7 @@ def read_degrees(
         if tp > 1:
             assumed.append("sequence_parallel")
     return {
+        **sharding,
         "tp": tp,
         "pp": pp,
         "cp": cp,
@@ -68,8 +76,6 @@ def read_degrees(
         "dp_replicate": dp // dp_shard,
         "ep": ep,
         "etp": etp,
-        "zero_stage": zero_stage,
-        "reshard": reshard,
         "sequence_parallel": bool(sequence_parallel and tp > 1),
     }
 
@@ -81,27 +87,23 @@ def _degree(training: Row, name: str, assumed: list[str]) -> int:
     return training.get(name) or 1
 
 
-def _sharding(
-    training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]
-) -> tuple[int, bool, int]:
-    """Returns the ZeRO stage, whether FSDP frees parameters after forward, and the degree of
-    sharding. A row that states no known kind of sharding gets the stack's usual one. `dp` is the
-    number of data-parallel ranks."""
+def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]) -> dict[str, Any]:
+    """Returns the ZeRO stage, whether FSDP frees parameters after forward (`reshard`), and the
+    degree of sharding, as fields of Layout. A row that states no known kind of sharding gets the
+    stack's usual one. `dp` is the number of data-parallel ranks."""
     stage = stated_zero_stage(training)
     if stage is None:
         assumed.append("data_parallel_kind")
         stage = 1 if 1 in stack.zero_stages and not stack.usual_sharding else 3
-    if stage == 0:
-        return 0, True, 1
-    if stage in (1, 2):
-        return stage, True, dp
+    if stage < 3:
+        return {"zero_stage": stage, "reshard": True, "dp_shard": dp if stage else 1}
     kind = data_parallel_kind(training)
     size_in_kind = re.search(r"fsdp\s*(\d+)", kind)
     size = training.get("fsdp_size") or (int(size_in_kind.group(1)) if size_in_kind else 0) or dp
     shard = size if dp % size == 0 else dp
     # Under a pipeline FSDP keeps gathered parameters by default.
     keeps_gathered = "no reshard" in kind or (pp > 1 and False in stack.reshard)
-    return 3, not keeps_gathered, shard
+    return {"zero_stage": 3, "reshard": not keeps_gathered, "dp_shard": shard}
 
 
 def _shard_within_slice(cluster: Cluster, shard: int, other_degrees: int, experts: int) -> int:
@@ -141,7 +143,8 @@ def read_layouts(
         chunks = pp * virtual_stages
         is_even = num_layers % chunks == 0
         policies = _recompute_policies(training, problem, num_layers // chunks, assumed)
-        for recompute, modules, layers in policies:
+        for policy in policies:
+            is_part = is_even and policy.layers * chunks < num_layers
             for micro_batch in _micro_batches(row, problem, degrees, assumed):
                 layout = Layout(
                     **degrees,
@@ -150,9 +153,9 @@ def read_layouts(
                     schedule=schedule,
                     virtual_stages=virtual_stages,
                     balanced=pp > 1 and (not is_even or problem.stack.splits_by_threshold),
-                    recompute=recompute,
-                    recompute_modules=modules,
-                    recompute_layers=layers if is_even and layers * chunks < num_layers else 0,
+                    recompute=policy.name,
+                    recompute_modules=policy.modules,
+                    recompute_layers=policy.layers if is_part else 0,
                     offload_activations=_offloads_activations(training),
                     offload_optimizer=offloads_optimizer,
                 )
@@ -225,9 +228,9 @@ def _max_virtual_stages(num_layers: int, pp: int) -> int:
 def _recompute_policies(
     training: Row, problem: Problem, chunk_layers: int, assumed: list[str]
 ) -> list[RecomputePolicy]:
-    """Returns the recompute policies that a row may mean: ("selective", modules, 0) of
-    "selective:core_attn,mlp", ("full", (), 4) of "full:block,4 layers", and those usual in the
-    stack where the row states none. Stacks without recompute of modules mean some layers by
+    """Returns the recompute policies that a row may mean: modules of "selective:core_attn,mlp",
+    four layers of "full:block,4 layers", and those usual in the stack where the row states none.
+    Stacks without recompute of modules mean some layers by
     "selective", and the row may leave open how many of the `chunk_layers` of a chunk."""
     text = training.get("recompute")
     if text is None:
@@ -240,23 +243,23 @@ def _recompute_policies(
     if policy.startswith("selective") and selects_layers:
         layers = _stated_layers(text, chunk_layers)
         if layers is not None:
-            return [("full", (), layers)]
+            return [RecomputePolicy("full", layers=layers)]
         assumed.append("recompute")
-        return [("full", (), layers) for layers in (*_eighths(chunk_layers), 0)]
+        return [RecomputePolicy("full", layers=part) for part in (*_eighths(chunk_layers), 0)]
     if policy == "selective":
         stated = details.split(",")
         modules = tuple(name for name in MODULES if name in stated and problem.has_module(name))
-        return [("selective", modules, 0)]
+        return [RecomputePolicy("selective", modules)]
     if policy in RECOMPUTE:
         blocks = re.fullmatch(r"block,(\d+) layers", details)
-        return [(policy, (), int(blocks[1]) if blocks else 0)]
+        return [RecomputePolicy(policy, layers=int(blocks[1]) if blocks else 0)]
     if policy == "custom" and not _offloads_activations(training):
         # Such a policy keeps what it names, and no row says what that is.
         assumed.append("recompute")
         modules = tuple(filter(problem.has_module, stack.selective[-1]))
-        return [("selective", modules, 0), ("full", (), 0)]
+        return [RecomputePolicy("selective", modules), RecomputePolicy("full")]
     is_full = policy.startswith(("full", "custom", "qkv"))
-    return [("full" if is_full else "selective", (), 0)]
+    return [RecomputePolicy("full" if is_full else "selective")]
 
 
 def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePolicy]:
@@ -269,9 +272,9 @@ def _habitual_policies(problem: Problem, chunk_layers: int) -> list[RecomputePol
     for policy in stack.recompute:
         if RECOMPUTE.index(policy) >= least:
             sets = selective if policy == "selective" else [()]
-            policies += [(policy, modules, 0) for modules in sets]
+            policies += [RecomputePolicy(policy, modules) for modules in sets]
     if stack.recompute_layers:
-        policies += [("full", (), layers) for layers in _eighths(chunk_layers)]
+        policies += [RecomputePolicy("full", layers=part) for part in _eighths(chunk_layers)]
     return policies
 
 

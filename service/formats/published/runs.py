@@ -141,7 +141,6 @@ def shape(model: Row) -> dict[str, Any]:
         raise Invalid(
             "model.extra", "global_head_dim", "layers with heads of two shapes are not described"
         )
-    window, chunked, period = _window(extra)
     mla = model.get("mla")
     return {
         "num_layers": model["num_layers"],
@@ -154,9 +153,7 @@ def shape(model: Row) -> dict[str, Any]:
         "gated_mlp": model.get("gated_mlp") is not False,
         "tie_word_embeddings": bool(model.get("tie_word_embeddings")),
         "qk_norm": bool(extra.get("qk_norm")),
-        "sliding_window": window,
-        "chunked_attention": chunked,
-        "full_attention_period": period,
+        **_window(extra),
         "mla": MlaShape(**mla) if mla else None,
         "moe": _moe_shape(model.get("moe")),
         "mtp_layers": extra.get("mtp_layers") or 0,
@@ -172,13 +169,14 @@ def _moe_shape(moe: Row | None) -> MoeShape | None:
     return MoeShape(**{name: value for name, value in known.items() if value is not None})
 
 
-def _window(extra: Row) -> tuple[int | None, bool, int | None]:
+def _window(extra: Row) -> dict[str, Any]:
     """Returns the window of local attention in tokens, whether it is chunked, and the period of
-    layers that see the whole sequence: (4096, False, 6) of "sliding_window 4096, 5:1"."""
+    layers that see the whole sequence: 4096, False and 6 of "sliding_window 4096, 5:1"."""
     text = " ".join(
         f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
     )
     chunk = re.search(r"chunk\D{0,12}(\d{3,})", text)
+    window = chunk or re.search(r"sliding_window (\d+)", text)
     local_to_full = re.search(r"(\d+)(?: local)?\s*:\s*1(?: global)?", text)
     share_of_layers = re.search(r"(\d+) of (\d+) layers", text)
     period = 2 if "alternating" in text else None
@@ -186,12 +184,11 @@ def _window(extra: Row) -> tuple[int | None, bool, int | None]:
         period = int(local_to_full.group(1)) + 1
     elif share_of_layers:
         period = int(share_of_layers.group(2))
-    if chunk:
-        return int(chunk.group(1)), True, period
-    window = re.search(r"sliding_window (\d+)", text)
-    if window:
-        return int(window.group(1)), False, period
-    return None, False, None
+    return {
+        "sliding_window": int(window.group(1)) if window else None,
+        "chunked_attention": chunk is not None,
+        "full_attention_period": period if window else None,
+    }
 
 
 def _workload(
@@ -253,8 +250,8 @@ def _capacity_factor(switches: Row) -> float | None:
 def _has_master_weights(training: Row) -> bool:
     """Returns True unless the row says that parameters have no fp32 copy."""
     switches = training.get("switches") or {}
-    said = f"{training.get('optimizer') or ''} {switches.get('autocast') or ''}".lower()
-    return not any(words in said for words in _WITHOUT_MASTERS)
+    description = f"{training.get('optimizer') or ''} {switches.get('autocast') or ''}".lower()
+    return not any(words in description for words in _WITHOUT_MASTERS)
 
 
 def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:

@@ -10,7 +10,12 @@ from typing import Any, Literal, get_args
 
 from models.errors import Invalid
 from service.formats.settings.reservation import COULD_MATTER, GIVE_FIELDS
-from service.formats.shell.faults import PATH, require_defined, shortened, undefined_variables
+from service.formats.shell.faults import (
+    invalid_launch,
+    require_defined,
+    shortened,
+    undefined_variables,
+)
 
 Use = Literal["read", "no_account", "not_described"]
 USES: tuple[Use, ...] = get_args(Use)
@@ -94,7 +99,7 @@ class Field:
 
     def invalid(self, value: Any, rule: str) -> Invalid:
         """Returns an error about a value of this field."""
-        return Invalid(PATH, shown(self.name, value), rule)
+        return invalid_launch(shown(self.name, value), rule)
 
     def _may_be_undefined(self, value: Any) -> bool:
         """Returns True where the value is an undefined shell variable, and the field changes

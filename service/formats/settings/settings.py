@@ -21,13 +21,13 @@ MOST_HINTS = 8  # unknown names for which a known one is looked up: an answer sh
 class UnreadSettings:
     """Settings that were given and not read, by what they mean for an answer."""
 
-    reservations: tuple[Reservation, ...]
+    reservations: tuple[Reservation, ...] = ()
     """Settings that are not described, unless they have their default."""
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     """Names of which the framework takes no notice, with the nearest that it knows."""
-    stops: tuple[Stop, ...]
+    stops: tuple[Stop, ...] = ()
     """Names at which the parser of the framework stops, with the nearest that it knows."""
-    no_account: tuple[str, ...]
+    no_account: tuple[str, ...] = ()
     """Settings that change neither time nor memory."""
 
     @classmethod
@@ -39,6 +39,9 @@ class UnreadSettings:
             stops=tuple(entry for part in parts for entry in part.stops),
             no_account=tuple(entry for part in parts for entry in part.no_account),
         )
+
+
+NOTHING_UNREAD = UnreadSettings()
 
 
 class Settings:
@@ -138,8 +141,7 @@ class Settings:
         these."""
         self.given |= other.given
         self.written |= other.written
-        for reservation in other.reservations:
-            self.note(reservation)
+        self.reservations += other.reservations
 
     def reserve(
         self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""

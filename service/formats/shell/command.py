@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from models.errors import Invalid
 from models.spec.identity import cached_by_identity
-from service.formats.shell.faults import PATH, Undefined
+from service.formats.shell.faults import Undefined, invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.headers import Header, header_of
 from service.formats.shell.hostfile import hosts_of
@@ -233,7 +233,7 @@ def _most_likely(statements: list[Statement]) -> Statement:
             f"starts {len(distinct)} commands ({', '.join(sorted(programs)[:_MOST_NAMED])}): send"
             " the one that trains"
         )
-        raise Invalid(PATH, None, rule)
+        raise invalid_launch(None, rule)
     return likely[-1]
 
 

@@ -209,7 +209,7 @@ class Commands:
             return builtin(self, words, streams, line)
         if words[0] in reader.functions:
             tree, body = reader.functions[words[0]]
-            return reader.at_depth(tree, [body], (), words[1:], is_own_shell=False)
+            return reader.run_deeper(tree, [body], (), words[1:], is_own_shell=False)
         statements = reader.script.statements
         count = len(statements)
         if self._runs_text(words, environment, streams):
@@ -235,7 +235,7 @@ class Commands:
                 return False
             if any(base_name(word) in _SUBMITS for word in inner.before):
                 self.reader.script.batch_texts.append(inner.text)
-        self.reader.inner(
+        self.reader.run_text(
             inner.text,
             before=inner.before,
             arguments=inner.arguments,
@@ -341,7 +341,7 @@ class Commands:
             if len(words) > 1:
                 self.reader.script.unsent_sources.append((words[1], line))
             return True
-        return self.reader.inner(text, arguments=words[2:] or None, is_own_shell=False)
+        return self.reader.run_text(text, arguments=words[2:] or None, is_own_shell=False)
 
     def _echo(self, words: list[str], streams: _Streams, line: int) -> Truth:
         """Interprets `echo` and `printf`: writes their words. The output of a printf with a format
@@ -398,7 +398,7 @@ _BUILTINS: dict[str, _Builtin] = {
     "getopts": Commands._getopts,
     "let": Commands._let,
     **dict.fromkeys(("read", "mapfile", "readarray"), Commands._read),
-    "eval": lambda commands, words, streams, line: commands.reader.inner(
+    "eval": lambda commands, words, streams, line: commands.reader.run_text(
         " ".join(words[1:]), is_own_shell=False
     ),
     **dict.fromkeys(("source", "."), Commands._source),

@@ -13,10 +13,9 @@ from functools import partial
 
 from tree_sitter import Node
 
-from models.errors import Invalid
 from service.formats.shell import patterns
 from service.formats.shell.arithmetic import value_of
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.syntax import Tree
 from service.formats.shell.variables import Doubt, Value, Variables
 
@@ -58,7 +57,7 @@ class Budget:
         self.expanded += length
         if self.expanded > _MAX_EXPANDED:
             rule = f"its variables hold more than {_MAX_EXPANDED} characters: write them out"
-            raise Invalid(PATH, None, rule)
+            raise invalid_launch(None, rule)
 
 
 @dataclass(frozen=True, slots=True)

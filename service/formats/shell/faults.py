@@ -16,6 +16,12 @@ _UNDEFINED = re.compile(
 )
 
 
+def invalid_launch(value: object, rule: str) -> Invalid:
+    """Returns the error for a launch in which `value`, a word or a setting of it, breaks a rule;
+    None for the launch as a whole."""
+    return Invalid(PATH, value, rule)
+
+
 class Undefined(Invalid):
     """A value has a variable in it that the text does not define; `variable` is its name, or (…)
     for what a command would print."""

@@ -22,7 +22,8 @@ def required_features(expression: str, num_nodes: int | None) -> tuple[str, ...]
         match = _FEATURE.fullmatch(part)
         if match is None:
             continue
-        is_alone = len(parts) == 1 and num_nodes is None
-        if match["count"] is None or is_alone or int(match["count"]) == num_nodes:
+        # The only feature, of a job that names no number of nodes, is that of all its nodes.
+        is_only_one = len(parts) == 1 and num_nodes is None
+        if match["count"] is None or is_only_one or int(match["count"]) == num_nodes:
             features.append(match["name"].rpartition(":")[2])
     return tuple(features)

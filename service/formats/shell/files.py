@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix
 
 from models.errors import Invalid
-from service.formats.shell.faults import PATH, shortened
+from service.formats.shell.faults import PATH, invalid_launch, shortened
 from service.formats.shell.headers import Header
 
 _VARIABLE = re.compile(r"\$\{?\w+[^/}]{0,99}\}?", re.ASCII)
@@ -37,44 +38,44 @@ class LaunchFiles:
     def text(self, name: str, setting: str | None = None) -> str:
         """Returns the text of the file that a command calls `name`; `setting` is how the command
         writes it, for the error. Raises NotSent where that file was not sent."""
-        name_and_text = self.named(name)
-        if name_and_text is None:
+        text = self.find(name)
+        if text is None:
             raise NotSent(name, setting or name)
-        return self.texts[name_and_text]
+        return text
 
     def find(self, name: str) -> str | None:
         """Returns the text of a file; None where it was not sent."""
-        name_and_text = self.named(name)
-        return None if name_and_text is None else self.texts[name_and_text]
+        sent_name = self._sent_name(name)
+        return None if sent_name is None else self.texts[sent_name]
 
     def __contains__(self, name: str) -> bool:
-        return self.named(name) is not None
+        return self._sent_name(name) is not None
 
     def with_written(self, texts: Mapping[str, str]) -> LaunchFiles:
         """Returns these files together with those that a script writes, which replace files of
         the same name."""
         return replace(self, texts={**self.texts, **texts}) if texts else self
 
-    def named(self, name: str) -> str | None:
+    def _sent_name(self, name: str) -> str | None:
         """Returns the name under which a file was sent: of those with the same last part, the
         one that shares most folders with `name`. None where there is none. Raises Invalid where
         different files are equally near."""
         if name in self.texts:
             return name
-        steps = _steps(name)
-        if not steps or _VARIABLE.fullmatch(steps[-1]):
+        components = _components(name)
+        if not components or _VARIABLE.fullmatch(components[-1]):
             return None
-        shared = {sent: _common_end(steps, _steps(sent)) for sent in self.texts}
+        shared = {sent: _common_end(components, _components(sent)) for sent in self.texts}
         most = max(shared.values(), default=0)
         if not most:
             return None
         nearest = [sent for sent, count in shared.items() if count == most]
         if len({self.texts[sent] for sent in nearest}) > 1:
-            exact = [sent for sent in nearest if _steps(sent) == steps]
+            exact = [sent for sent in nearest if _components(sent) == components]
             if len(exact) != 1:
                 names = ", ".join(shortened(sent) for sent in nearest[:5])
                 rule = f"may be any of {names} of launch.files: write its folder into the command"
-                raise Invalid(PATH, shortened(name), rule)
+                raise invalid_launch(shortened(name), rule)
             return exact[0]
         return nearest[0]
 
@@ -86,15 +87,10 @@ class LaunchFiles:
 NO_FILES = LaunchFiles()
 
 
-def _steps(name: str) -> list[str]:
-    return [step for step in name.strip().strip("'\"").split("/") if step not in ("", ".")]
+def _components(name: str) -> list[str]:
+    return [part for part in name.strip().strip("'\"").split("/") if part not in ("", ".")]
 
 
 def _common_end(first: list[str], second: list[str]) -> int:
     """Returns how many components two paths share at their ends: 2 of a/b/c and x/b/c."""
-    count = 0
-    for one, other in zip(reversed(first), reversed(second), strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    return len(commonprefix([first[::-1], second[::-1]]))

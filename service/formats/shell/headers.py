@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from models.errors import Invalid
-from service.formats.shell.faults import PATH, shortened
+from service.formats.shell.faults import invalid_launch, shortened
 
 SBATCH = "#SBATCH"
 _PBS = "#PBS"
@@ -118,7 +117,7 @@ def _components(text: str) -> Iterator[list[str]]:
             on_line = shlex.split(line.lstrip()[len(SBATCH) :], comments=True)
         except ValueError:
             rule = "has a quote that is not closed: quote it, or close it"
-            raise Invalid(PATH, shortened(line), rule) from None
+            raise invalid_launch(shortened(line), rule) from None
         if on_line == [_HETEROGENEOUS]:
             yield words
             words = []

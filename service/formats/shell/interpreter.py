@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from models.errors import Invalid
 from service.formats.shell.branches import Branches
 from service.formats.shell.commands import PRINTS, Commands, Finished
 from service.formats.shell.conditions import Truth, condition
 from service.formats.shell.expansion import Budget, Expansion
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
 from service.formats.shell.outputs import output_of
 from service.formats.shell.script import Script
@@ -70,7 +69,7 @@ class Interpreter:
         self.budget.steps += 1
         if self.budget.steps > _MOST_STEPS:
             rule = f"has more than {_MOST_STEPS} commands: send the one that trains"
-            raise Invalid(PATH, None, rule)
+            raise invalid_launch(None, rule)
         if node.is_error or node.type == "ERROR":
             return self.run(node.children)
         follow = _STATEMENTS.get(node.type)
@@ -261,7 +260,7 @@ class Interpreter:
         undecided = self.undecided
         self.printed, self.undecided = [], 0
         try:
-            self.at_depth(tree, tree.root.children, (), None, is_own_shell=True)
+            self.run_deeper(tree, tree.root.children, (), None, is_own_shell=True)
             known = [text for text in self.printed if text is not None]
             starts_program = len(self.script.statements) > count
             is_known = not starts_program and len(known) == len(self.printed)
@@ -277,7 +276,7 @@ class Interpreter:
             self.budget.count(len(text or ""))
             self.printed.append(None if self.undecided else text)
 
-    def inner(
+    def run_text(
         self,
         text: str,
         *,
@@ -296,13 +295,13 @@ class Interpreter:
             self.variables.values |= {name: Value((value,)) for name, value in environment.items()}
             self.variables.exported |= environment.keys()
         try:
-            return self.at_depth(
+            return self.run_deeper(
                 tree, tree.root.children, before, arguments, is_own_shell=is_own_shell
             )
         finally:
             self.variables = outside
 
-    def at_depth(
+    def run_deeper(
         self,
         tree: Tree,
         nodes: Sequence[Node],
@@ -316,7 +315,7 @@ class Interpreter:
         reaches."""
         if self.depth >= _MOST_DEPTH:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"
-            raise Invalid(PATH, None, rule)
+            raise invalid_launch(None, rule)
         outside = self.variables
         saved = (self.tree, self.before, self.variables, self.functions)
         saved_arguments = {name: outside.values[name] for name in _positional(outside)}

@@ -64,6 +64,11 @@ _DOES_FIRST = {
     "preprocess", "tokenize", "upload",
 }  # fmt: skip
 """Verbs that say so at the head of a name, whatever stands behind them."""
+_BETWEEN_WORDS = re.compile(r"[^a-z]+")
+_TELLS_A_TRAINER = 6  # a training tool's own subcommand is surer than any name
+_IS_NAMED_SO = 2  # a name is surer than a launcher, which counts 1
+_DOES_OTHER = -4  # whatever launches it
+_STARTS_NOTHING = -8
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,7 @@ def _behind_shell(words: Sequence[str], index: int) -> Wrapped | None:
         if not word.startswith(("-", "+")):
             return None
         if re.fullmatch(r"-[a-z]*c", word):
+            # The word behind the text is its $0, and no argument.
             return Wrapped(tuple(words[:index]), words[place + 1], tuple(words[place + 3 :]))
     return None
 
@@ -195,24 +201,22 @@ def launchers(words: Sequence[str]) -> list[str]:
 
 
 def likelihood(words: Sequence[str]) -> int:
-    """Returns how likely a command trains, from -8 up; negative where its program is named for
-    something else. Launchers of training programs count, and the name of the program counts
-    more."""
+    """Returns a rank by which commands of a script are compared: the greater, the likelier the
+    command trains. It is negative where its program is named for something else. Launchers of
+    training programs count, and the name of the program counts more."""
     index = program_at(words)
     if index is None:
-        return -8
+        return _STARTS_NOTHING
     program = words[index]
     if index and program in _TRAINERS.get(base_name(words[index - 1]), ()):
-        # A training tool's own subcommand is surer than any name.
-        return 6
-    name = re.sub(r"\.(?:py|sh)$", "", program).lower()
-    trains = bool({*re.split(r"[^a-z]+", name)} & _TRAINS)
-    words_of_name = {*re.split(r"[^a-z]+", base_name(name))}
-    # eval_sft evaluates, and prepare_and_train does both.
-    first = re.split(r"[^a-z]+", re.split(r"[./]", name)[-1])[0]
+        return _TELLS_A_TRAINER
+    path = re.sub(r"\.(?:py|sh)$", "", program).lower()
+    words_of_path = {*_BETWEEN_WORDS.split(path)}
+    words_of_name = {*_BETWEEN_WORDS.split(base_name(path))}
+    first_word = _BETWEEN_WORDS.split(re.split(r"[./]", path)[-1])[0]
     does_other = bool(words_of_name & _DOES_NOT_TRAIN) and not words_of_name & _TRAINS
-    does_other |= first in _DOES_FIRST and "and" not in words_of_name
+    # eval_sft evaluates, and prepare_and_train does both.
+    does_other |= first_word in _DOES_FIRST and "and" not in words_of_name
     if does_other or "compile" in words_of_name:
-        return -4
-    score = 2 if trains else 0
-    return score + 1 if launchers(words) else score
+        return _DOES_OTHER
+    return (_IS_NAMED_SO if words_of_path & _TRAINS else 0) + (1 if launchers(words) else 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from models.errors import Invalid
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.features import required_features
 from service.formats.shell.headers import Header, options, used_components
 from service.formats.shell.programs import AGENTS, LAUNCHERS
@@ -273,7 +273,7 @@ def _agreed(figures: Sequence[_Figure], what: str) -> _Figure | None:
                 f"makes {figure.count} {what}, and {figures[0].option} makes"
                 f" {figures[0].count}: write what the job has in both"
             )
-            raise Invalid(PATH, figure.option, rule)
+            raise invalid_launch(figure.option, rule)
     return figures[0] if figures else None
 
 
@@ -283,7 +283,7 @@ def _more_ranks(ranks: _Figure, place: str, gpus: int, options: str) -> Invalid:
         f"starts {ranks.count} ranks on {place}, and {options} asks for {gpus} GPUs there: write as"
         " many ranks as GPUs"
     )
-    return Invalid(PATH, ranks.option, rule)
+    return invalid_launch(ranks.option, rule)
 
 
 def _nodes(launchers: Sequence[_Launcher], *, has_agent: bool) -> _Figure | None:
@@ -326,14 +326,14 @@ def _gpus(
     `tasks` (on a node) and `ranks` divide or multiply options that count GPUs otherwise."""
     if not launcher.asks_for_gpus:
         return
-    on_node = tasks.count if tasks else None
-    if on_node is None and ranks and nodes and ranks.count % nodes.count == 0:
-        on_node = ranks.count // nodes.count
+    tasks_on_node = tasks.count if tasks else 0
+    if not tasks and ranks and nodes and ranks.count % nodes.count == 0:
+        tasks_on_node = ranks.count // nodes.count
     for name, match in _requests(launcher):
         count = int(match["count"] or 1)
-        # Options count GPUs by task, by job or by node.
+        # Options count GPUs by task, by job or by node; 0 stands for an unknown number.
         if name == "gpus_per_task":
-            count *= on_node or 0
+            count *= tasks_on_node
         elif name in ("gpus", "G"):
             count = count // nodes.count if nodes and count % nodes.count == 0 else 0
         if count:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from models.errors import Invalid
 from service.formats.shell.commands import Finished
-from service.formats.shell.faults import PATH, shortened
+from service.formats.shell.faults import invalid_launch, shortened
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.formats.shell.interpreter import Interpreter
 from service.formats.shell.script import Script
@@ -54,12 +53,12 @@ def read_script(
         reader.run([tree.root])
         if not script.statements:  # the text may be a part of a script, which calls its functions
             for function_tree, body in [*reader.functions.values()]:
-                reader.at_depth(function_tree, [body], (), None, is_own_shell=True)
+                reader.run_deeper(function_tree, [body], (), None, is_own_shell=True)
     except Finished:
         pass
     except RecursionError:
         rule = "nests brackets too deep: write out what they stand for"
-        raise Invalid(PATH, shortened(text), rule) from None
+        raise invalid_launch(shortened(text), rule) from None
     script.values = reader.variables.values
     return script
 

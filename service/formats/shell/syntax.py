@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from models.errors import Invalid
-from service.formats.shell.faults import PATH, shortened
+from service.formats.shell.faults import invalid_launch, shortened
 
 _LANGUAGE = Language(tree_sitter_bash.language())
 MAX_CHARACTERS = 2**18
@@ -57,7 +56,7 @@ def parse(text: str) -> Tree:
     """
     if len(text) > MAX_CHARACTERS:
         rule = f"has {len(text)} characters with its variables put in; {MAX_CHARACTERS} at most"
-        raise Invalid(PATH, None, rule)
+        raise invalid_launch(None, rule)
     # Lines that end as on Windows do so between quotes too, where no setting has such an end.
     data = _ENDS_CONTINUED.sub("\n", text.replace("\r\n", "\n").replace("\0", "")).encode()
     tree = Tree(_root(data), data)
@@ -80,7 +79,7 @@ def _root(data: bytes) -> Node:
             return tree.root_node
     except ValueError:
         rule = "is not written as a shell would read it: send the lines that start the training"
-        raise Invalid(PATH, shortened(data.decode(errors="replace")), rule) from None
+        raise invalid_launch(shortened(data.decode(errors="replace")), rule) from None
 
 
 class _Chunks:
@@ -101,11 +100,11 @@ class _Chunks:
             view.release()
         self._is_parsed = True
 
-    def read(self, at: int, _: object) -> bytes | memoryview:
-        """Returns the bytes from the offset `at` on, one chunk at most."""
+    def read(self, offset: int, _: object) -> bytes | memoryview:
+        """Returns the bytes from an offset on, one chunk at most."""
         if self._is_parsed:
-            return self._data[at : at + _CHUNK]
-        view = memoryview(self._data)[at : at + _CHUNK]
+            return self._data[offset : offset + _CHUNK]
+        view = memoryview(self._data)[offset : offset + _CHUNK]
         self._views.append(view)
         return view
 
@@ -122,7 +121,7 @@ def _require_closed(tree: Tree) -> None:
             rule = (
                 f"has a {opening} that is not closed in line {line_of(node)}: quote it, or close it"
             )
-            raise Invalid(PATH, shortened(tree.data.decode(errors="replace")), rule)
+            raise invalid_launch(shortened(tree.data.decode(errors="replace")), rule)
 
 
 def _errors(root: Node) -> Iterator[Node]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.errors import Invalid
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 SOURCE = "accelerate 1.15.0: parallelism_config.py, and torch.distributed.device_mesh"
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
@@ -17,7 +16,8 @@ _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybri
 FSDP_SHARDING_STRATEGY)."""
 _KEEPING = ("shard_grad_op", "hybrid_shard_zero2")
 """The strategies that keep parameters gathered from one micro-batch to the next."""
-_MESH = "parallelism_config.parallelism_config_"
+DEGREES = "parallelism_config.parallelism_config_"
+"""The beginning of accelerate's names for degrees of parallelism, such as …tp_size."""
 _MEGATRON = {
     "tp": "tp_degree",
     "pp": "pp_degree",
@@ -90,7 +90,7 @@ def _strategy(value: object) -> str:
         strategy = _STRATEGIES[int(strategy) - 1]
     if strategy not in _STRATEGIES:
         rule = f"must be one of {', '.join(map(str.upper, _STRATEGIES))}"
-        raise Invalid(PATH, shown("fsdp_sharding_strategy", value), rule)
+        raise invalid_launch(shown("fsdp_sharding_strategy", value), rule)
     return strategy
 
 
@@ -98,23 +98,23 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     """Returns the degrees that parallelism_config sets. FSDP2 shards over all ranks where it
     sets none. A degree that is "auto" is left out, because it takes the devices that the others
     leave. Raises Stopped where the degrees do not multiply to `num_devices`."""
-    names = {axis: f"{_MESH}{axis}_size" for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
+    names = {axis: f"{DEGREES}{axis}_size" for axis in ("dp_replicate", "dp_shard", "tp", "cp")}
     mesh = {
         axis: settings.integer(name) or 1
         for axis, name in names.items()
         if not settings.is_auto(name)
     }
     mesh |= _experts(settings, mesh)
-    sequence = settings.integer(f"{_MESH}sp_size") or 1
+    sequence = settings.integer(f"{DEGREES}sp_size") or 1
     if sequence > 1:  # Ulysses of DeepSpeed or of ms-swift
         mesh["cp"] = sequence
-    if not any(name in settings for name in (*names.values(), f"{_MESH}sp_size")):
+    if not any(name in settings for name in (*names.values(), f"{DEGREES}sp_size")):
         return {"dp_shard": num_devices} if num_devices else {}
     if not names.keys() <= mesh.keys():
         return mesh
     devices = mesh["dp_replicate"] * mesh["dp_shard"] * mesh["tp"] * mesh["cp"]
     # Ranks that Ulysses leaves over share the work as data parallelism, without a setting for it.
-    if sequence > 1 and num_devices is not None and f"{_MESH}dp_shard_size" not in settings:
+    if sequence > 1 and num_devices is not None and f"{DEGREES}dp_shard_size" not in settings:
         return {**mesh, "dp_shard": max(num_devices // devices, 1)}
     if num_devices is not None and devices != num_devices:
         product = " * ".join(f"{axis}({degree})" for axis, degree in mesh.items())
@@ -126,7 +126,7 @@ def _mesh(settings: Settings, num_devices: int | None) -> dict[str, Any]:
 def _experts(settings: Settings, mesh: dict[str, int]) -> dict[str, int]:
     """Returns the degree of expert parallelism, as axolotl sets it, and the degree of dp_shard
     that goes with it: everything but experts is sharded over the ranks of both."""
-    ep = settings.integer(f"{_MESH}ep_size") or 1
+    ep = settings.integer(f"{DEGREES}ep_size") or 1
     if ep == 1:
         return {}
     return {"ep": ep, **({"dp_shard": mesh["dp_shard"] * ep} if "dp_shard" in mesh else {})}
@@ -137,12 +137,12 @@ def replicas(settings: Settings, num_devices: int | None) -> dict[str, Any]:
     parallelism_config. Records a reservation for shards, which only FSDP makes."""
     others: dict[str, int] = {}
     for axis in ("tp", "cp"):
-        name = f"{_MESH}{axis}_size"
+        name = f"{DEGREES}{axis}_size"
         degree = None if settings.is_auto(name) else settings.integer(name)
         others |= {axis: degree} if degree and degree > 1 else {}
-    sequence = settings.integer(f"{_MESH}sp_size") or 1
+    sequence = settings.integer(f"{DEGREES}sp_size") or 1
     others |= {"cp": sequence} if sequence > 1 else {}
-    shards = f"{_MESH}dp_shard_size"
+    shards = f"{DEGREES}dp_shard_size"
     if not settings.is_auto(shards) and (settings.integer(shards) or 1) > 1:
         settings.reserve(shards, "nothing here asks for FSDP, which makes shards", "ask for FSDP")
     model_parallel = others.get("tp", 1) * others.get("cp", 1)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.spec.layout import AXES, Layout
+from models.spec.layout import Layout
 from models.spec.switches import launch_arguments, launch_code
 from service.formats.launch.documents import nested
 from service.formats.launch.facts import facts
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
-from service.formats.launch.knobs import require_order, require_values
+from service.formats.launch.knobs import require_default_order, require_values
 from service.formats.launch.machines import slurm_options
 
 NAME = "accelerate"
@@ -91,7 +91,7 @@ def _require_expressible(job: Job) -> None:
     layout = job.layout
     require_values(layout, _ALLOWED)
     # The mesh of parallelism_config.py, _get_mesh.
-    require_order(layout, AXES)
+    require_default_order(layout)
     _require_expressible_precision(job)
     _require_expressible_sharding(job)
     if layout.offload_optimizer and not layout.zero_stage:

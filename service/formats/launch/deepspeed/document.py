@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from models.errors import Invalid
 from models.layouts.factors import divisors
 from service.formats.launch.deepspeed.writer import NAME, RELEASE
 from service.formats.launch.job import in_words
@@ -15,7 +14,7 @@ from service.formats.launch.switch_settings import values_of_switches
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 SOURCE = f"deepspeed {RELEASE}: runtime/config.py, DeepSpeedConfig"
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd_momentum"}
@@ -175,7 +174,7 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     NVMe and for parameters on the host."""
     stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:
-        raise Invalid(PATH, shown("zero_optimization.stage", stage), "must be 0, 1, 2 or 3")
+        raise invalid_launch(shown("zero_optimization.stage", stage), "must be 0, 1, 2 or 3")
     # Before 0.3.16 both devices were switches.
     optimizer_device = settings.text(_OFFLOAD_OPTIMIZER)
     if settings.boolean("zero_optimization.cpu_offload"):

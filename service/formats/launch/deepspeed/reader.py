@@ -17,4 +17,4 @@ def read(
 ) -> LaunchReading:
     """Returns the reading of a document, or of the one that a script writes or names. A document
     that names no other tool is read as one of DeepSpeed."""
-    return reader.read(text, version, changes=changes, files=files, otherwise=NAME)
+    return reader.read(text, version, changes=changes, files=files, default_dialect=NAME)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.spec.layout import AXES, Layout
+from models.spec.layout import Layout
 from models.spec.switches import launch_arguments, launch_code
 from service.formats.launch.documents import nested
 from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
-from service.formats.launch.knobs import require_order, require_values
+from service.formats.launch.knobs import require_default_order, require_values
 from service.formats.launch.machines import slurm_options
 
 NAME = "deepspeed"
@@ -75,7 +75,7 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a number format that a DeepSpeed document cannot set."""
     layout = job.layout
     require_values(layout, _ALLOWED)
-    require_order(layout, AXES)
+    require_default_order(layout)
     precision = job.problem.workload.precision
     if precision not in ("bf16", "fp16", "fp32"):
         cure = "other formats are layers of the model's own code; ask with bf16, fp16 or fp32"

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from models.errors import Invalid
 from service.formats.launch.maxtext.mesh import EXPERT_RULE, Degrees, placement_of
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped, Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 _AXES: Mapping[str, tuple[str, ...]] = {
     "pp": ("pipeline",),
@@ -112,7 +111,7 @@ class MeshReader:
         for axis in ("pp", "cp", "tp"):
             if layout[axis] == 0:
                 rule = "is -1: say the degree, or how many devices and slices the job has"
-                raise Invalid(PATH, f"the axis of {axis}", rule)
+                raise invalid_launch(f"the axis of {axis}", rule)
         layout["zero_stage"], split = self._data_parallel(degrees, total)
         for axis, inside_and_across in split.items():
             if math.prod(inside_and_across):

@@ -9,13 +9,15 @@ from typing import Any
 from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
+from models.spec.attention import Attention
+from models.spec.feed_forward import Mlp, Moe
 from service.formats.launch.maxtext.package import model_file
 from service.formats.launch.named_model import model_of_catalogue
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import FieldTable
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stopped
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.nearest_names import suggestion
 
 _DENSE_BLOCKS = ("default", "llama2", "mistral", "qwen2", "qwen3")
@@ -69,10 +71,9 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     layer = architecture.kinds[0]
     attention = layer.attention
     network = layer.feed_forward
-    plain = _with_plain_layers(architecture)
-    if plain is None or replace(plain, name=architecture.name) != architecture:
+    if attention is None or attention.is_mla or network is None:
         return {}
-    if attention is None or network is None:
+    if _with_plain_layers(architecture, attention, network) != architecture:
         return {}
     settings: dict[str, Any] = {
         "model_name": "default",
@@ -96,26 +97,23 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def _with_plain_layers(architecture: Architecture) -> Architecture | None:
-    """Returns a model of these sizes with layers of Llama or Mixtral; None where the first
-    layer's attention or network has no such sizes."""
-    layer = architecture.kinds[0]
-    attention = layer.attention
-    if attention is None or attention.is_mla or layer.feed_forward is None:
-        return None
+def _with_plain_layers(
+    architecture: Architecture, attention: Attention, network: Mlp | Moe
+) -> Architecture:
+    """Returns a model like this one with layers of Llama or Mixtral, of the sizes of its first
+    layer's attention and network."""
     moe = None
-    if layer.moe:
+    if isinstance(network, Moe):
         moe = MoeShape(
-            num_experts=layer.moe.num_experts,
-            experts_per_token=layer.moe.experts_per_token,
-            moe_intermediate_size=layer.moe.intermediate_size,
+            num_experts=network.num_experts,
+            experts_per_token=network.experts_per_token,
+            moe_intermediate_size=network.intermediate_size,
         )
-    width = layer.feed_forward.intermediate_size
     return Architecture.from_shape(
         name=architecture.name,
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
-        intermediate_size=width,
+        intermediate_size=network.intermediate_size,
         num_attention_heads=attention.num_attention_heads,
         num_key_value_heads=attention.num_key_value_heads,
         head_dim=attention.head_dim,
@@ -152,7 +150,7 @@ def read_model(
     models = {**table.facts["models"], **table.facts["other_vocabulary"]}
     if name not in models and name not in table.facts["other_models"]:
         rule = f"is no model of MaxText{suggestion(name, [*models, 'default'])}"
-        raise Invalid(PATH, shown("model_name", name), rule)
+        raise invalid_launch(shown("model_name", name), rule)
     in_file = model_file(name)
     is_changed = values[_SCALE] != 1 or any(
         size in given and given[size] != in_file.get(size) for size in _SIZES
@@ -179,7 +177,8 @@ def _read_sizes(
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
         settings.reserve("decoder_block", "its layers are not described", _DESCRIBE, "model")
         return None, None
-    _reserve_sizes(values, settings)
+    if values["num_experts"] > 1 and block in _DENSE_BLOCKS:
+        settings.reserve("num_experts", f"layers of decoder_block={block} have no experts")
     values = _scaled(values)
     _require_sizes(values)
     shape: dict[str, Any] = {
@@ -208,7 +207,7 @@ def _read_sizes(
             moe=MoeShape(**moe) if moe else None,
         )
     except Invalid as error:
-        raise Invalid(PATH, f"{error.field}={error.value}", error.rule) from None
+        raise invalid_launch(f"{error.field}={error.value}", error.rule) from None
     parts = {"mla": mla, "moe": moe}
     return {**shape, **{name: part for name, part in parts.items() if part}}, architecture
 
@@ -220,14 +219,7 @@ def _require_sizes(values: Mapping[str, Any]) -> None:
     for name in needed:
         most = MAX_LAYERS if name == "base_num_decoder_layers" else _MOST
         if not 1 <= values[name] <= most:
-            raise Invalid(PATH, shown(name, values[name]), f"must be between 1 and {most}")
-
-
-def _reserve_sizes(values: Mapping[str, Any], settings: Settings) -> None:
-    """Records a reservation for experts beside a decoder block whose layers have none."""
-    if values["num_experts"] > 1 and values["decoder_block"] in _DENSE_BLOCKS:
-        block = values["decoder_block"]
-        settings.reserve("num_experts", f"layers of decoder_block={block} have no experts")
+            raise invalid_launch(shown(name, values[name]), f"must be between 1 and {most}")
 
 
 def _scaled(values: Mapping[str, Any]) -> dict[str, Any]:

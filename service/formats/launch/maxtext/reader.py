@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from models.errors import Invalid
 from models.layouts.factors import divisors
 from models.spec.architecture import Architecture
 from models.spec.switches import Condition
@@ -24,7 +23,7 @@ from service.formats.settings.field_table import field_table
 from service.formats.settings.release import known_release
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stopped, Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
 MUON = "maxtext 0.2.5: utils/muon_utils.py, get_muon_weight_dimension_numbers"
@@ -161,7 +160,7 @@ class _Reader:
                 f" sequences in each of {at_once} micro-batches: both must be whole numbers"
             )
             if at_once <= 1 or steps < 1:
-                raise Invalid(PATH, shown(name, values[name]), rule)
+                raise invalid_launch(shown(name, values[name]), rule)
             least = float(Fraction(at_once * max(round(micro_batch), 1), devices_of_rank))
             self.stops.note(Stopped(name, values[name], rule, f"{name}={least:g}"))
         layout["micro_batch"] = max(int(micro_batch), 1)
@@ -219,7 +218,7 @@ class _Reader:
         policy = self.values["remat_policy"]
         if policy is not None and policy not in POLICIES:
             rule = f"must be one of {', '.join(POLICIES)}"
-            raise Invalid(PATH, shown("remat_policy", policy), rule)
+            raise invalid_launch(shown("remat_policy", policy), rule)
         if policy != "custom":
             fields = (*TENSORS, LAYER_INPUT)
             idle = [shown(name, self.given[name]) for name in fields if name in self.given]
@@ -235,20 +234,19 @@ class _Reader:
         values = self.values
         seq_len = values["max_target_length"]
         if seq_len < 1:
-            raise Invalid(PATH, shown("max_target_length", seq_len), "must be at least 1")
+            raise invalid_launch(shown("max_target_length", seq_len), "must be at least 1")
         workload: dict[str, Any] = {"seq_len": seq_len}
         workload["precision"] = self._precision()
         optimizer = values["opt_type"]
         workload["optimizer"] = _OPTIMIZERS.get(optimizer, "sgd_momentum")
         if optimizer not in _OPTIMIZERS:
             self.settings.reserve("opt_type", "its state is not described, read as one of momentum")
-        moments = ("", None, values["weight_dtype"])
         if values["weight_dtype"] in ("bfloat16", "float16") and workload["precision"] != "fp32":
             workload["master_weights"] = False
         elif values["weight_dtype"] != "float32":
             reason = "parameters and moments of this type are read as float32"
             self.settings.reserve("weight_dtype", reason)
-        if values["mu_dtype"] not in moments:
+        if values["mu_dtype"] not in ("", None, values["weight_dtype"]):
             reason = f"the first moment is read as {values['weight_dtype']}"
             self.settings.reserve("mu_dtype", reason)
         if values["use_random_routing"]:
@@ -294,7 +292,7 @@ class _Reader:
             if strategy not in _CONTEXTS:
                 self.settings.reserve("context_parallel_strategy", "it is read as all_gather")
         if not layout.get("reshard", True):
-            stack["reshard"] = [True, False]
+            stack["reshard"] = [True, False]  # the values that layouts may have
         return stack
 
 
@@ -306,7 +304,7 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
         return {}
     if factor > MAX_CAPACITY:
         rule = f"must be at most {MAX_CAPACITY:g} times the even share of an expert"
-        raise Invalid(PATH, shown("capacity_factor", factor), rule)
+        raise invalid_launch(shown("capacity_factor", factor), rule)
     return {"capacity_factor": factor}
 
 

@@ -24,7 +24,7 @@ from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop
 from service.formats.shell.command import Command, split_command
-from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
+from service.formats.shell.faults import invalid_launch, require_arguments_defined, require_defined
 from service.formats.shell.files import LaunchFiles
 
 _PAIR = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.ASCII | re.DOTALL)
@@ -141,7 +141,7 @@ class SettingSources:
         if command.program and command.program.endswith(_YAML):
             words.insert(0, command.program)
         paths = [word for word in words if _is_file(word)]
-        self._read_others([word for word in words if not _is_file(word)])
+        self._stop_at_strays([word for word in words if not _is_file(word)])
         for path in paths:
             self._read_file(path, command.files)
         if not paths:
@@ -152,18 +152,18 @@ class SettingSources:
         for branch in command.in_branches:
             self.settings.note(Reservation.of_branch(branch))
 
-    def _read_others(self, words: Sequence[str]) -> None:
+    def _stop_at_strays(self, words: Sequence[str]) -> None:
         """Notes a stop for each word that is neither key=value nor a file: OmegaConf takes it
         for a name without a value, which no release has. Raises Invalid where the command has no
         key=value at all, or has flags, because it is then of another program."""
-        others = [word for word in words if not _PAIR.fullmatch(word)]
-        for word in others:
+        strays = [word for word in words if not _PAIR.fullmatch(word)]
+        for word in strays:
             require_arguments_defined(word)
-            if len(others) == len(words) or word.startswith("-"):
-                raise Invalid(PATH, word, "is no key=value, nor a file of settings")
+            if len(strays) == len(words) or word.startswith("-"):
+                raise invalid_launch(word, "is no key=value, nor a file of settings")
         for before, word, behind in zip(["", *words], words, [*words[1:], ""], strict=False):
-            is_value = before.endswith(":") and before in others  # of "key: value", as in YAML
-            if word not in others or is_value:
+            is_value = before.endswith(":") and before in strays  # of "key: value", as in YAML
+            if word not in strays or is_value:
                 continue
             name = word.removesuffix(":")
             value = behind if word.endswith(":") else ""

@@ -32,7 +32,7 @@ from service.formats.megatron.stages import layers_per_chunk, virtual_stages
 from service.formats.megatron.values import Arguments
 from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 _BALANCING = {
@@ -227,7 +227,7 @@ def _stack(
             stack_id, switches, release, lambda condition: _holds(condition, args, layout)
         )
     except Invalid as error:
-        raise Invalid(PATH, error.value, error.rule) from None
+        raise invalid_launch(error.value, error.rule) from None
     return {"name": stack_id, **fields, **_stack_of_layout(args, layout)}
 
 
@@ -236,7 +236,7 @@ def _stack_of_layout(args: Arguments, layout: Mapping[str, Any]) -> dict[str, An
     parallelism, the exchange of context parallelism, and running statistics of balance."""
     fields: dict[str, Any] = {}
     if layout["tp"] > 1 and not layout["sequence_parallel"]:
-        fields["sequence_parallel"] = [True, False]
+        fields["sequence_parallel"] = [True, False]  # the values that layouts may have
     if layout["cp"] > 1:
         types = re.findall(r"[\w+]{1,40}", args.text("cp_comm_type") or "", re.ASCII)
         fields["context"] = _CONTEXT.get(types[0] if types else "p2p", "ring")

@@ -64,25 +64,25 @@ def _holds(condition: Mapping[str, Any], args: Arguments) -> bool:
             text = args.text(name)
             is_met = _STATES[expected](text) if expected in _STATES else text == expected
         else:
-            is_met = all(_compares(args, name, how, other) for how, other in expected.items())
+            is_met = all(_compares(args, name, *comparison) for comparison in expected.items())
         if not is_met:
             return False
     return True
 
 
-def _compares(args: Arguments, name: str, how: str, other: Any) -> bool:
-    """Returns True where an argument compares with `other` as `how` says: a list of texts for
-    "is", "not", "has" and "lacks", a number for "above" and "at_most", another argument's name
-    for the rest."""
+def _compares(args: Arguments, name: str, relation: str, other: Any) -> bool:
+    """Returns True where an argument stands in a relation to `other`: a list of texts for "is",
+    "not", "has" and "lacks", a number for "above" and "at_most", another argument's name for
+    the rest."""
     text = args.text(name)
-    if how in ("is", "not"):
-        return (("unset" if text is None else text) in other) == (how == "is")
-    if how in ("has", "lacks"):
-        return any(part in (text or "") for part in other) == (how == "has")
-    if how in ("above", "at_most"):
+    if relation in ("is", "not"):
+        return (("unset" if text is None else text) in other) == (relation == "is")
+    if relation in ("has", "lacks"):
+        return any(part in (text or "") for part in other) == (relation == "has")
+    if relation in ("above", "at_most"):
         count = args.integer(name, least=0)
-        return ((1 if count is None else count) > other) == (how == "above")
+        return ((1 if count is None else count) > other) == (relation == "above")
     if text is None or args.text(other) is None:
         return False
     least = args.required(other)
-    return (args.required(name, least=0) >= least) == (how == "at_least")
+    return (args.required(name, least=0) >= least) == (relation == "at_least")

@@ -8,13 +8,12 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, Lora
 from models.spec.architecture import Architecture
 from service.formats.launch.job import Inexpressible
 from service.formats.settings.field import shown
 from service.formats.settings.reservation import Reservation
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 SCHEME = "peft.scheme"
 """The field that the options peft and peft_scheme set, as it is named here."""
@@ -109,13 +108,13 @@ def read_adapters(
     modules that are not known."""
     rank = fields.get("peft.dim", str(_USUAL_RANK))
     if not _RANK.fullmatch(rank):
-        raise Invalid(PATH, f"peft.dim={rank}", f"must be a whole number from 1 to {MAX_RANK}")
+        raise invalid_launch(f"peft.dim={rank}", f"must be a whole number from 1 to {MAX_RANK}")
     text = fields.get("peft.target_modules")
     modules = _USUAL_MODULES if text is None else re.findall(r"[\w.*]{1,200}", text, re.ASCII)
     targets = list(dict.fromkeys(target for name in modules for target in _targets(name)))
     if not targets:
         rule = f"names no module of {', '.join(_USUAL_MODULES)}: write which have adapters"
-        raise Invalid(PATH, f"peft.target_modules={text}", rule)
+        raise invalid_launch(f"peft.target_modules={text}", rule)
     reservations = []
     if text is not None and not _are_whole(modules):
         reason = f"it is read as adapters of {', '.join(targets)}"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.errors import Invalid
 from models.spec import catalogue
 from models.spec.switches import switches_of
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading
@@ -35,7 +34,7 @@ from service.formats.megatron.versions import in_todays_names
 from service.formats.settings.release import known_release
 from service.formats.settings.settings import UnreadSettings
 from service.formats.settings.stop import Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.nearest_names import suggestion
 
@@ -154,7 +153,7 @@ def _precision(fields: Mapping[str, str]) -> dict[str, str]:
         formats = precisions().get({"16_mixed": "fp16_mixed"}.get(key, key))
         if formats is None:
             rule = f"must be one of {', '.join(precisions())}{suggestion(key, precisions())}"
-            raise Invalid(PATH, f"mixed_precision={name[:80]}", rule)
+            raise invalid_launch(f"mixed_precision={name[:80]}", rule)
         values = {"bf16": "False", **formats}
     if fields.get("mixed_precision.fp16") == "True":
         values["bf16"] = "False"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.errors import Invalid
 from service.formats.launch.documents import read_settings
 from service.formats.launch.job import Changes
 from service.formats.launch.megatron_bridge.adapters import fields_of_scheme
@@ -18,7 +17,7 @@ from service.formats.megatron import flags as megatron_flags
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.shell.command import split_command
-from service.formats.shell.faults import PATH, require_arguments_defined, require_defined
+from service.formats.shell.faults import invalid_launch, require_arguments_defined, require_defined
 from service.formats.shell.files import LaunchFiles
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*(?:\.\w+)+)\s+=\s+(\S.*?)\s*(?:#.*)?", re.ASCII)
@@ -229,5 +228,5 @@ def _take_run(overrides: Overrides, options: Mapping[str, str]) -> None:
     precision_of = table().facts["dtypes"]
     if dtype.lower() not in precision_of:
         rule = f"must be one of {', '.join(precision_of)}"
-        raise Invalid(PATH, f"compute_dtype {dtype[:80]}", rule)
+        raise invalid_launch(f"compute_dtype {dtype[:80]}", rule)
     overrides.settings.put("mixed_precision", precision_of[dtype.lower()])

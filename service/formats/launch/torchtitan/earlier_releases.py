@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.torchtitan.writer import RECOMPUTE, TABLE
 from service.formats.launch.torchtitan.writer import RELEASE as WRITTEN
@@ -14,7 +13,7 @@ from service.formats.settings.field import Field, shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.release import known_release
 from service.formats.settings.settings import MOST_HINTS, Settings
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.nearest_names import suggestion
 
 RELEASE = "0.2.2"
@@ -181,7 +180,7 @@ def _mode(value: Any) -> str:
     Invalid for an unknown mode."""
     if value not in _MODES:
         rule = f"must be one of {', '.join(_MODES)}"
-        raise Invalid(PATH, shown("activation_checkpoint.mode", value), rule)
+        raise invalid_launch(shown("activation_checkpoint.mode", value), rule)
     return _MODES[value]
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.errors import Invalid
 from service.formats.launch.documents import read_toml
 from service.formats.launch.torchtitan.earlier_releases import (
     EarlierSettings,
@@ -22,7 +21,7 @@ from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop
 from service.formats.shell.command import Command, split_command
-from service.formats.shell.faults import PATH, require_arguments_defined
+from service.formats.shell.faults import invalid_launch, require_arguments_defined
 from service.formats.shell.files import LaunchFiles
 
 _SUBCOMMAND = re.compile(r"activation[-_]checkpoint:([\w-]*)", re.ASCII)
@@ -134,7 +133,7 @@ class _CommandReader:
                 f"stands behind {subcommand}, where torchtitan reads only options of"
                 " activation-checkpoint: put it in front"
             )
-            raise Invalid(PATH, f"--{flag.name}", rule)
+            raise invalid_launch(f"--{flag.name}", rule)
         # --section.no_option switches an option off.
         positive = re.sub(r"(^|\.)no_(\w+)$", r"\1\2", name)
         switched_off = self.table.fields.get(positive)
@@ -229,10 +228,10 @@ def _value(field_: Field, flag: _Flag) -> tuple[Any, list[str]]:
         if flag.has_equals:
             section, _, last = field_.name.rpartition(".")
             rule = f"is a flag, without a value: write --{field_.name}, or --{section}.no_{last}"
-            raise Invalid(PATH, shown(field_.name, flag.values[0]), rule)
+            raise invalid_launch(shown(field_.name, flag.values[0]), rule)
         return True, flag.values
     if not flag.values:
-        raise Invalid(PATH, f"--{flag.name}", "needs a value behind it")
+        raise invalid_launch(f"--{flag.name}", "needs a value behind it")
     if field_.kind == "lists":
         return [part.split(",") for part in flag.values], []
     return field_.parse(flag.values[0]), flag.values[1:]
@@ -242,7 +241,7 @@ def _refuse_stray(word: str) -> None:
     """Raises Invalid for a word that is neither a flag nor the value of one."""
     require_arguments_defined(word)
     rule = "is neither a flag nor its value: flags are --section.option VALUE"
-    raise Invalid(PATH, word, rule)
+    raise invalid_launch(word, rule)
 
 
 def _num_ranks(command: Command) -> int | None:

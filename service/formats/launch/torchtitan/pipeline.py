@@ -30,7 +30,14 @@ _LAYER = re.compile(r"layers\.\d+", re.ASCII)
 def named_split(layers_per_chunk: Sequence[int]) -> dict[str, Any]:
     """Returns the setting that splits a model over chunks by listing every module: {NAMES:
     [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]]} for [1, 1]."""
-    return {NAMES: _module_names(layers_per_chunk)}
+    names: list[list[str]] = []
+    start = 0
+    for count in layers_per_chunk:
+        names.append([f"layers.{index}" for index in range(start, start + count)])
+        start += count
+    names[0].insert(0, "tok_embeddings")
+    names[-1] += ["norm", "lm_head"]
+    return {NAMES: names}
 
 
 def split_settings(layers_per_chunk: Sequence[int], *, has_chunks: bool) -> dict[str, Any]:
@@ -82,19 +89,6 @@ def generated_split(num_layers: int, chunks: int, first: int, last: int) -> tupl
     sizes[0] -= first
     sizes[-1] -= last
     return tuple(sizes)
-
-
-def _module_names(layers_per_chunk: Sequence[int]) -> list[list[str]]:
-    """Returns the names of the modules in each chunk: [["tok_embeddings", "layers.0"],
-    ["layers.1", "norm", "lm_head"]] for [1, 1]."""
-    names: list[list[str]] = []
-    start = 0
-    for count in layers_per_chunk:
-        names.append([f"layers.{index}" for index in range(start, start + count)])
-        start += count
-    names[0].insert(0, "tok_embeddings")
-    names[-1] += ["norm", "lm_head"]
-    return names
 
 
 def read_split(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from models.errors import Invalid
 from models.spec import catalogue
 from service.formats.launch.job import NO_CHANGES, Changes, LaunchReading, in_words
 from service.formats.launch.named_model import model_of_catalogue
@@ -24,7 +23,7 @@ from service.formats.launch.torchtitan.writer import (
 )
 from service.formats.settings.release import known_release
 from service.formats.settings.stop import Stopped, Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 from service.nearest_names import suggestion
 
@@ -69,7 +68,7 @@ def read(
     launched = read_flags(text, version, files)
     if launched.earlier is not None and RECOMPUTE in changes:
         rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
-        raise Invalid(PATH, RECOMPUTE, rule)
+        raise invalid_launch(RECOMPUTE, rule)
     launched.settings.change(changes)
     return _Reader(launched, version, num_devices).reading()
 
@@ -375,12 +374,12 @@ class _Reader:
         switches["training.disable_cuda_graphs"] = not captures
         scaling = config.get("scaling", {})
         stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
-        if captures:  # kernels that are not compiled too
-            stack["launch"] = "graph"
+        if captures:
+            stack["launch"] = "graph"  # of kernels that are not compiled too
         if compiles and not compiles_model:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
-            stack["sequence_parallel"] = [True, False]
+            stack["sequence_parallel"] = [True, False]  # the values that layouts may have
         schedule = layout.get("schedule", "1f1b")
         schedules = catalogue.stack(NAME).schedules
         if schedule not in schedules:

@@ -10,13 +10,13 @@ from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
 from models.spec.identity import cached_by_identity
-from models.spec.layout import AXES, Layout
+from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.switches import as_launched, launch_arguments
 from service.formats.launch.facts import placeholders
 from service.formats.launch.job import Inexpressible, Job, LaunchConfiguration
-from service.formats.launch.knobs import require_order, require_values
+from service.formats.launch.knobs import require_default_order, require_values
 from service.formats.launch.machines import slurm_options
 from service.formats.launch.torchtitan.pipeline import SCHEDULES, named_split, split_settings
 from service.formats.settings.field_table import field_table
@@ -111,7 +111,7 @@ def _require_expressible(job: Job) -> None:
     layout = job.layout
     workload = job.problem.workload
     require_values(layout, _ALLOWED)
-    require_order(layout, AXES)
+    require_default_order(layout)
     if layout.zero_stage == 0 and layout.cp > 1:
         cure = "parameters are sharded over context parallelism too; ask with zero_stage 3"
         raise Inexpressible("layout.zero_stage", 0, cure)

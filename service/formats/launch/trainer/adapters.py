@@ -7,12 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from models.errors import Invalid
 from models.spec.adapters import MAX_RANK, BaseBits, Lora, Module
 from service.formats.launch.trainer.trained_parts import parts_of_modules
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 _USUAL_RANK = 16  # the default of TRL's lora_r
 _WHOLE = (
@@ -60,7 +59,7 @@ def read_adapters(settings: Settings, assumed: list[str]) -> dict[str, Any]:
         return {}
     rank = settings.integer("lora_r") or settings.integer("lora_rank") or _USUAL_RANK
     if rank > MAX_RANK:
-        raise Invalid(PATH, shown("lora_r", rank), f"must be at most {MAX_RANK}")
+        raise invalid_launch(shown("lora_r", rank), f"must be at most {MAX_RANK}")
     bits = settings.integer("bits") or 16
     for narrow in (8, 4):
         bits = narrow if settings.boolean(f"load_in_{narrow}bit") else bits

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from service.formats.launch.accelerate.sharding import DEGREES
 from service.formats.launch.trainer.trained_parts import parts_matching
 from service.formats.launch.trainer.trainer_settings import (
     OBJECTIVE,
@@ -200,7 +201,6 @@ def _plugins(settings: Settings) -> None:
 def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
     """Sets FSDP, context and expert parallelism in `trainer`, as the release `version` reads
     them. Notes a stop for settings of FSDP1 where the release has removed it."""
-    prefix = "parallelism_config.parallelism_config_"
     fsdp_version = next((settings.given[name] for name in _VERSIONS if name in settings.given), 2)
     has_config = any(name.startswith("fsdp_config.") for name in settings.given)
     options = settings.given.get("fsdp")  # such as full_shard, which only FSDP1 has
@@ -212,40 +212,37 @@ def _sharding(trainer: TrainerSettings, settings: Settings, version: str | None)
         trainer.put("fsdp", options)
     elif has_config or options:
         put_fsdp(trainer, settings, version=2)
-    _context(trainer, settings, prefix, version)
-    _experts(trainer, settings, prefix)
-    if any(name.startswith(prefix) for name in trainer.settings):
+    _context(trainer, settings, version)
+    _experts(trainer, settings)
+    if any(name.startswith(DEGREES) for name in trainer.settings):
         # Devices that no degree takes are shards, or else replicas (utils/distributed.py).
         for axis in ("dp_shard", "dp_replicate"):
-            trainer.settings.setdefault(f"{prefix}{axis}_size", "auto")
+            trainer.settings.setdefault(f"{DEGREES}{axis}_size", "auto")
 
 
-def _context(
-    trainer: TrainerSettings, settings: Settings, prefix: str, version: str | None
-) -> None:
+def _context(trainer: TrainerSettings, settings: Settings, version: str | None) -> None:
     """Sets context parallelism in `trainer`. It is Ulysses unless a ring is asked for
     (integrations/context_parallel), and a ring in earlier releases. Beside DeepSpeed it is
-    DeepSpeed's sequence parallelism (utils/distributed.py). `prefix` begins the names of
-    degrees."""
+    DeepSpeed's sequence parallelism (utils/distributed.py)."""
     cp = settings.integer("context_parallel_size") or settings.integer("context_parallel.size") or 1
     cp = settings.integer("sequence_parallel_degree") or cp
-    trainer.settings.pop(f"{prefix}cp_size", None)
+    trainer.settings.pop(f"{DEGREES}cp_size", None)
     if cp == 1:
         return
     backend = settings.text("context_parallel.backend")
     is_ring = backend == "ring" or _is_before(version, _WITH_ULYSSES)
     if settings.given.get("deepspeed") or not is_ring:
-        trainer.put(f"{prefix}sp_size", cp, "context_parallel_size")
+        trainer.put(f"{DEGREES}sp_size", cp, "context_parallel_size")
     else:
-        trainer.put(f"{prefix}cp_size", cp, "context_parallel_size")
-        trainer.put(f"{prefix}cp_comm_strategy", "alltoall")
+        trainer.put(f"{DEGREES}cp_size", cp, "context_parallel_size")
+        trainer.put(f"{DEGREES}cp_comm_strategy", "alltoall")
     if backend == "usp":
         reason = "heads and a ring together are not described"
         cure = "judge it with backend ulysses or ring"
         settings.reserve("context_parallel.backend", reason, cure)
 
 
-def _experts(trainer: TrainerSettings, settings: Settings, prefix: str) -> None:
+def _experts(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets expert parallelism in `trainer` (integrations/expert_parallel). Notes a stop without
     FSDP, and a reservation where experts drop tokens."""
     ep = settings.integer("expert_parallel_size") or 1
@@ -253,7 +250,7 @@ def _experts(trainer: TrainerSettings, settings: Settings, prefix: str) -> None:
         return
     if trainer.settings.get("distributed_type") != "FSDP":
         _stop(settings, "expert_parallel_size", "needs fsdp_config, with fsdp_version 2")
-    trainer.put(f"{prefix}ep_size", ep, "expert_parallel_size")
+    trainer.put(f"{DEGREES}ep_size", ep, "expert_parallel_size")
     capacity = settings.integer("expert_parallel_token_capacity")
     micro_batch = settings.integer("micro_batch_size") or 1
     tokens = (settings.integer("sequence_len") or 1) * micro_batch * ep

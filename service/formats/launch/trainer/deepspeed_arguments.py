@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.formats.launch.documents import read_settings, sent_settings
-from service.formats.launch.trainer.training import accumulation_steps, micro_batch
+from service.formats.launch.trainer.training import accumulation_steps
 from service.formats.settings.reservation import Reservation
 from service.formats.settings.settings import Settings
 from service.formats.settings.stop import Stop, Stops
@@ -86,7 +86,7 @@ def with_trainer_values(
     from TrainingArguments. Notes a stop for each value that contradicts these."""
     completed = dict(document)
     of_trainer = {
-        _MICRO_BATCH: micro_batch(arguments),
+        _MICRO_BATCH: arguments.integer("per_device_train_batch_size"),
         _STEPS: accumulation_steps(arguments),
         **_number_formats(arguments),
     }

@@ -11,7 +11,7 @@ from service.formats.launch.trainer import axolotl, llama_factory, llama_factory
 from service.formats.launch.trainer.launched import Launched
 from service.formats.launch.trainer.trainer_settings import Invocation, TrainerSettings, Translate
 from service.formats.settings.field_table import FieldTable, field_table, longest_first
-from service.formats.settings.settings import Settings, UnreadSettings
+from service.formats.settings.settings import NOTHING_UNREAD, Settings, UnreadSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ DIALECTS: Mapping[str, Dialect] = {
 
 def in_names_of_trainer(
     launched: Launched, version: str | None
-) -> tuple[TrainerSettings, UnreadSettings | None]:
+) -> tuple[TrainerSettings, UnreadSettings]:
     """Returns the settings of a launch under the names of accelerate and the Trainer, and the
-    settings of the tool that nothing reads; None for those where the launch uses these names
+    settings of the tool that nothing reads; none of the latter where the launch uses these names
     itself."""
     dialect = DIALECTS.get(launched.dialect)
     if dialect is None:
-        return TrainerSettings(settings=dict(launched.settings)), None
+        return TrainerSettings(settings=dict(launched.settings)), NOTHING_UNREAD
     values = {name: value for name, value in launched.settings.items() if value is not None}
     settings = Settings(field_table(dialect.table), values)
     invocation = Invocation(launched.num_devices, version, launched.objective)

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.errors import Invalid
 from service.formats.launch.accelerate.launcher import with_prefixes
 from service.formats.launch.documents import sent_settings
 from service.formats.settings.field import shown
 from service.formats.settings.reservation import Reservation
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
 
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
@@ -51,4 +50,4 @@ def _put_option(settings: dict[str, Any], option: str) -> None:
         settings.setdefault("fsdp_config.fsdp_reshard_after_forward", option != "shard_grad_op")
     elif option not in ("auto_wrap", "true", "True"):
         rule = f"must be some of {', '.join(_STRATEGIES)}, offload and auto_wrap"
-        raise Invalid(PATH, shown("fsdp", option), rule)
+        raise invalid_launch(shown("fsdp", option), rule)

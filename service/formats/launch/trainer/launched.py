@@ -15,7 +15,7 @@ from service.formats.launch.trainer.command import Started, started
 from service.formats.launch.trainer.objectives import objective_in_name
 from service.formats.settings.reservation import Reservation
 from service.formats.shell.command import files_of, split_command
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import LaunchFiles
 
 _DEEPSPEED_MARKS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
@@ -61,13 +61,15 @@ class Launched:
     reservations: list[Reservation] = field(default_factory=list)
 
 
-def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -> Launched:
+def launched_in(text: str, sent: LaunchFiles, default_dialect: str = "transformers") -> Launched:
     """Returns the training that a text starts, such as "accelerate launch train.py --bf16", or
-    that a document sets up. A document of no known tool counts as one of `otherwise`. Raises
+    that a document sets up. A document of no known tool counts as one of `default_dialect`. Raises
     Invalid where the text is neither a document nor a command."""
     document = _document(text)
     if document is not None:
-        return Launched(dialect=_dialect_of(document, otherwise), settings=document, files=sent)
+        return Launched(
+            dialect=_dialect_of(document, default_dialect), settings=document, files=sent
+        )
     command = started(text, sent)
     if command is not None:
         return _launched_by(command, command.command.files)
@@ -75,7 +77,9 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
     only = files.only_text()
     if only is not None:
         settings = read_settings(only)
-        return Launched(dialect=_dialect_of(settings, otherwise), settings=settings, files=files)
+        return Launched(
+            dialect=_dialect_of(settings, default_dialect), settings=settings, files=files
+        )
     if _YAML.match(text):
         read_settings(text)  # which says what is wrong with the document
     rule = "is neither a document nor a command that trains: send the file or the line that does"
@@ -84,7 +88,7 @@ def launched_in(text: str, sent: LaunchFiles, otherwise: str = "transformers") -
             "is a program in Python, which is not run here: give its arguments as flags of a"
             " command (--per_device_train_batch_size 4), as YAML, or as fields of the request"
         )
-    raise Invalid(PATH, text[:80], rule)
+    raise invalid_launch(text[:80], rule)
 
 
 def _document(text: str) -> dict[str, Any] | None:
@@ -108,9 +112,9 @@ def _is_script(text: str) -> bool:
         return True
 
 
-def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") -> str:
-    """Returns the tool that a document is for, by settings that only this tool has; `otherwise`
-    where none tell."""
+def _dialect_of(settings: Mapping[str, Any], default_dialect: str = "transformers") -> str:
+    """Returns the tool that a document is for, by settings that only this tool has;
+    `default_dialect` where none tell."""
     names = settings.keys()
     heads = {name.partition(".")[0] for name in names}
     if "base_model" in names:
@@ -125,7 +129,7 @@ def _dialect_of(settings: Mapping[str, Any], otherwise: str = "transformers") ->
         return "ms_swift"
     if heads & {"distributed_type", "fsdp_config", "mixed_precision", *_TRAINER_MARKS}:
         return "transformers"
-    return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else otherwise
+    return "deepspeed" if heads & {*_DEEPSPEED_MARKS} else default_dialect
 
 
 def _launched_by(command: Started, files: LaunchFiles) -> Launched:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
-from models.errors import Invalid
 from models.spec.adapters import BaseBits
 from models.spec.switches import releases
 from service.formats.launch.accelerate import sharding
@@ -34,17 +33,15 @@ from service.formats.launch.trainer.trainer_settings import OBJECTIVE, TrainerSe
 from service.formats.launch.trainer.training import (
     accumulation_steps,
     checkpoints,
-    micro_batch,
-    offloads_activations,
     read_workload,
 )
 from service.formats.launch.trainer.trl import fill_in_defaults, preset_of
 from service.formats.settings.field import shown
 from service.formats.settings.field_table import field_table
 from service.formats.settings.reservation import Reservation
-from service.formats.settings.settings import Settings, UnreadSettings
+from service.formats.settings.settings import NOTHING_UNREAD, Settings, UnreadSettings
 from service.formats.settings.stop import Stops
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 from service.formats.shell.files import NO_FILES, LaunchFiles
 
 _ACCELERATE = accelerate_writer.NAME
@@ -60,15 +57,15 @@ def read(
     *,
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
-    otherwise: str = "transformers",
+    default_dialect: str = "transformers",
 ) -> LaunchReading:
     """Returns the reading of a document, a command line or a script. Number of devices, sequence
     length and model are read only where the launcher or an argument gives them. A document of no
-    known tool counts as one of `otherwise`."""
-    launched = launched_in(text, files, otherwise)
+    known tool counts as one of `default_dialect`."""
+    launched = launched_in(text, files, default_dialect)
     if launched.dialect == "megatron_swift":
         return read_megatron(launched, version, changes)
-    return _Reader(launched, version, changes, otherwise).reading()
+    return _Reader(launched, version, changes, default_dialect).reading()
 
 
 @dataclass(slots=True)
@@ -78,7 +75,7 @@ class _Reader:
     launched: Launched
     version: str | None
     changes: Changes
-    otherwise: str
+    default_dialect: str
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     default_origins: dict[str, str] = field(default_factory=dict)
@@ -95,7 +92,7 @@ class _Reader:
         self.reservations += self.launched.reservations
         if self.launched.dialect == _DEEPSPEED:  # a document alone
             trainer = TrainerSettings()
-            unread_of_tool = None
+            unread_of_tool = NOTHING_UNREAD
             arguments = self._arguments_of(trainer)
             document: Mapping[str, Any] | None = self.launched.settings
         else:
@@ -150,7 +147,7 @@ class _Reader:
     def _lacks_document(self, arguments: Mapping[str, Any]) -> bool:
         """Returns True, and records a reservation, where a script runs under DeepSpeed and
         nothing says which document it takes. The Trainer takes none unless an argument names it."""
-        is_for_deepspeed = _DEEPSPEED in (self.otherwise, self.launched.launcher_name)
+        is_for_deepspeed = _DEEPSPEED in (self.default_dialect, self.launched.launcher_name)
         has_trainer = bool(arguments.keys() & {*_TRAINER})
         lacks = self.launched.is_command and is_for_deepspeed and not has_trainer
         if lacks:
@@ -183,12 +180,7 @@ class _Reader:
         layout = parts.layout
         workload = parts.workload
         if has_trainer:
-            of_trainer = read_workload(trainer_settings, self.assumed, {}, has_own_copy=True)
-            workload = of_trainer | workload
-            layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
-            layout["offload_activations"] = offloads_activations(trainer_settings)
-            objective = read_objective(trainer_settings)
-            self.counting_notes |= in_sequences(objective, layout, workload)
+            workload = self._completed_by_trainer(layout, workload, trainer_settings)
         if any(reservation.is_open for reservation in self.reservations):
             layout.pop("zero_stage", None)  # of a document that was not sent
         _put_data_parallel_degree(layout, num_ranks)
@@ -217,6 +209,19 @@ class _Reader:
             arguments,
         )
 
+    def _completed_by_trainer(
+        self, layout: dict[str, Any], workload: dict[str, Any], trainer_settings: Settings
+    ) -> dict[str, Any]:
+        """Returns the workload of a DeepSpeed document completed by the Trainer's arguments, which
+        also set recompute and offload of activations in `layout`."""
+        of_trainer = read_workload(trainer_settings, self.assumed, {}, has_own_copy=True)
+        workload = of_trainer | workload
+        layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
+        layout["offload_activations"] = trainer_settings.boolean("activation_offloading")
+        objective = read_objective(trainer_settings)
+        self.counting_notes |= in_sequences(objective, layout, workload)
+        return workload
+
     # -- FSDP, replicas and Megatron
 
     def _read_accelerate(self, arguments: Mapping[str, Any]) -> LaunchReading:
@@ -232,7 +237,7 @@ class _Reader:
             settings, self.assumed, self.default_origins, has_own_copy=has_own_copy
         )
         steps = accumulation_steps(settings)
-        sequences = micro_batch(settings)
+        sequences = settings.integer("per_device_train_batch_size")
         if sequences is not None:
             layout["micro_batch"] = sequences
         batch = settings.integer("global_batch_size")
@@ -272,15 +277,17 @@ class _Reader:
             if settings.boolean("fsdp_config.fsdp_activation_checkpointing"):
                 recompute = "full"
             layout = {"recompute": recompute, **fsdp(settings, num_ranks, self.stops)}
-            layout["offload_activations"] |= offloads_activations(settings)
+            layout["offload_activations"] |= settings.boolean("activation_offloading")
             return "fsdp", layout
         if kind == "MEGATRON_LM":
             return "megatron", megatron(settings, num_ranks, self.stops)
         if kind != "NO" and not kind.startswith("MULTI_"):
             rule = "must be FSDP, DEEPSPEED, MEGATRON_LM, NO or one of MULTI_…"
-            raise Invalid(PATH, shown("distributed_type", kind), rule)
-        offload = {"offload_activations": True} if offloads_activations(settings) else {}
-        return "fsdp", {**replicas(settings, num_ranks), "recompute": recompute, **offload}
+            raise invalid_launch(shown("distributed_type", kind), rule)
+        layout = {**replicas(settings, num_ranks), "recompute": recompute}
+        if settings.boolean("activation_offloading"):
+            layout["offload_activations"] = True
+        return "fsdp", layout
 
     # -- what both have
 
@@ -350,7 +357,7 @@ class _Reader:
         self,
         reading: LaunchReading,
         trainer: TrainerSettings,
-        unread_of_tool: UnreadSettings | None,
+        unread_of_tool: UnreadSettings,
     ) -> LaunchReading:
         """Returns the reading with settings called by the tool's own names, and with those
         settings of the tool that nothing has read."""
@@ -358,24 +365,18 @@ class _Reader:
             replace(reservation, setting=_in_name_of_tool(reservation.setting, trainer))
             for reservation in reading.reservations
         ]
-        reading = replace(
+        return replace(
             reading,
+            framework=trainer.framework or reading.framework,
+            version=trainer.release or reading.version,
+            own_names=trainer.own_names,
             unresolved_parts={
                 part: _in_name_of_tool(problem, trainer)
                 for part, problem in reading.unresolved_parts.items()
             },
             assumed=tuple(self.assumed),
-            reservations=(*self.reservations, *reservations),
-        )
-        if unread_of_tool is None:
-            return reading
-        return replace(
-            reading,
-            framework=trainer.framework,
-            version=trainer.release or reading.version,
-            own_names=trainer.own_names,
             stops=(*unread_of_tool.stops, *reading.stops),
-            reservations=(*reading.reservations, *unread_of_tool.reservations),
+            reservations=(*self.reservations, *reservations, *unread_of_tool.reservations),
             warnings=(*unread_of_tool.warnings, *reading.warnings),
             ignored=(*unread_of_tool.no_account, *reading.ignored),
         )

@@ -27,9 +27,10 @@ class TrainerSettings:
     {"max_length": "sequence_len"}."""
     assumed: list[str] = field(default_factory=list)
     """Sentences about settings that are counted as something else."""
-    framework: str = "accelerate"
+    framework: str | None = None
+    """The tool; None where a launch has these names itself."""
     release: str | None = None
-    """The release of the tool; None where that of accelerate counts."""
+    """The release of the tool; None where that of the framework beneath it counts."""
     own_names: dict[str, OwnName] = field(default_factory=dict)
     """The names that the tool has for settings that may be changed."""
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from models.errors import Invalid
 from service.formats.launch.trainer.adapters import read_adapters
 from service.formats.launch.trainer.objectives import read_objective, workload_of
 from service.formats.launch.trainer.trainer_settings import MOMENT_RANK, TRAINED
 from service.formats.settings.field import shown
 from service.formats.settings.settings import Settings
-from service.formats.shell.faults import PATH
+from service.formats.shell.faults import invalid_launch
 
 _RANK = re.compile(r"\brank=(\d{1,6})\b", re.ASCII)
 _HALVES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
@@ -59,14 +58,6 @@ def checkpoints(settings: Settings) -> bool:
     return settings.boolean("activation_checkpointing") or of_trainer
 
 
-def offloads_activations(settings: Settings) -> bool:
-    return settings.boolean("activation_offloading")
-
-
-def micro_batch(settings: Settings) -> int | None:
-    return settings.integer("per_device_train_batch_size")
-
-
 def accumulation_steps(settings: Settings) -> int | None:
     """Returns the number of micro-batches that a rank accumulates in a step; None where no
     argument sets it."""
@@ -90,7 +81,7 @@ def _precision(settings: Settings, default_origins: dict[str, str]) -> dict[str,
             precision = name
     if precision not in ("no", "bf16", "fp16", "fp8"):
         rule = "must be no, bf16, fp16 or fp8"
-        raise Invalid(PATH, shown("mixed_precision", precision), rule)
+        raise invalid_launch(shown("mixed_precision", precision), rule)
     return {"precision": "fp32" if precision == "no" else precision}
 
 
@@ -139,7 +130,7 @@ def _read_model_format(settings: Settings, workload: dict[str, Any], *, has_own_
         return
     if dtype not in _HALVES:
         rule = "must be auto, float32, bfloat16 or float16"
-        raise Invalid(PATH, shown("dtype", dtype), rule)
+        raise invalid_launch(shown("dtype", dtype), rule)
     is_mixed = workload["precision"] != "fp32"
     if not is_mixed:
         workload["precision"] = _HALVES[str(dtype)]
