@@ -101,7 +101,12 @@ def read_run(store: Store, request: Request, contents: LogContents | None) -> Ex
     launched = _launched(store, request)
     members = _subject_members(request, launched)
     logged = None if contents is None else _logged_run(store, request, members, contents)
-    report = logged.report if logged else _report(request, members)
+    if logged is not None:
+        report = logged.report
+    else:
+        figures = _set_members(request, _FIGURES)
+        outcome = request.outcome or "ok"
+        report = ReportSubmission.model_validate({**members, **figures, "outcome": outcome})
     with store.reading() as rows:
         profile = requested_profile(rows, request.profile)
         subject = layout_of_report(rows, report)
@@ -161,14 +166,6 @@ def _logged_run(
     if request.outcome is None and report.outcome == "ok" and ends_in_crash:
         report = report.model_copy(update={"outcome": "crashed"})
     return replace(logged, report=report)
-
-
-def _report(request: Request, members: dict[str, Any]) -> ReportSubmission:
-    """Returns the report of a run without a log. `members` describe what ran, in the fields of a
-    report; the figures come from the request."""
-    outcome = request.outcome or "ok"
-    members_of_run = _set_members(request, _FIGURES)
-    return ReportSubmission.model_validate({**members, **members_of_run, "outcome": outcome})
 
 
 def _set_members(request: Request, names: Iterable[str]) -> dict[str, Any]:

@@ -78,7 +78,10 @@ def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplai
         *_memory_observations(run, prediction),
         *_allocator_observations(run.trouble.allocator),
         *_symptom_observations(run.trouble.symptoms, run.problem),
-        *_switch_observations(run),
+        *(
+            Observation(code="other_switches", message=note)
+            for note in run.logged.stack_differences
+        ),
     ]
     if reading is None:
         return LogExplained(
@@ -225,10 +228,3 @@ def _symptom_observations(symptoms: Sequence[Symptom], problem: Problem) -> Iter
             code=symptom.kind,
             message=f"{_SYMPTOMS[symptom.kind]} ({lines} {symptom.line}: {symptom.text})",
         )
-
-
-def _switch_observations(run: ExplainedRun) -> Iterator[Observation]:
-    """Yields an observation for each switch of the stack that the log shows otherwise than the
-    answer that it is linked to."""
-    for difference in run.logged.stack_differences if run.logged else ():
-        yield Observation(code="other_switches", message=difference)

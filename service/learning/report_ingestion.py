@@ -238,9 +238,7 @@ class _Ingestion:
             parts = measurements.compare_parts(
                 run.problem, submission.parts, step_time_s, prediction
             )
-        memory = None
-        if submission.memory:
-            memory = measurements.compare_memory(submission.memory, prediction)
+        memory = submission.memory and measurements.compare_memory(submission.memory, prediction)
         within_interval = measurements.is_within_interval(step_time_s, prediction)
         rests_on = basis(subject.question, run.resolved, self._profile)
         # With every knob: by the hash of its request a run is known again, and so is one that was

@@ -10,7 +10,6 @@ from typing import Any
 from anyio.to_thread import run_sync
 
 from models.errors import Invalid
-from service.formats import logs
 from service.formats.logs.contents import LogContents
 from service.identifiers import log_hash
 from service.learning.launched_runs import described_run
@@ -79,8 +78,12 @@ class ReportLogs:
         row["log_hash"] = log_hash(submission.log, row["run_hash"], row["outcome"])
         described = None
         if run.reading is not None:
-            failed = run.report.outcome == "out_of_memory"
-            described = _log_reading(run.reading, run.question, failed).model_dump(mode="json")
+            described = LogReading.from_attributes(
+                run.reading,
+                levels=run.reading.regimes,
+                from_arguments=sorted(run.question),
+                out_of_memory=run.report.outcome == "out_of_memory",
+            ).model_dump(mode="json")
         answer = {"reading": described, "measured_at_from": run.date_source, "notes": run.notes}
         return lambda rows: _save(rows, row, answer)
 
@@ -103,14 +106,6 @@ def _without_secrets(received: str, masked: str | None) -> str:
     if masked is None:
         return received
     return json.dumps({**json.loads(received), "log": masked}, ensure_ascii=False)
-
-
-def _log_reading(reading: logs.Reading, logged: Mapping[str, Any], failed: bool) -> LogReading:
-    """Returns the reading of a log as the answer shows it. `logged` has the parts of the question
-    that the log's arguments gave, and `failed` says that the run ran out of memory."""
-    return LogReading.from_attributes(
-        reading, levels=reading.regimes, from_arguments=sorted(logged), out_of_memory=failed
-    )
 
 
 def _save(rows: Rows, report: RowValues, answer: Mapping[str, Any]) -> CreatedResource:
