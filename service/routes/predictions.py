@@ -123,12 +123,7 @@ async def get_prediction_timeline(
 ) -> Response:
     """Show the operations of each pipeline stage with their times, as JSON or as a trace for
     chrome://tracing and Perfetto."""
-    timelines = services.timelines
-    return await computation.respond_kept(
-        lambda: timelines.kept("predictions", id_, query),
-        lambda: timelines.drawn("predictions", id_, query),
-        timelines.etag("predictions", id_, query),
-    )
+    return await computation.respond_timeline(services.timelines, "predictions", id_, query)
 
 
 @router.get(

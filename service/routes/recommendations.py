@@ -143,12 +143,7 @@ async def get_recommendation_timeline(
 ) -> Response:
     """Show the operations of each pipeline stage with their times, as JSON or as a trace for
     chrome://tracing and Perfetto."""
-    timelines = services.timelines
-    return await computation.respond_kept(
-        lambda: timelines.kept("recommendations", id_, query),
-        lambda: timelines.drawn("recommendations", id_, query),
-        timelines.etag("recommendations", id_, query),
-    )
+    return await computation.respond_timeline(services.timelines, "recommendations", id_, query)
 
 
 @router.get(

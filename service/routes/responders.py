@@ -10,11 +10,13 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
+from service.ask.timelines import Timelines
 from service.runtime.admission import AdmissionControl, Turn
 from service.runtime.creation import Creation, Unanswered
 from service.runtime.deadline import Wait
 from service.runtime.idempotency import ANSWERED_BEFORE, CreatedResource, Prepared
-from service.store.answer_text import AnswerText
+from service.schemas.timeline import TimelineQuery
+from service.store.answers import AnswerKind
 from service.web.cached_responses import cache_given_answer
 from service.web.preferences import WHOLE, View
 from service.web.text_responses import immutable_text_response, text_response
@@ -106,12 +108,12 @@ class ComputationResponder:
         """Returns a context that holds a turn to compute, once the queue of searches grants one."""
         return self._admission.admit(self._request.is_disconnected, self._tenant, self._wait)
 
-    async def respond_kept(
-        self, look_up: Callable[[], AnswerText | None], make: Callable[[], AnswerText], etag: str
+    async def respond_timeline(
+        self, timelines: Timelines, kind: AnswerKind, id_: str, query: TimelineQuery
     ) -> Response:
-        """Returns the response with a text that never changes: the one that `look_up` finds in
-        memory, or else a new one, made in a turn."""
-        text = await run_in_threadpool(look_up)
+        """Returns the response with the timeline of an answer: the one that is in memory, or else a
+        new one, drawn in a turn."""
+        text = await run_in_threadpool(timelines.kept, kind, id_, query)
         if text is None:
-            text = await self.computed(lambda _: make())
-        return immutable_text_response(self._request, text, etag=etag)
+            text = await self.computed(lambda _: timelines.drawn(kind, id_, query))
+        return immutable_text_response(self._request, text, etag=timelines.etag(kind, id_, query))
