@@ -45,8 +45,6 @@ ROW = np.dtype(
     [(name, "?" if kind == "bool" else "i4") for name, kind in Row.__annotations__.items()],
     align=True,
 )
-
-
 RowColumns: Any = namedtuple("RowColumns", Row.__annotations__)  # type: ignore[misc]
 """Holds the fields of rows, each an array (n,)."""
 _MIXING = 0x1E3779B97F4A7C15
@@ -118,10 +116,11 @@ def fill_keys(rows: Array, keys: Array) -> None:
 
 
 @compiled
-def take_rows(rows: Array, at: Array, taken: Array) -> None:
-    """Write rows[at] into `taken`, (n,). numpy's `take` takes ten times as long on records."""
-    for i in range(len(at)):
-        taken[i] = rows[at[i]]
+def take_rows(rows: Array, positions: Array, taken: Array) -> None:
+    """Write rows[positions] into `taken`, (n,). numpy's `take` takes ten times as long on
+    records."""
+    for i in range(len(positions)):
+        taken[i] = rows[positions[i]]
 
 
 @inlined
