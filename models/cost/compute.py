@@ -584,6 +584,7 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     count += CHOICE_LAUNCHES if layer.chooses_keys else 0
     count += 3 * layer.adapters  # the products down and up, and the sum with the frozen product
     count += RECURRENCE_LAUNCHES if layer.recurs else 0
+    # Norms, and then the other element-wise work; eager software has a kernel for each operation.
     count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
     if layer.sparse:
         count += c.routing_launches

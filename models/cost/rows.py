@@ -112,6 +112,7 @@ def fill_keys(rows: Array, keys: Array) -> None:
         mesh = (mesh * _MIXING + row.placement) * _MIXING + row.filling
         regime = (row.policy * _MIXING + row.recompute_layers) * _MIXING + row.zero_stage
         regime = (regime * _MIXING + row.reshard) * _MIXING + row.offload_activations
+        # Each hash has 20 bits, and the first decides first.
         keys[i] = (high_bits(shard) << 40) + (high_bits(mesh) << 20) + high_bits(regime)
 
 
