@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.columns import Array, total
-from models.cost.compute import deviation
+from models.cost.compute import implied_imbalance
 from models.cost.predictions import predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -252,7 +252,7 @@ def imbalance_excess_s(
     """Return the seconds by which a measured imbalance of experts lengthens each term; None where
     none is predicted for this layout. `imbalance` is the tokens of the busiest of the
     expert-parallel devices over their mean, less 1."""
-    measured = deviation(problem, layout.ep, imbalance)
+    measured = implied_imbalance(problem, layout.ep, imbalance)
     if measured is None:
         return None
     known = profile.coefficients(problem.scopes)

@@ -109,12 +109,11 @@ def links_of(
         cost = dispatch_cost(f, layers[kind], dims, c, g)
         dispatch[kind, 0] = cost.byte_s
         dispatch[kind, 1] = cost.latency_s
-    context = all_to_all(f, dims, c, g, CP) if f.context == ULYSSES else gather(f, dims, c, g, CP)
     return Links(
         tp=gather(f, dims, c, g, TP),
         tp_reduce=reduce(f, dims, c, g, TP),
         etp=gather(f, dims, c, g, ETP),
-        cp=context,
+        cp=context_exchange(f, dims, c, g, CP),
         send=send(dims, c, g, PP),
         replicate=reduce(f, dims, c, g, DP_REPLICATE),
         edp=gather(f, dims, c, g, EDP),
@@ -144,7 +143,7 @@ def dispatch_cost(
             copies = copies_crossing(f, layer, dims, g, d)
             slowest = max(slowest, copies * exchange_s(dims, c, g, EP, d, inside))
         inside *= members
-    return Cost(slowest, latency(c, g, EP, tree(f, dims, c, g, EP)))
+    return Cost(slowest, c.collective_s + tree(f, dims, c, g, EP))
 
 
 @compiled
@@ -196,8 +195,7 @@ def gather(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -
     is its mirror image. `group` is a number such as TP; `g` has its members on each dim."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
-    seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
-    return Cost(seconds, latency(c, g, group, ring(f, dims, c, g, group)))
+    return Cost(transfer(f, dims, c, g, group), c.collective_s + ring(f, dims, c, g, group))
 
 
 @compiled
@@ -206,19 +204,29 @@ def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -
     latency of a ring and a tree. `group` is a number such as TP."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
-    seconds = torus_transfer(dims, c, g, group) if f.is_torus else transfer(dims, c, g, group)
     path = min(ring(f, dims, c, g, group), tree(f, dims, c, g, group))
-    return Cost(2 * seconds, latency(c, g, group, 2 * path))
+    return Cost(2 * transfer(f, dims, c, g, group), c.collective_s + 2 * path)
 
 
 @compiled
-def transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
-    """Return the seconds for each byte of a gather over switched levels, which carry rings.
+def context_exchange(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
+    """Return the cost of what context parallelism sends over a group: an all-to-all under Ulysses,
+    and otherwise a gather, which a ring of sends equals."""
+    if f.context == ULYSSES:
+        return all_to_all(f, dims, c, g, group)
+    return gather(f, dims, c, g, group)
+
+
+@compiled
+def transfer(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
+    """Return the seconds for each byte of a gather. Switched levels carry rings.
 
     A ring passes on all but a member's own part over every link, and a domain has as many rings as
     members to leave it by, so the bus bandwidth of large messages does not depend on the number of
     nodes. Levels work at the same time on different pieces, so the slowest one counts.
     """
+    if f.is_torus:
+        return torus_transfer(dims, c, g, group)
     missing = 1 - 1 / g.degree[group]
     slowest, inside = 0.0, 1.0
     for d in range(len(dims)):
@@ -243,20 +251,16 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     beyond = float(g.degree[group])  # members for each of these domains
     ring_members = 1.0
     ring_rate = 0.0
-    below = 1
     for d in range(len(dims)):
         dim, members = dims[d], g.members[group, d]
         if dim.ring:
-            if members > 1:
-                covers = members * g.stride[group, d] * below == dim.domain
-                directions = (2.0 if dim.wraps and covers else 1.0) / g.stride[group, d]
-                ring_rate += directions * link_rate(dim, c)
+            ring_rate += ring_gather_rate(dims, c, g, group, d)
             ring_members *= members
-        below = dim.domain
-        if dim.ring and d + 1 < len(dims) and dims[d + 1].ring:
-            continue  # The next dim of the torus is part of the same level.
-        rate = ring_rate if dim.ring else switch_rate(dim, c, members)
-        members = ring_members if dim.ring else members
+            if d + 1 < len(dims) and dims[d + 1].ring:
+                continue  # The next dim of the torus is part of the same level.
+            members, rate = ring_members, ring_rate
+        else:
+            rate = switch_rate(dim, c, members)
         seconds = (1 - 1 / beyond) / (inside * rate) if members > 1 else 0.0
         if dim.out:
             between += seconds
@@ -265,6 +269,21 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
         inside *= members
         beyond /= members
     return slowest + between
+
+
+@compiled
+def ring_gather_rate(dims: Array, c: CoefficientRecord, g: Groups, group: int, d: int) -> float:
+    """Return the bytes a second that a device gathers over the links of dim d of a torus; 0 where
+    the group has one member along it. Members that are `stride` devices apart share their links
+    with as many other groups. A ring works in both directions where the group goes all round it and
+    it closes."""
+    dim, members, stride = dims[d], g.members[group, d], g.stride[group, d]
+    if members == 1:
+        return 0.0
+    below = dims[d - 1].domain if d > 0 else 1
+    covers = members * stride * below == dim.domain
+    directions = (2.0 if dim.wraps and covers else 1.0) / stride
+    return directions * link_rate(dim, c)
 
 
 @compiled
@@ -279,7 +298,7 @@ def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: in
         if members > 1:
             slowest = max(slowest, exchange_s(dims, c, g, group, d, inside))
         inside *= members
-    return Cost(slowest, latency(c, g, group, tree(f, dims, c, g, group)))
+    return Cost(slowest, c.collective_s + tree(f, dims, c, g, group))
 
 
 @compiled
@@ -351,13 +370,6 @@ def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
 
 
 @compiled
-def latency(c: CoefficientRecord, g: Groups, group: int, path: float) -> float:
-    """Return the latency of a collective: the fixed cost of a call plus `path`, the seconds of a
-    message along its path. It is 0 for a group of one."""
-    return c.collective_s + path if g.degree[group] > 1 else 0.0
-
-
-@compiled
 def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
     """Return the seconds of one message once round a ring of the group. It passes every member,
     over slow hops between domains and fast ones within. In a group that leaves a domain, the
@@ -368,12 +380,12 @@ def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     where here they add up. It has no tree for gathers and scatters. The rings of a torus run at the
     same time, both ways round.
     """
-    up, out = spread(dims, g, group)
+    members, domains = spread(dims, g, group)
     if f.is_torus:
-        return around(dims, g, group) * c.scaleup_hop_s + (out - 1) * c.scaleout_hop_s
-    step = c.ring_step_s if out > 1 else 0.0
+        return around(dims, g, group) * c.scaleup_hop_s + (domains - 1) * c.scaleout_hop_s
+    step = c.ring_step_s if domains > 1 else 0.0
     fast, slow = c.scaleup_hop_s + step, c.scaleout_hop_s + step
-    return (up - 1) * out * fast + (out - 1) * slow
+    return (members - 1) * domains * fast + (domains - 1) * slow
 
 
 @compiled
@@ -381,11 +393,11 @@ def tree(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
     """Return the seconds of one message down a tree over a group. Hops grow with the logarithm of
     the number of domains, and of the members within a domain; within small domains the tree is a
     chain, whose hops grow with its members."""
-    up, out = spread(dims, g, group)
-    fast = min(up - 1, TREE_HOPS_INSIDE * doublings(up))
+    members, domains = spread(dims, g, group)
+    fast_hops = min(members - 1, TREE_HOPS_INSIDE * doublings(members))
     if f.is_torus:
-        fast = around(dims, g, group)
-    return fast * c.scaleup_hop_s + TREE_HOPS * doublings(out) * c.scaleout_hop_s
+        fast_hops = around(dims, g, group)
+    return fast_hops * c.scaleup_hop_s + TREE_HOPS * doublings(domains) * c.scaleout_hop_s
 
 
 @compiled
@@ -404,13 +416,13 @@ def around(dims: Array, g: Groups, group: int) -> float:
 def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
     """Return how a group is spread: the number of its members within each scale-up domain, and the
     number of domains."""
-    up = out = 1.0
+    members = domains = 1.0
     for d in range(len(dims)):
         if dims[d].out:
-            out *= g.members[group, d]
+            domains *= g.members[group, d]
         else:
-            up *= g.members[group, d]
-    return up, out
+            members *= g.members[group, d]
+    return members, domains
 
 
 @compiled

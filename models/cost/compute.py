@@ -71,8 +71,6 @@ sum. One fused kernel moves 2."""
 EAGER_GATE = 2
 """Elements that an eager gated activation moves beyond a fused one: the activated gate is written
 and read again."""
-
-
 RECURRENCE_LAUNCHES = 8
 """Kernels of a linear mixer's forward: its convolution, the steps over chunks (four to six in
 flash-linear-attention and mamba_ssm), its norm and its gate."""
@@ -160,7 +158,8 @@ def layer_time(
         products = both(products, recurrence(f, layer, c, shard.tokens / shard.tp))
     light = body_traffic(f, layer, shard, c, pieces)
     if layer.sparse:
-        experts, router = expert_products(f, layer, shard, c), routing(f, layer, shard, c)
+        experts = expert_products(f, layer, shard, c)
+        router = routing(f, layer, shard, c)
         products = both(both(products, experts), router)
         light += expert_traffic(f, layer, shard, c, pieces)
         pieces[EXPERTS] += router.forward
@@ -173,31 +172,14 @@ def layer_time(
         pieces[OUT_PROJECTION] = output_projection(f, layer, shard, c)
     if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
-        products = both(frozen, adapters(f, layer, shard, c))
-    seconds_with_waits = waiting_for_host(
+        products = both(frozen, adapter_products(f, layer, shard, c))
+    return waiting_for_host(
         f=f, layer=layer, shard=shard, c=c, products=products, core=core, light=light, pieces=pieces
     )
-    return seconds_with_waits if layer.has_backward else forward_alone(seconds_with_waits)
 
 
 @compiled
-def forward_alone(seconds: LayerTime) -> LayerTime:
-    """Return the time of a layer without its backward, as of frozen layers below all that is
-    trained."""
-    return LayerTime(
-        forward=seconds.forward,
-        backward=0.0,
-        weight=0.0,
-        attention_forward=seconds.attention_forward,
-        attention_backward=0.0,
-        idle_forward=seconds.idle_forward,
-        idle_backward=0.0,
-        host=seconds.host,
-    )
-
-
-@compiled
-def adapters(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
+def adapter_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
     """Return the time of the products of a layer's adapters, which run in 16 bits: two FLOPs for
     each trained parameter and token, in forward and for either gradient."""
     if layer.adapters == 0:
@@ -224,7 +206,8 @@ def waiting_for_host(
     """Return the time of a layer whose kernels are `products`, attention (`core`) and `light`
     seconds of memory-bound work in forward, and twice that in backward. Each pass takes no less
     than the host needs to launch it. `pieces` are scaled in place by the overhead of compute."""
-    slower, host = overhead(f, c), host_seconds(f, layer, shard, c)
+    slower = overhead(f, c)
+    host = host_seconds(f, layer, shard, c)
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light
     forward = slower_of(device_forward, host)
@@ -234,14 +217,16 @@ def waiting_for_host(
     without_weights = slower_of(device_backward - products.weight, 2 * host)
     for piece in range(len(pieces)):
         pieces[piece] *= slower
+    # Frozen layers below all that is trained have no backward.
+    slower_back = slower if layer.has_backward else 0.0
     return LayerTime(
         forward=forward * slower,
-        backward=back * slower,
-        weight=(back - without_weights) * slower,
+        backward=back * slower_back,
+        weight=(back - without_weights) * slower_back,
         attention_forward=core.forward * slower,
-        attention_backward=backward(core) * slower,
+        attention_backward=backward(core) * slower_back,
         idle_forward=(forward - device_forward) * slower,
-        idle_backward=(back - device_backward) * slower,
+        idle_backward=(back - device_backward) * slower_back,
         host=host * slower,
     )
 
@@ -316,15 +301,15 @@ def projection(
 ) -> Passes:
     """Return the time of one matrix product of a mixer (attention or a recurrence) on a device.
     `index` is its row in layer.products, whose columns say how tensor parallelism cuts it."""
-    one, tp = layer.products[index], shard.tp
-    tokens = shard.local_tokens if one[ROWS_LOCAL] else shard.tokens
-    inputs = one[INPUTS] / tp if one[CUT_INPUTS] else one[INPUTS]
-    outputs = one[OUTPUTS] / tp if one[CUT_OUTPUTS] else one[OUTPUTS]
-    outputs += one[KV_OUTPUTS] * kv_share(layer, tp)
-    if one[GROUPS] == 1:
+    matrix, tp = layer.products[index], shard.tp
+    tokens = shard.local_tokens if matrix[ROWS_LOCAL] else shard.tokens
+    inputs = matrix[INPUTS] / tp if matrix[CUT_INPUTS] else matrix[INPUTS]
+    outputs = matrix[OUTPUTS] / tp if matrix[CUT_OUTPUTS] else matrix[OUTPUTS]
+    outputs += matrix[KV_OUTPUTS] * kv_share(layer, tp)
+    if matrix[GROUPS] == 1:
         return linear(f, c, tokens, inputs, outputs)
-    groups = max(one[GROUPS] / tp, 1.0)
-    return grouped(f, c, tokens, inputs / one[GROUPS], outputs / groups, groups)
+    groups = max(matrix[GROUPS] / tp, 1.0)
+    return grouped(f, c, tokens, inputs / matrix[GROUPS], outputs / groups, groups)
 
 
 @compiled
@@ -341,9 +326,9 @@ def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> f
 def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
     """Return the forward seconds of the projections of attention's keys and output. Keys are half
     of the elements of keys and values."""
-    keys = layer.kv_dim / 2 * kv_share(layer, shard.tp)
-    of_keys = linear(f, c, shard.tokens, f.hidden_size, keys).forward
-    return of_keys + output_projection(f, layer, shard, c)
+    key_size = layer.kv_dim / 2 * kv_share(layer, shard.tp)
+    keys = linear(f, c, shard.tokens, f.hidden_size, key_size).forward
+    return keys + output_projection(f, layer, shard, c)
 
 
 @compiled
@@ -367,12 +352,12 @@ def dense_products(
     up = linear(f, c, shard.tokens, f.hidden_size, width * (layer.dense_matrices - 1))
     down = linear(f, c, shard.tokens, width, f.hidden_size)
     # Backward does not need the layer's last output, so that some stacks do not compute it again.
-    left_out = down.forward if layer.skips_last_product else 0.0
-    again = down.forward - left_out
+    skipped = down.forward if layer.skips_last_product else 0.0
+    repeated_down = down.forward - skipped
     if piece_bits >> DENSE_HALF & 1:
-        pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, again)
-    pieces[LAST_PRODUCT] = left_out
-    pieces[DENSE] = up.forward + again - pieces[DENSE_HALF]
+        pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, repeated_down)
+    pieces[LAST_PRODUCT] = skipped
+    pieces[DENSE] = up.forward + repeated_down - pieces[DENSE_HALF]
     passes = both(up, down)
     if f.tiled_mlp:
         return Passes(passes.forward, passes.input + passes.forward, passes.weight)
@@ -399,10 +384,12 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
     the tokens, times the load of the busiest device over the mean (`skew`)."""
     if layer.num_experts == 0:
         return least_expert_products(f, layer, shard, c)
-    local = layer.num_experts / shard.ep
-    each, width = routed_tokens(layer, shard) / local, layer.expert_width / shard.etp
-    up = grouped(f, c, each, layer.expert_input, width * (layer.expert_matrices - 1), local)
-    down = grouped(f, c, each, width, layer.expert_input, local)
+    local_experts = layer.num_experts / shard.ep
+    tokens = routed_tokens(layer, shard) / local_experts
+    width = layer.expert_width / shard.etp
+    up_width = width * (layer.expert_matrices - 1)
+    up = grouped(f, c, tokens, layer.expert_input, up_width, local_experts)
+    down = grouped(f, c, tokens, width, layer.expert_input, local_experts)
     return times(both(up, down), skew(f, layer, c, shard.ep))
 
 
@@ -456,7 +443,7 @@ def largest_of(count: float) -> float:
     return _LARGEST[below] + part * (_LARGEST[below + 1] - _LARGEST[below])
 
 
-def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
+def implied_imbalance(problem: Problem, ep: int, measured: float) -> float | None:
     """Return the coefficient `imbalance` (the relative deviation of one expert's share of tokens)
     that a measured imbalance implies. The measured one is the excess of the busiest of ep devices
     over the mean, as a share of the mean. Return None where all experts are on one device or
@@ -464,7 +451,7 @@ def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
     moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
     if moe is None or ep == 1 or problem.workload.routing != "natural":
         return None
-    return imbalance / busiest(float(moe.num_experts), float(ep))
+    return measured / busiest(float(moe.num_experts), float(ep))
 
 
 # -- memory-bound work
@@ -480,20 +467,23 @@ def body_traffic(
     fused kernels run operation by operation."""
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
     eager = layer.gated and not f.fused
-    norm = EAGER_NORM if eager and not f.fused_norm else 2
+    # Bytes of norms, with the casts of what they put out.
+    per_element = EAGER_NORM if eager and not f.fused_norm else 2
+    norms = stream * per_element * layer.num_norms * f.activation_bytes
+    norms += layer.blocks * f.hidden_size * gathered_bytes(f, shard)
+    # Elements of the rest outside the MLP. A sum or a product reads two and writes one.
     heads = layer.num_attention_heads / tp + layer.num_key_value_heads * kv_share(layer, tp)
     rotary = (EAGER_ROTARY if eager else 2) * shard.tokens * heads * layer.head_dim
-    values = shard.tokens * layer.num_attention_heads * layer.v_head_dim / tp
-    norms = stream * norm * layer.num_norms * f.activation_bytes
-    norms += layer.blocks * f.hidden_size * gathered_bytes(f, shard)
     residuals = stream * 3 * layer.blocks * f.residual_streams
     mixers = shard.tokens * (layer.recurrence_light + 3 * layer.gate + layer.adapter_elements) / tp
-    rest = (residuals + rotary + mixers) * f.activation_bytes + quantised_bytes(f, values)
+    values = shard.tokens * layer.num_attention_heads * layer.v_head_dim / tp
+    rest = (residuals + rotary + mixers) * f.activation_bytes + values * f.cast_bytes
     rest += converted_bytes(f, layer, shard)
     rest += layer.dense_parameters / tp * f.weight_cast_bytes
+    # The activation function reads what all matrices but the last put out, and writes its result.
     width = shard.tokens * layer.dense_width / tp
-    passes = layer.dense_matrices + (EAGER_GATE if eager else 0)
-    activation = width * passes * f.activation_bytes + quantised_bytes(f, width)
+    accesses = layer.dense_matrices + (EAGER_GATE if eager else 0)
+    activation = width * accesses * f.activation_bytes + width * f.cast_bytes
     pieces[NORM] = elementwise(f, c, norms)
     pieces[DENSE_ACT] = elementwise(f, c, activation)
     return elementwise(f, c, norms + rest + activation)
@@ -508,7 +498,7 @@ def expert_traffic(
     repeats."""
     routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
     act = routed * width * layer.expert_matrices * f.activation_bytes
-    act += quantised_bytes(f, routed * width)
+    act += routed * width * f.cast_bytes
     act += routed * layer.expert_adapter_elements / shard.etp * f.activation_bytes
     if layer.expert_bias:
         outputs = width * (layer.expert_matrices - 1) + layer.expert_input
@@ -516,7 +506,7 @@ def expert_traffic(
     older = math.exp(c.routing_ageing * min(f.age_years, OLDEST_YEARS))
     # Elements are read and written on the way to experts, and again on the way back.
     sorting = 4 * routed * layer.expert_input * c.routing_traffic * older * f.activation_bytes
-    sorting += quantised_bytes(f, routed * layer.expert_input)
+    sorting += routed * layer.expert_input * f.cast_bytes
     pieces[EXPERT_ACT] = elementwise(f, c, act)
     # The half on the way to experts belongs to the grouped products, unless tokens arrive sorted
     # from other devices. They may where the degrees of experts are not decided yet, so that a bound
@@ -546,13 +536,6 @@ def converted_bytes(f: Facts, layer: LayerFacts, shard: Shard) -> float:
 
 
 @compiled
-def quantised_bytes(f: Facts, operands: float) -> float:
-    """Return the bytes moved to cast `operands` elements of the inputs of products to the GEMM
-    format."""
-    return operands * f.cast_bytes
-
-
-@compiled
 def gathered_bytes(f: Facts, shard: Shard) -> float:
     """Return the bytes moved to quantise the inputs of a block for one element of each token.
 
@@ -562,10 +545,10 @@ def gathered_bytes(f: Facts, shard: Shard) -> float:
     them that could have cast them.
     """
     if shard.tokens == shard.local_tokens:
-        return quantised_bytes(f, shard.tokens)
+        return shard.tokens * f.cast_bytes
     if f.tensor_gather_bytes >= f.activation_bytes:
         read = shard.tokens * f.activation_bytes if f.scales_rows else 0.0
-        return quantised_bytes(f, shard.tokens) + read
+        return shard.tokens * f.cast_bytes + read
     own = shard.local_tokens * (f.activation_bytes + f.gemm_bytes)
     return own + shard.tokens * 2 * f.gemm_bytes
 
@@ -582,25 +565,26 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
     loop in C++, or every operation of every local expert from a loop in Python. A conversion goes
     with every product in a low format.
     """
-    low = f.gemm_bytes < 2
+    # A product in a low format has a conversion of each operand before it.
+    per_product = 3.0 if f.gemm_bytes < 2 else 1.0
     experts = 0.0
     if layer.sparse and f.experts_in_python:
-        launches = EXPERT_OPERATIONS + layer.expert_matrices * (3.0 if low else 1.0)
+        launches = EXPERT_OPERATIONS + layer.expert_matrices * per_product
         experts = layer.num_experts / shard.ep * launches * c.launch_s
     elif layer.sparse:
         experts = 1.0 if f.experts_at_once else layer.num_experts / shard.ep
-        # Up and down are a launch each, with a conversion of both operands in a low format.
-        experts *= (6 if low else 2) * c.expert_launch_s
+        experts *= 2 * per_product * c.expert_launch_s  # up, with its gate, and down
     older = math.exp(c.launch_ageing * min(f.age_years, OLDEST_YEARS))
     if f.partly_captured:
         sent = c.routing_launches * SENDING if layer.sparse else 0.0
         return (sent * c.launch_s + experts) * older
     products = layer.num_products + (2 if layer.dense_width > 0 else 0)
-    count = products * (3.0 if low else 1.0)
+    count = products * per_product
     count += 2 if layer.attends else 0
     count += CHOICE_LAUNCHES if layer.chooses_keys else 0
     count += 3 * layer.adapters  # the products down and up, and the sum with the frozen product
     count += RECURRENCE_LAUNCHES if layer.recurs else 0
+    # Norms, and then the other element-wise work; eager software has a kernel for each operation.
     count += layer.num_norms * (1 if f.fused else 3) + (4 if f.fused else 10)
     if layer.sparse:
         count += c.routing_launches

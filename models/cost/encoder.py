@@ -76,10 +76,13 @@ def end_products(images: Images, shard: Shard, coefficients: CoefficientRecord) 
     encoder = images.encoder[0]
     patch = linear(facts, coefficients, shard.tokens, encoder.patch_elements, facts.hidden_size)
     total = Passes(patch.forward, 0.0, patch.weight if encoder.trained else 0.0)
+    tokens = image_tokens(images, shard)
     for matrix in range(len(images.projector)):
         n_in, n_out = images.projector[matrix]
-        one = linear(facts, coefficients, image_tokens(images, shard), n_in, n_out / shard.tp)
-        total = both(total, one if encoder.projector_trained else Passes(one.forward, 0.0, 0.0))
+        product = linear(facts, coefficients, tokens, n_in, n_out / shard.tp)
+        if not encoder.projector_trained:
+            product = Passes(product.forward, 0.0, 0.0)
+        total = both(total, product)
     return total
 
 
@@ -122,5 +125,5 @@ def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -
     for kind in range(len(images.layers)):
         stored = activations(facts, images.layers[kind], shard, pieces)
         for policy in range(len(kept)):
-            one = kept_bytes(images.policies[policy, kind], stored, pieces)
-            kept[policy] += images.layers[kind].trained_layers * one
+            of_layer = kept_bytes(images.policies[policy, kind], stored, pieces)
+            kept[policy] += images.layers[kind].trained_layers * of_layer

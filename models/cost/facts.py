@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from models.layouts.groups import DeviceOrder
 from models.spec.identity import cached_by_identity
 from models.spec.profile import Coefficients
 from models.spec.recompute import LAST, PIECES
+
+F = TypeVar("F")
 
 CONTEXT = ("ring", "allgather", "ulysses")
 RING, CONTEXT_ALLGATHER, ULYSSES = range(len(CONTEXT))
@@ -358,7 +360,19 @@ _PRODUCTS = ("f8", (MAX_PRODUCTS, 8))
 def record_type(cls: Any) -> np.dtype[Any]:
     """Return the dtype of records with the fields of a class."""
     hints = get_type_hints(cls)
-    return np.dtype([(name, *_CODES.get(of, _PRODUCTS)) for name, of in hints.items()], align=True)
+    types = [(name, *_CODES.get(hint, _PRODUCTS)) for name, hint in hints.items()]
+    return np.dtype(types, align=True)
+
+
+def facts_from(cls: type[F], sources: Sequence[object], **worked_out: Any) -> F:
+    """Return facts of this class. Fields that are not `worked_out` come from the first of `sources`
+    that has an attribute of the same name."""
+
+    def value(name: str) -> Any:
+        return next(getattr(source, name) for source in sources if hasattr(source, name))
+
+    names = cast(Any, cls)._fields  # of a NamedTuple
+    return cls(**{name: value(name) for name in names if name not in worked_out}, **worked_out)
 
 
 def records(cls: Any, rows: Sequence[Any]) -> Array:
@@ -381,8 +395,8 @@ def coefficient_records(coefficients: Coefficients) -> Array:
     if not any(isinstance(value, np.ndarray) for value in values):
         return np.array([values], dtype=COEFFICIENTS)
     record = np.empty(np.broadcast_shapes(*map(np.shape, values)), dtype=COEFFICIENTS)
-    for name, of in zip(COEFFICIENTS.names or (), values, strict=True):
-        record[name] = of
+    for name, value in zip(COEFFICIENTS.names or (), values, strict=True):
+        record[name] = value
     return np.atleast_1d(record)
 
 

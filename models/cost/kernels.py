@@ -26,7 +26,6 @@ FlashAttention-3's charts)."""
 FLASH_BACKWARD = 2.5
 """FLOPs of backward over forward: five products instead of two (FlashAttention-2, arXiv
 2307.08691)."""
-
 RECURRENCE_BACKWARD = 3.0
 """Time of backward over forward for a recurrence, in mamba_ssm and flash-linear-attention: it runs
 forward's own kernels, those of the states' gradients, and those of the inputs'."""
@@ -157,9 +156,8 @@ def attention(
     if f.materialises_scores:
         return materialised_attention(f, c, queries, heads, dims)
     keys = layer.mean_keys
-    if (
-        0 < layer.sliding_window < f.attended_length
-    ):  # Whole blocks of keys are read at a window's edge.
+    if 0 < layer.sliding_window < f.attended_length:
+        # Whole blocks of keys are read at a window's edge.
         keys = min(keys + f.key_block, f.seq_len / 2)
     flops = 2.0 * queries * keys * heads * dims
     # A causal query sees half of the keys on average, so that the kernel works on twice as many.

@@ -10,6 +10,7 @@ from models.columns import Array
 from models.cost.facts import MAX_PRODUCTS, LayerFacts
 from models.spec.adapters import Lora
 from models.spec.attention import Attention
+from models.spec.feed_forward import Moe
 from models.spec.layer import Layer
 from models.spec.projection import Projection, parameters_of
 from models.spec.recurrence import Recurrence
@@ -28,17 +29,21 @@ class _Product(NamedTuple):
     is_up: bool = False
 
 
+_NOTHING = LayerFacts(*[0.0] * len(LayerFacts._fields))  # type: ignore[arg-type]
+"""A layer without anything. Fields that a layer does not have are 0 or false."""
+
+
 def layer_facts(
     layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None, skips_last: bool
 ) -> LayerFacts:
     """Return the facts of a kind of layer, of which the model has `count`. `seq_len` is the number
     of tokens that attend to each other. `skips_last` is true where recompute leaves out the layer's
     last product."""
-    dense, moe = layer.dense, layer.moe
-    expert = moe.expert_parameters(hidden) if moe else 0
+    dense = layer.dense
+    expert_parameters = layer.moe.expert_parameters(hidden) if layer.moe else 0
     muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
     products = _products(layer, hidden)
-    return LayerFacts(
+    return _NOTHING._replace(
         trained_layers=count,
         trains_weights=lora is None and layer.gradients == "weights",
         has_backward=layer.gradients != "none",
@@ -53,17 +58,9 @@ def layer_facts(
         parallel=layer.parallel,
         num_norms=layer.num_norms,
         skips_last_product=skips_last,
-        sparse=moe is not None,
-        num_experts=moe.num_experts if moe else 1,
-        experts_per_token=moe.experts_per_token if moe else 0,
-        expert_width=moe.intermediate_size if moe else 0,
-        expert_input=moe.token_size(hidden) if moe else 0,
-        expert_matrices=moe.expert.matrices if moe else 0,
-        expert_bias=bool(moe and moe.bias),
-        num_groups=moe.num_groups if moe else 1,
-        groups_per_token=moe.groups_per_token if moe else 1,
-        dense_parameters=layer.parameters(hidden) - expert,
-        expert_parameters=expert,
+        **_experts(layer.moe, hidden),
+        dense_parameters=layer.parameters(hidden) - expert_parameters,
+        expert_parameters=expert_parameters,
         kv_parameters=_kv_parameters(layer, hidden),
         replicated_parameters=layer.replicated_parameters(hidden),
         largest_matrix=_largest_matrix(layer, hidden),
@@ -73,19 +70,35 @@ def layer_facts(
     )
 
 
+def _experts(moe: Moe | None, hidden: int) -> dict[str, Any]:
+    """Return the fields of LayerFacts about routed experts. A layer without them has one group of
+    one expert, which others divide by."""
+    if moe is None:
+        return {"num_experts": 1, "num_groups": 1, "groups_per_token": 1}
+    return {
+        "sparse": True,
+        "num_experts": moe.num_experts,
+        "experts_per_token": moe.experts_per_token,
+        "expert_width": moe.intermediate_size,
+        "expert_input": moe.token_size(hidden),
+        "expert_matrices": moe.expert.matrices,
+        "expert_bias": moe.bias,
+        "num_groups": moe.num_groups,
+        "groups_per_token": moe.groups_per_token,
+    }
+
+
 def _training(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
     """Return the fields of LayerFacts about trained parameters and adapters. Without LoRA they
     count all parameters of a layer that trains its weights. For each element that LoRA's matrices
     take in, an adapter reads one more; for each that comes out, it reads and writes one."""
+    if lora is None and layer.gradients != "weights":
+        return {}
     if lora is None:
         expert = layer.moe.expert_parameters(hidden) if layer.moe else 0
-        is_trained = layer.gradients == "weights"
         return {
-            "trained_dense": layer.parameters(hidden) - expert if is_trained else 0,
-            "trained_expert": expert if is_trained else 0,
-            "adapter_elements": 0,
-            "expert_adapter_elements": 0,
-            "adapters": 0,
+            "trained_dense": layer.parameters(hidden) - expert,
+            "trained_expert": expert,
         }
     matrices = list(lora.matrices(layer, hidden))
     of_expert = list(lora.expert_matrices(layer, hidden))
@@ -121,16 +134,16 @@ def _products(layer: Layer, hidden: int) -> Array:
     for mixer in layer.mixers:
         projections = mixer.projections(hidden)
         fused = [projection for projection in projections if projection.fused]
-        outputs = sum(projection.n_out for projection in fused if projection.cut == "columns")
-        kv = sum(projection.n_out for projection in fused if projection.cut == "kv")
         if fused:
+            outputs = sum(projection.n_out for projection in fused if projection.cut == "columns")
+            kv = sum(projection.n_out for projection in fused if projection.cut == "kv")
             rows.append(_Product(inputs=hidden, outputs=outputs, cut_outputs=True, kv_outputs=kv))
         rows += [_product(projection) for projection in projections if not projection.fused]
     if layer.moe and layer.moe.latent_size:
         latent = layer.moe.latent_size
-        rows += [_product(Projection("latent_down", hidden, latent, "whole"))]
-        rows += [_product(Projection("latent_up", latent, hidden, "whole"))]
-    return np.array(rows, dtype=float).reshape(-1, 8)
+        rows.append(_product(Projection("latent_down", hidden, latent, "whole")))
+        rows.append(_product(Projection("latent_up", latent, hidden, "whole")))
+    return np.array(rows, dtype=float).reshape(-1, len(_Product._fields))
 
 
 def _product(projection: Projection) -> _Product:
@@ -148,21 +161,25 @@ def _product(projection: Projection) -> _Product:
 
 
 def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict[str, Any]:
-    """Return the fields of LayerFacts about attention; zeros for a layer without it, but one
-    key-value head, which others divide by."""
+    """Return the fields of LayerFacts about attention. A layer without it has one key-value head,
+    which others divide by."""
     if attention is None:
-        return {**dict.fromkeys(_OF_ATTENTION, 0.0), "num_key_value_heads": 1.0}
-    indexer, pooled = attention.indexer, attention.compression
+        return {"num_key_value_heads": 1.0}
+    indexer = attention.indexer
     scored = attention.mean_scored(seq_len)
-    whole = [
-        projection
+    index_elements = sum(
+        projection.n_out
         for projection in attention.projections(hidden)
         if projection.cut == "whole" and not projection.name.endswith("_down")
-    ]
-    absorbed = attention.kv_lora_rank if indexer else None
-    passed = attention.kv_dim if pooled else 0
-    if absorbed:
-        passed = absorbed + attention.qk_rope_head_dim
+    )
+    score_dims = attention.head_dim + attention.v_head_dim
+    passed_keys = attention.kv_dim if attention.compression else 0
+    if indexer and attention.kv_lora_rank:
+        # Sparse attention over MLA reads chosen keys as latents, which all heads share.
+        score_dims = 2 * attention.kv_lora_rank + attention.qk_rope_head_dim
+        passed_keys = attention.kv_lora_rank + attention.qk_rope_head_dim
+    if indexer and not indexer.shared:
+        passed_keys += indexer.head_dim
     return {
         "attends": True,
         "num_attention_heads": attention.num_attention_heads,
@@ -176,34 +193,22 @@ def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict
         "qk_rope_head_dim": attention.qk_rope_head_dim,
         "sliding_window": attention.sliding_window or 0,
         "mean_keys": attention.mean_keys(seq_len),
-        # Sparse attention over MLA reads chosen keys as latents, which all heads share.
-        "score_dims": 2 * absorbed + attention.qk_rope_head_dim
-        if absorbed
-        else attention.head_dim + attention.v_head_dim,
+        "score_dims": score_dims,
         "gate": attention.gate_size,
         "chooses_keys": attention.is_sparse,
         "scored_keys": scored,
         "scoring_flops": 2 * scored * indexer.num_heads * indexer.head_dim if indexer else 0,
         "chosen_keys": min(indexer.top_k, seq_len) if indexer else 0,
-        "index_elements": sum(projection.n_out for projection in whole),
-        "passed_keys": passed + (indexer.head_dim if indexer and not indexer.shared else 0),
+        "index_elements": index_elements,
+        "passed_keys": passed_keys,
     }
 
 
-_OF_ATTENTION = (
-    "attends", "num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "kv_dim",
-    "mla", "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "sliding_window", "mean_keys",
-    "score_dims", "gate", "chooses_keys", "scored_keys", "scoring_flops", "chosen_keys",
-    "index_elements", "passed_keys",
-)  # fmt: skip
-
-
 def _recurrence(recurrence: Recurrence | None, hidden: int) -> dict[str, Any]:
-    """Return the fields of LayerFacts about linear attention and state-space models; zeros for a
+    """Return the fields of LayerFacts about linear attention and state-space models; none for a
     layer without either."""
     if recurrence is None:
-        names = ("flops", "traffic", "light", "kept", "exchanged")
-        return {"recurs": False, **{f"recurrence_{name}": 0.0 for name in names}}
+        return {}
     # Elements of a token that projections give to the recurrence.
     entered = sum(
         projection.n_out

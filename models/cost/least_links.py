@@ -13,8 +13,16 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled
-from models.cost.collectives import Cost, Links, all_to_all, dispatch_cost, gather, reduce, send
-from models.cost.facts import ULYSSES, CoefficientRecord, Facts, ProblemRecords
+from models.cost.collectives import (
+    Cost,
+    Links,
+    context_exchange,
+    dispatch_cost,
+    gather,
+    reduce,
+    send,
+)
+from models.cost.facts import CoefficientRecord, Facts, ProblemRecords
 from models.cost.rows import Row
 from models.layouts.groups import EP, TP, Groups, devices_sharing_experts, set_group
 from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
@@ -22,8 +30,6 @@ from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
 GATHER, REDUCE, SEND, CONTEXT, DISPATCH = range(5)
 """Collectives, as rows of a table. The rows from DISPATCH on are exchanges of tokens, one for each
 kind of layer."""
-
-
 ANY_FILLING = len(TORUS_AXES) * len(TORUS_BLOCKS)
 """Stands in place of the number of a filling: each collective has the filling that serves it
 best."""
@@ -82,10 +88,7 @@ def fill_least(
                 lower(least, filling, GATHER, i, j, gather(facts, dims, coefficients, groups, TP))
                 lower(least, filling, REDUCE, i, j, reduce(facts, dims, coefficients, groups, TP))
                 lower(least, filling, SEND, i, j, send(dims, coefficients, groups, TP))
-                if facts.context == ULYSSES:
-                    context = all_to_all(facts, dims, coefficients, groups, TP)
-                else:
-                    context = gather(facts, dims, coefficients, groups, TP)
+                context = context_exchange(facts, dims, coefficients, groups, TP)
                 lower(least, filling, CONTEXT, i, j, context)
                 set_group(order, filling, stride, degree, groups, EP)
                 for kind in range(facts.kinds):

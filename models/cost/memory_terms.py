@@ -8,12 +8,12 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import inlined
-from models.cost.facts import CoefficientRecord, Facts
+from models.cost.facts import CoefficientRecord, Facts, ProblemRecords
 from models.cost.mesh import Mesh
 from models.cost.overlap import Regime
 from models.cost.pipeline.bubble import in_flight
 from models.cost.rows import Row, StageTables
-from models.cost.stages import Stages, Workspace
+from models.cost.stages import Buffers, Stages
 from models.cost.time_terms import over_shards
 from models.spec.hardware import GIB
 
@@ -40,22 +40,21 @@ class Held(NamedTuple):
 
 @inlined
 def write_memory_terms(
-    f: Facts,
+    question: ProblemRecords,
     row: Row,
-    c: CoefficientRecord,
+    coefficients: CoefficientRecord,
     tables: StageTables,
-    w: Workspace,
-    s: Stages,
+    buffers: Buffers,
     memory: Array,
 ) -> tuple[int, float]:
     """Write to `memory` the bytes on the fullest stage, by term. Return the number of that stage,
-    and the most bytes that a device of any stage has on its host. `w` and `s` hold the layout's
-    parts and stages."""
+    and the most bytes that a device of any stage has on its host. `buffers` hold the layout's parts
+    and stages."""
     fullest = 0
     most = -np.inf
     on_host = 0.0
     for stage in range(tables.different[row.partition]):
-        held = stage_memory(f=f, row=row, c=c, tables=tables, w=w, s=s, stage=stage)
+        held = stage_memory(question.facts[0], row, coefficients, tables, buffers, stage)
         allocated = held.parameters + held.gradients + held.states + held.activations + held.logits
         on_host = max(on_host, held.host)
         if allocated > most:
@@ -65,58 +64,54 @@ def write_memory_terms(
             memory[STATES] = held.states
             memory[ACTIVATIONS] = held.activations
             memory[LOGITS] = held.logits
-    memory[RUNTIME] = c.context_gib * GIB
-    memory[FRAGMENTATION] = most * c.fragmentation
+    memory[RUNTIME] = coefficients.context_gib * GIB
+    memory[FRAGMENTATION] = most * coefficients.fragmentation
     return tables.first_alike[row.partition, fullest], on_host
 
 
 @inlined
 def stage_memory(
-    f: Facts,
-    row: Row,
-    c: CoefficientRecord,
-    tables: StageTables,
-    w: Workspace,
-    s: Stages,
-    stage: int,
+    f: Facts, row: Row, c: CoefficientRecord, tables: StageTables, buffers: Buffers, stage: int
 ) -> Held:
-    """Return the bytes that a device of one distinct stage holds, by term, and those on its host.
-    Activations are those of all micro-batches in flight. `w` and `s` hold the layout's parts and
-    stages."""
-    mesh, regime = w.mesh[0], w.regime[0]
-    dense, expert = s.trained_dense[stage], s.trained_expert[stage]
+    """Return the bytes that a device of one distinct stage holds, by term, and those on its
+    host."""
+    mesh, regime = buffers.workspace.mesh[0], buffers.workspace.regime[0]
+    stages = buffers.stages
+    dense, expert = stages.trained_dense[stage], stages.trained_expert[stage]
     states = state_bytes(f, row) * over_shards(mesh, dense, expert, row.zero_stage >= 1)
-    times = c.activation_memory * in_flight(
+    micro_batches = c.activation_memory * in_flight(
         row.schedule,
         tables.first_alike[row.partition, stage],
         row.pp,
         row.virtual_stages,
         mesh.micro_batches,
     )
-    flying = s.kept[stage] * times
+    flying = stages.kept[stage] * micro_batches
     resident = flying
     # Offloaded activations are on the device only on their way: those of two layers at a time.
     if row.offload_activations:
         resident = min(2 * regime.largest_kept * c.activation_memory, flying)
-    resident += s.kept_of_images[stage] * times
+    resident += stages.kept_of_images[stage] * micro_batches
     working, logits = regime.working * c.activation_memory, 0.0
     has_head = tables.amounts[row.partition, stage, f.kinds + 1] > 0
     if has_head and mesh.logits * c.logit_memory > working:
         # Logits are freed before any layer is computed again, so that the larger of both counts.
         logits, working = mesh.logits * c.logit_memory, 0.0
+    offloaded = offloaded_bytes(f, row, mesh, stages, stage, states)
     return Held(
-        parameters=parameter_bytes(f, row, mesh, s, stage),
+        parameters=parameter_bytes(f, row, mesh, stages, stage),
         gradients=gradient_bytes(f, row, mesh, regime, dense, expert),
         states=0.0 if row.offload_optimizer else states,
         activations=resident + working,
         logits=logits + (mesh.kept_logits if has_head else 0.0),
-        host=offloaded_bytes(f, row, mesh, s, stage, states)
-        + (flying if row.offload_activations else 0.0),
+        host=offloaded + (flying if row.offload_activations else 0.0),
     )
 
 
 @inlined
-def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, states: float) -> float:
+def offloaded_bytes(
+    f: Facts, row: Row, mesh: Mesh, stages: Stages, stage: int, states: float
+) -> float:
     """Return the bytes that an offloaded optimizer has on the host, for one device: its `states`;
     fp32 gradients where the stack offloads them; and ZeRO 3's parameters where it keeps them on the
     host. Copies of the whole model that ranks may load before it is sharded are not counted."""
@@ -124,10 +119,10 @@ def offloaded_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int, state
         return 0.0
     size = states
     if f.offloads_gradients and row.zero_stage >= 2:
-        trained = over_shards(mesh, s.trained_dense[stage], s.trained_expert[stage], True)
+        trained = over_shards(mesh, stages.trained_dense[stage], stages.trained_expert[stage], True)
         size += HOST_GRADIENT_BYTES * trained
     if f.parameters_on_host and f.parameter_shards and row.zero_stage == 3:
-        size += f.base_bytes * over_shards(mesh, s.dense[stage], s.expert[stage], True)
+        size += f.base_bytes * over_shards(mesh, stages.dense[stage], stages.expert[stage], True)
     return f.host_buffers * size
 
 
@@ -139,7 +134,7 @@ def state_bytes(f: Facts, row: Row) -> float:
 
 
 @inlined
-def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> float:
+def parameter_bytes(f: Facts, row: Row, mesh: Mesh, stages: Stages, stage: int) -> float:
     """Return the bytes of parameters in use on a device of a stage, without the master copy, which
     counts with the optimizer.
 
@@ -149,9 +144,9 @@ def parameter_bytes(f: Facts, row: Row, mesh: Mesh, s: Stages, stage: int) -> fl
     reference model is sharded as the trained one is (TRL models/utils.py, prepare_deepspeed and
     prepare_fsdp).
     """
-    dense = s.dense[stage]
-    expert = s.expert[stage]
-    layers = s.of_layers[stage]
+    dense = stages.dense[stage]
+    expert = stages.expert[stage]
+    layers = stages.of_layers[stage]
     ends = dense + expert - layers  # The ends are not quantized where layers are.
     copies = f.reference_copies * f.parameter_bytes
     if row.zero_stage < 3:

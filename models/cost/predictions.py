@@ -56,8 +56,6 @@ MEMORY_TERMS: dict[str, str] = {
     "context_bytes": "runtime, libraries, communication buffers",
     "fragmentation_bytes": "reserved by the allocator beyond what is in use",
 }
-
-
 _TOGETHER = 1 << 13
 """The number of layouts that are predicted together, in an order in which they have much in common.
 Their costs stay in the processor's cache until they are put in their places: 262,144 layouts in
@@ -101,9 +99,9 @@ class LayoutRows(NamedTuple):
     def layers_per_chunk(self, row: int) -> tuple[int, ...]:
         """Return the number of layers of each chunk of the layout at position `row`, in the order
         of the model."""
-        one = self.records[row]
-        chunks = int(one["pp"]) * int(one["virtual_stages"])
-        begin = self.begin[one["partition"], : chunks + 1].tolist()
+        layout = self.records[row]
+        chunks = int(layout["pp"]) * int(layout["virtual_stages"])
+        begin = self.begin[layout["partition"], : chunks + 1].tolist()
         return tuple(end - start for start, end in pairwise(begin))
 
 
@@ -246,38 +244,34 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     """Return time and memory of n layouts under one record of coefficients, or one for each layout.
     Under one, layouts are predicted in an order in which neighbours share work, and put back in
     their own."""
-    question = rows.question
-    tables = rows.tables
     records = rows.records
-    buffers, costs = buffers_for(question, tables), empty_costs(len(records))
-    if len(records) == 1 or len(coefficients) > 1:
+    costs = empty_costs(len(records))
+    buffers = buffers_for(rows.question, rows.tables)
+
+    def predict_block(records: Array, costs: Costs) -> None:
         predict_rows(
-            question=question,
-            tables=tables,
+            question=rows.question,
+            tables=rows.tables,
             rows=records,
             coefficients=coefficients,
             least=NO_LINKS,
             buffers=buffers,
             costs=costs,
         )
+
+    if len(records) == 1 or len(coefficients) > 1:
+        predict_block(records, costs)
         return StepCosts(coefficients, *costs)
     keys = np.empty(len(records), dtype=np.int64)
     fill_keys(records, keys)
     order = np.argsort(keys)
     for start in range(0, len(order), _TOGETHER):
-        at = order[start : start + _TOGETHER]
-        taken, block = np.empty(len(at), dtype=ROW), empty_costs(len(at))
-        take_rows(records, at, taken)
-        predict_rows(
-            question=question,
-            tables=tables,
-            rows=taken,
-            coefficients=coefficients,
-            least=NO_LINKS,
-            buffers=buffers,
-            costs=block,
-        )
-        _put(block, at, costs)
+        positions = order[start : start + _TOGETHER]
+        block = np.empty(len(positions), dtype=ROW)
+        take_rows(records, positions, block)
+        block_costs = empty_costs(len(positions))
+        predict_block(block, block_costs)
+        _put(block_costs, positions, costs)
     return StepCosts(coefficients, *costs)
 
 
@@ -298,16 +292,17 @@ def _sum_terms(terms: Array, sums: Array) -> None:
 
 
 @compiled
-def _put(costs: Costs, at: Array, to: Costs) -> None:
-    """Write the k rows of `costs` to the rows `at` (k,) of `to`."""
-    for i in range(len(at)):
+def _put(block: Costs, positions: Array, costs: Costs) -> None:
+    """Write the k rows of `block` to the rows of `costs` at these positions (k,)."""
+    for i in range(len(positions)):
+        position = positions[i]
         for term in range(len(TIME)):
-            to.time[at[i], term] = costs.time[i, term]
+            costs.time[position, term] = block.time[i, term]
         for term in range(len(MEMORY)):
-            to.memory[at[i], term] = costs.memory[i, term]
-        to.fullest[at[i]] = costs.fullest[i]
-        to.host[at[i]] = costs.host[i]
-        to.once[at[i]] = costs.once[i]
+            costs.memory[position, term] = block.memory[i, term]
+        costs.fullest[position] = block.fullest[i]
+        costs.host[position] = block.host[i]
+        costs.once[position] = block.once[i]
 
 
 def step_costs_under_each(rows: LayoutRows, coefficients: Array) -> StepCosts:

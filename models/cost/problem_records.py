@@ -18,6 +18,7 @@ from models.cost.facts import (
     LayerFacts,
     PolicyFacts,
     ProblemRecords,
+    facts_from,
     record_type,
     records,
 )
@@ -175,13 +176,11 @@ def _no_images(policies: int) -> Images:
 def _encoder(encoder: Encoder) -> EncoderFacts:
     """Return the facts of an encoder of images beside its layers and the projector's matrices."""
     embedding = encoder.patch_elements * encoder.hidden_size
-    return EncoderFacts(
+    return facts_from(
+        EncoderFacts,
+        (encoder,),
         patches=encoder.patches_per_sequence,
         tokens=encoder.tokens_per_sequence,
-        patch_elements=encoder.patch_elements,
-        num_attention_heads=encoder.num_attention_heads,
-        trained=encoder.trained,
-        projector_trained=encoder.projector_trained,
         whole_parameters=embedding + encoder.other_parameters,
         projector_vectors=encoder.projector.vectors,
     )
@@ -208,134 +207,83 @@ def _facts(problem: Problem) -> Facts:
     logit_bytes = LOSS_MEMORY[stack.loss]
     sharded_loss = stack.loss == "pytorch" and stack.parallel_loss
     gather_copy, reduce_copy = problem.shard_copy_bytes
-    return Facts(
-        seq_len=workload.seq_len,
-        attended_length=workload.attended_length,
+    return facts_from(
+        Facts,
+        # The problem comes first: its bytes of an element are the stack's, as the workload has it.
+        (problem, stack, workload, number_format, architecture, cluster, chip),
         document_length=workload.packing.mean_length if workload.packing else workload.seq_len,
         document_spread=workload.packing.spread if workload.packing else 0.0,
-        global_batch=workload.global_batch,
-        activation_bytes=number_format.activation_bytes,
-        gemm_bytes=number_format.gemm_bytes,
         natural_routing=workload.routing == "natural",
         capacity_factor=workload.capacity_factor or 0.0,
         kinds=len(architecture.kinds),
-        num_layers=architecture.num_layers,
-        hidden_size=architecture.hidden_size,
-        residual_streams=architecture.residual_streams,
         vocab_size=architecture.head_outputs,
-        mtp_layers=architecture.mtp_layers,
         last_kind=architecture.kinds.index(architecture.layers[-1]),
         tied_embedding=architecture.tie_word_embeddings,
         embedding_parameters=count.embedding,
         head_parameters=count.lm_head + mtp_extra,
         encoder_layers=len(architecture.encoder.layers) if architecture.encoder else 0,
-        gemm_tile=chip.gemm_tile,
-        pads_products=problem.pads_products,
         pads_vocabulary=stack.pads == "vocabulary",
         compute_units=chip.compute_units / chip.devices_per_chip,
         gemm_flops=gemm_flops,
         gemm_format_bits={"fp8": 8, "int8": 8, "fp4": 4}.get(number_format.gemm, 16),
         flops_16=gemm_flops if workload.precision == "fp32" else cluster.peak_flops_16,
         optimizer_flops=cluster.peak_flops_16 if workload.optimizer == "muon" else 1.0,
-        memory_bytes_s=cluster.memory_bytes_s,
-        usable_bytes=cluster.usable_bytes,
-        host_bytes=cluster.host_bytes,
         muon=workload.optimizer == "muon",
         trains_layers=workload.lora is None,
         trains_embedding=trains_embedding(architecture, workload),
         trains_head=trains_head(architecture, workload),
         reference_forwards=workload.reference.forwards if workload.reference else 0.0,
         reference_copies=float(workload.reference.own_weights) if workload.reference else 0.0,
-        parameter_bytes=problem.parameter_bytes,
-        base_bytes=problem.base_bytes,
-        operand_bytes=problem.operand_bytes,
-        gradient_bytes=problem.gradient_bytes,
-        reduce_bytes=problem.reduce_bytes,
-        gradient_reduction_bytes=problem.gradient_reduction_bytes,
-        gather_bytes=problem.gather_bytes,
         gather_copy_bytes=gather_copy,
         reduce_copy_bytes=reduce_copy,
-        tensor_gather_bytes=problem.tensor_gather_bytes,
-        cast_bytes=problem.cast_bytes,
-        weight_cast_bytes=problem.weight_cast_bytes,
-        scales_rows=problem.scales_rows,
-        master_bytes=problem.master_bytes,
         sharded_master_bytes=workload.optimizer_state.master_bytes,
-        moment_bytes=problem.moment_bytes,
-        materialises_scores=problem.materialises_scores,
         score_passes=SCORE_PASSES.get(problem.kernel, 0.0),
         key_block=KEY_BLOCK.get(problem.kernel, 128),
-        fused=stack.fused,
-        fused_norm=stack.fused_norm,
-        low_precision_activations=stack.low_precision_activations,
         loss_traffic_bytes=LOSS_TRAFFIC[stack.loss],
         loss_memory_bytes=logit_bytes * heads / problem.loss_chunks,
         loss_memory_bytes_over_tensor=(PARALLEL_LOSS_MEMORY if sharded_loss else logit_bytes)
         * heads
         / problem.loss_chunks,
-        parallel_loss=stack.parallel_loss,
-        loss_chunks=problem.loss_chunks,
-        tiled_mlp=stack.tiled_mlp,
-        keeps_logits=stack.keeps_logits,
-        experts_at_once=stack.experts_at_once,
         experts_in_python=stack.calls_expert_modules,
         experts_gathered_apart=stack.gathers_experts_apart,
         partly_captured=problem.is_partly_captured,
         gathers_matrices=stack.gather_unit == "matrix",
         parameter_shards=problem.keeps_sharded_parameters,
-        whole_gradients=stack.whole_gradients,
-        offloads_gradients=stack.offloads_gradients,
-        parameters_on_host=stack.parameters_on_host,
-        host_buffers=stack.host_buffers,
         context=CONTEXT.index(stack.context),
         dispatcher=DISPATCHERS.index(stack.dispatcher),
         node_limit=np.inf if stack.node_limit is None else stack.node_limit,
-        overlap_data=stack.overlap_data,
-        overlap_zero1=stack.overlap_zero1,
         overlap_tensor=problem.overlaps_tensor,
         overlap_expert=problem.overlaps_experts,
-        overlap_pipeline=stack.overlap_pipeline,
-        age_years=stack.age_years,
-        splits_by_threshold=stack.splits_by_threshold,
         is_torus=any(dim.kind == "ring" for dim in cluster.dims),
         # A scale-up domain of a rack joins many nodes, which have eight devices at most.
         node=min(8, cluster.scale_up_domain),
-        fills_fabric=cluster.fills_fabric,
     )
 
 
 def _encoder_layers(problem: Problem, encoder: Encoder) -> list[LayerFacts]:
     """Return the facts of each kind of layer of the encoder, which attends over one image."""
     hidden, image = encoder.hidden_size, encoder.patches_per_image
-    skips_last = problem.stack.skips_last_product
-    kinds = [(kind, encoder.layers.count(kind)) for kind in encoder.kinds]
-    rows = [
-        layer_facts(kind, count, hidden, image, None, skips_last(kind)) for kind, count in kinds
-    ]
-    return [row._replace(trains_weights=encoder.trained) for row in rows]
+    facts = []
+    for kind in encoder.kinds:
+        skips_last = problem.stack.skips_last_product(kind)
+        of_kind = layer_facts(kind, encoder.layers.count(kind), hidden, image, None, skips_last)
+        facts.append(of_kind._replace(trains_weights=encoder.trained))
+    return facts
 
 
-def _policy(done: Recomputed) -> PolicyFacts:
+def _policy(recomputed: Recomputed) -> PolicyFacts:
     """Return the record of a recompute policy, with a bit for each piece of a layer that it
     repeats."""
-    pieces = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in done.pieces)
-    return PolicyFacts(
-        whole=done.whole,
-        pieces=pieces,
-        skips_last=done.skips_last,
-        tensor=done.tensor,
-        context=done.context,
-        expert=done.expert,
-    )
+    bits = sum(1 << bit for bit, name in enumerate(ALL_PIECES) if name in recomputed.pieces)
+    return facts_from(PolicyFacts, (recomputed,), pieces=bits)
 
 
 def _dim(dim: Dim) -> DimFacts:
     """Return the record of one dim of a cluster."""
-    return DimFacts(
+    return facts_from(
+        DimFacts,
+        (dim,),
         ring=dim.kind == "ring",
         out=dim.scale == "out",
-        domain=dim.domain,
-        gb_s=dim.gb_s,
-        wraps=dim.wraps,
         peer_gb_s=dim.peer_gb_s or 0.0,
     )

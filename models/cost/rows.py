@@ -45,8 +45,6 @@ ROW = np.dtype(
     [(name, "?" if kind == "bool" else "i4") for name, kind in Row.__annotations__.items()],
     align=True,
 )
-
-
 RowColumns: Any = namedtuple("RowColumns", Row.__annotations__)  # type: ignore[misc]
 """Holds the fields of rows, each an array (n,)."""
 _MIXING = 0x1E3779B97F4A7C15
@@ -114,14 +112,16 @@ def fill_keys(rows: Array, keys: Array) -> None:
         mesh = (mesh * _MIXING + row.placement) * _MIXING + row.filling
         regime = (row.policy * _MIXING + row.recompute_layers) * _MIXING + row.zero_stage
         regime = (regime * _MIXING + row.reshard) * _MIXING + row.offload_activations
+        # Each hash has 20 bits, and the first decides first.
         keys[i] = (high_bits(shard) << 40) + (high_bits(mesh) << 20) + high_bits(regime)
 
 
 @compiled
-def take_rows(rows: Array, at: Array, taken: Array) -> None:
-    """Write rows[at] into `taken`, (n,). numpy's `take` takes ten times as long on records."""
-    for i in range(len(at)):
-        taken[i] = rows[at[i]]
+def take_rows(rows: Array, positions: Array, taken: Array) -> None:
+    """Write rows[positions] into `taken`, (n,). numpy's `take` takes ten times as long on
+    records."""
+    for i in range(len(positions)):
+        taken[i] = rows[positions[i]]
 
 
 @inlined

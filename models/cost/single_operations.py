@@ -22,9 +22,14 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 def collective_cost(problem: Problem, operation: str, coefficients: Coefficients) -> Cost:
     """Return the cost of a collective over all devices of the problem. `operation` is a name in
     COLLECTIVES."""
-    q = question(problem, np.array([NONE]))
-    devices, code = problem.cluster.num_devices, COLLECTIVES.index(operation)
-    cost = _collective(q, coefficient_records(coefficients)[0], groups_for(q.order), devices, code)
+    asked = question(problem, np.array([NONE]))
+    cost = _collective(
+        asked,
+        coefficient_records(coefficients)[0],
+        groups_for(asked.order),
+        problem.cluster.num_devices,
+        COLLECTIVES.index(operation),
+    )
     return Cost(*cost)
 
 
@@ -54,10 +59,10 @@ def gemm_seconds(
 ) -> Array:
     """Return the seconds of products of m x k by k x n matrices in the problem's GEMM format. All
     arrays have shape (n,)."""
-    q = question(problem, np.array([NONE]))
-    m, k, n = (np.array(of, dtype=float) for of in (m, k, n))
+    asked = question(problem, np.array([NONE]))
+    m, k, n = (np.array(sizes, dtype=float) for sizes in (m, k, n))
     seconds = np.empty(len(m))
-    _products(q, coefficient_records(coefficients)[0], m, k, n, seconds)
+    _products(asked, coefficient_records(coefficients)[0], m, k, n, seconds)
     return seconds
 
 

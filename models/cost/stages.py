@@ -18,7 +18,8 @@ from models.cost.facts import (
 )
 from models.cost.mesh import Mesh, Part
 from models.cost.overlap import Exposed, Regime, expose_end, expose_layer, set_regime
-from models.cost.pipeline.bubble import PathScratch, moves_weight_gradients, scratch_for
+from models.cost.pipeline.bubble import moves_weight_gradients, scratch_for
+from models.cost.pipeline.makespan import TurningStages
 from models.cost.rows import ROW, Row, StageTables
 from models.layouts.groups import Groups, groups_for
 from models.spec.layout import DUALPIPE
@@ -137,7 +138,7 @@ class Buffers(NamedTuple):
 
     workspace: Workspace
     stages: Stages
-    scratch: PathScratch
+    scratch: TurningStages
     groups: Groups
     row: Array
     """The layout whose parts are exposed, a record of Row (1,)."""
@@ -168,38 +169,28 @@ def reset(buffers: Buffers) -> None:
 
 @compiled
 def expose_parts(
-    facts: Facts,
-    layers: Array,
-    policies: Array,
-    row: Row,
-    coefficients: CoefficientRecord,
-    workspace: Workspace,
+    question: ProblemRecords, row: Row, coefficients: CoefficientRecord, workspace: Workspace
 ) -> None:
     """Write to the workspace the exposed seconds of every part of the model (layer kinds, embedding
     and head). Where the schedule moves weight gradients, write also the seconds that these add to a
     part: the difference between its exposed seconds with them and without."""
-    set_kept(facts, policies, row, workspace)
+    facts = question.facts[0]
+    set_kept(facts, question.policies, row, workspace)
     moves_weights = moves_weight_gradients(row.schedule)
     for index in range(facts.kinds + 2):
-        exposed = expose_part(
-            facts, layers, policies, row, coefficients, workspace, index, weight=0.0
-        )
+        exposed = expose_part(question, row, coefficients, workspace, index, 0.0)
         set_exposed(workspace, index, exposed)
         workspace.weights[index] = 0.0
         if moves_weights:
             weight = workspace.parts[index].weight
-            without = expose_part(
-                facts, layers, policies, row, coefficients, workspace, index, weight=weight
-            )
+            without = expose_part(question, row, coefficients, workspace, index, weight)
             workspace.weights[index] = exposed.both - without.both
     set_once(facts, row, workspace)
 
 
 @inlined
 def expose_part(
-    facts: Facts,
-    layers: Array,
-    policies: Array,
+    question: ProblemRecords,
     row: Row,
     coefficients: CoefficientRecord,
     workspace: Workspace,
@@ -209,6 +200,8 @@ def expose_part(
     """Return the exposed seconds of a part of the model, with `weight` seconds of weight gradients
     taken out of its backward. `index` counts the kinds of layers, then the embedding and the
     head."""
+    facts = question.facts[0]
+    policies = question.policies
     part = workspace.parts[index]
     regime = workspace.regime[0]
     recompute = workspace.recompute[row.policy, index] * regime.share
@@ -225,7 +218,7 @@ def expose_part(
         )
     return expose_layer(
         f=facts,
-        layer=layers[index],
+        layer=question.layers[index],
         part=part,
         policy=policies[row.policy, index],
         row=row,
@@ -309,34 +302,43 @@ def repeats_experts(policies: Array, policy: int) -> bool:
 
 @inlined
 def fill_stages(
-    facts: Facts, layers: Array, row: Row, tables: StageTables, workspace: Workspace, stages: Stages
+    question: ProblemRecords, row: Row, tables: StageTables, workspace: Workspace, stages: Stages
 ) -> None:
     """Write to `stages` the sums over the parts of each distinct stage of a layout's partition:
-    seconds of passes and traffic, parameters and FLOPs. Under DualPipe a device has the parameters
-    of two stages. A tied embedding is on the head's stage too, without the encoder of images."""
-    embedding, head = facts.kinds, facts.kinds + 1
+    seconds of passes and traffic, parameters, bytes kept, and FLOPs of Muon. Under DualPipe a
+    device has the parameters of two stages."""
+    facts = question.facts[0]
+    embedding = facts.kinds
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
     for stage in range(tables.different[row.partition]):
+        amounts = tables.amounts[row.partition, stage]
         forward = both = weight = free = dense = expert = gather = reduce = 0.0
-        trained_dense = trained_expert = 0.0
+        trained_dense = trained_expert = kept = of_layers = dense_flops = expert_flops = 0.0
         for index in range(facts.kinds + 2):
-            amount = tables.amounts[row.partition, stage, index]
+            amount = amounts[index]
             part, held = workspace.parts[index], amount * held_times
-            tied = 0.0
-            if facts.tied_embedding and index == embedding:
-                tied = max(tables.amounts[row.partition, stage, head] * held_times - held, 0.0)
-            all_held = held + tied * (1 - part.encoder_share)
-            trained_held = held + tied * (1 - part.trained_encoder_share)
             forward += amount * workspace.exposed[index].forward
             both += amount * workspace.exposed[index].both
             free += amount * workspace.exposed[index].free
             weight += amount * workspace.weights[index]
+            tied = 0.0
+            if facts.tied_embedding and index == embedding:
+                # The head's stage has a copy of the embedding, without the encoder of images.
+                tied = max(amounts[embedding + 1] * held_times - held, 0.0)
+            all_held = held + tied * (1 - part.encoder_share)
+            trained_held = held + tied * (1 - part.trained_encoder_share)
             dense += all_held * part.dense
             expert += held * part.expert
             trained_dense += trained_held * part.trained_dense
             trained_expert += held * part.trained_expert
             gather += all_held * workspace.gather_once[index]
             reduce += trained_held * workspace.reduce_once[index]
+            if index < facts.kinds:
+                kept += amount * workspace.mean_kept[index]
+                of_layers += held * (part.dense + part.expert)
+                layer = question.layers[index]
+                dense_flops += held * part.trained_dense * layer.muon_dense_flops
+                expert_flops += held * part.trained_expert * layer.muon_expert_flops
         stages.forward[stage] = forward
         stages.backward[stage] = both - forward
         stages.weight[stage] = weight
@@ -347,48 +349,8 @@ def fill_stages(
         stages.trained_expert[stage] = trained_expert
         stages.gather[stage] = gather
         stages.reduce[stage] = reduce
-        fill_layers(
-            facts=facts,
-            layers=layers,
-            amounts=tables.amounts[row.partition, stage],
-            held_times=held_times,
-            workspace=workspace,
-            stages=stages,
-            stage=stage,
-        )
-
-
-@inlined
-def fill_layers(
-    facts: Facts,
-    layers: Array,
-    amounts: Array,
-    held_times: float,
-    workspace: Workspace,
-    stages: Stages,
-    stage: int,
-) -> None:
-    """Write to entry `stage` of `stages` the sums over its layers, without the ends of the model:
-    bytes kept, parameters, and FLOPs of Muon. The bytes that the encoder of images keeps have a
-    field of their own. `amounts` (parts,) are the stage's; `held_times` is 2 under DualPipe."""
-    kept = parameters = 0.0
-    for kind in range(facts.kinds):
-        kept += amounts[kind] * workspace.mean_kept[kind]
-        parameters += (
-            amounts[kind]
-            * held_times
-            * (workspace.parts[kind].dense + workspace.parts[kind].expert)
-        )
-    stages.kept[stage] = kept
-    stages.kept_of_images[stage] = amounts[facts.kinds] * workspace.mean_kept[facts.kinds]
-    stages.of_layers[stage] = parameters
-    if facts.muon:
-        dense = expert = 0.0
-        for kind in range(facts.kinds):
-            held = amounts[kind] * held_times
-            part = workspace.parts[kind]
-            layer = layers[kind]
-            dense += held * part.trained_dense * layer.muon_dense_flops
-            expert += held * part.trained_expert * layer.muon_expert_flops
-        stages.dense_flops[stage] = dense
-        stages.expert_flops[stage] = expert
+        stages.kept[stage] = kept
+        stages.kept_of_images[stage] = amounts[embedding] * workspace.mean_kept[embedding]
+        stages.of_layers[stage] = of_layers
+        stages.dense_flops[stage] = dense_flops
+        stages.expert_flops[stage] = expert_flops

@@ -9,12 +9,11 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
 from models.cost.collectives import links_of
-from models.cost.encoder import encoder_shard
 from models.cost.facts import CoefficientRecord, ProblemRecords
 from models.cost.least_links import LeastLinks, least_links
 from models.cost.memory_terms import MEMORY, write_memory_terms
-from models.cost.mesh import set_shard
 from models.cost.overlap import overlaps
+from models.cost.parts import set_shard
 from models.cost.pipeline.bubble import moves_weight_gradients
 from models.cost.rows import Row, StageTables
 from models.cost.shard import same_shard, shard_of
@@ -39,17 +38,7 @@ def set_mesh(
     workspace = buffers.workspace
     shard = shard_of(facts, row)
     if not same_shard(row, buffers.shard[0]):
-        of_images = encoder_shard(question.images, row)
-        set_shard(
-            question=question,
-            shard=shard,
-            of_images=of_images,
-            coefficients=coefficients,
-            parts=workspace.parts,
-            recompute=workspace.recompute,
-            kept=workspace.kept,
-            pieces=workspace.pieces,
-        )
+        set_shard(question, row, shard, coefficients, workspace)
         buffers.shard[0] = row
     if row.placement < 0:
         links = least_links(facts, row, least, workspace.dispatch)
@@ -64,68 +53,9 @@ def set_mesh(
             g=buffers.groups,
             dispatch=workspace.dispatch,
         )
-    set_traffic(
-        question=question,
-        row=row,
-        shard=shard,
-        coefficients=coefficients,
-        links=links,
-        dispatch=workspace.dispatch,
-        parts=workspace.parts,
-        mesh=workspace.mesh[0],
-    )
+    set_traffic(question, row, shard, coefficients, links, workspace)
     workspace.mesh[0].undecided = row.placement < 0
     buffers.row[0].policy = -1  # Nothing is exposed on this mesh yet.
-
-
-@inlined
-def set_step(
-    question: ProblemRecords,
-    row: Row,
-    coefficients: CoefficientRecord,
-    tables: StageTables,
-    buffers: Buffers,
-    time: Array,
-) -> float:
-    """Write the seconds of a step to `time`, by term. Return the exposed seconds of data-parallel
-    traffic that comes once a step. The workspace must hold the exposed parts of the layout."""
-    facts = question.facts[0]
-    workspace = buffers.workspace
-    s = buffers.stages
-    fill_stages(facts, question.layers, row, tables, workspace, s)
-    return write_time_terms(
-        f=facts,
-        row=row,
-        c=coefficients,
-        tables=tables,
-        w=workspace,
-        s=s,
-        scratch=buffers.scratch,
-        time=time,
-    )
-
-
-@inlined
-def set_memory(
-    question: ProblemRecords,
-    row: Row,
-    coefficients: CoefficientRecord,
-    tables: StageTables,
-    buffers: Buffers,
-    memory: Array,
-) -> tuple[int, float]:
-    """Write to `memory` the bytes on the fullest stage, by term. Return the number of that stage,
-    and the most bytes that a device offloads to its host. Call `set_step` first: it writes the
-    stages."""
-    return write_memory_terms(
-        f=question.facts[0],
-        row=row,
-        c=coefficients,
-        tables=tables,
-        w=buffers.workspace,
-        s=buffers.stages,
-        memory=memory,
-    )
 
 
 class Costs(NamedTuple):
@@ -181,11 +111,10 @@ def predict_rows(
         if new_mesh:
             set_mesh(question, row, c, least, buffers)
         if new_mesh or not same_regime(row, before):
-            expose_parts(
-                question.facts[0], question.layers, question.policies, row, c, buffers.workspace
-            )
-        costs.once[i] = set_step(question, row, c, tables, buffers, costs.time[i])
-        costs.fullest[i], costs.host[i] = set_memory(
+            expose_parts(question, row, c, buffers.workspace)
+        fill_stages(question, row, tables, buffers.workspace, buffers.stages)
+        costs.once[i] = write_time_terms(question, row, c, tables, buffers, costs.time[i])
+        costs.fullest[i], costs.host[i] = write_memory_terms(
             question, row, c, tables, buffers, costs.memory[i]
         )
         before = row

@@ -6,23 +6,24 @@ update.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import inlined
-from models.cost.facts import CoefficientRecord, Facts
+from models.cost.facts import CoefficientRecord, Facts, ProblemRecords
 from models.cost.mesh import Mesh
 from models.cost.overlap import hide_once, overlaps, waiting_for_slow_node
 from models.cost.pipeline.bubble import (
     FORWARD,
-    PathScratch,
     StageTimes,
     bubble,
     ends_together,
     passes_alike,
 )
 from models.cost.rows import Row, StageTables
-from models.cost.stages import Stages, Workspace
+from models.cost.stages import Buffers, Stages, Workspace
 
 TIME = (
     "compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "pipeline_s",
@@ -34,77 +35,88 @@ TIME = (
 ) = range(len(TIME))  # fmt: skip
 
 
+class StageEnding(NamedTuple):
+    """Holds the seconds of a step that a stage spends outside its passes and its waits for other
+    stages."""
+
+    once: float
+    """Exposed data-parallel traffic that comes once a step."""
+    optimizer: float
+    sends: float
+    """Exposed sends between stages."""
+    fetched: float
+    """Waits for parameters from the host."""
+
+
 @inlined
 def write_time_terms(
-    f: Facts,
+    question: ProblemRecords,
     row: Row,
     c: CoefficientRecord,
     tables: StageTables,
-    w: Workspace,
-    s: Stages,
-    scratch: PathScratch,
+    buffers: Buffers,
     time: Array,
 ) -> float:
     """Write the seconds of a step to `time`, by term. Return the exposed seconds of data-parallel
-    traffic that comes once a step. `w` and `s` hold the layout's parts and stages.
+    traffic that comes once a step. `buffers` hold the layout's exposed parts and its stages.
 
     Terms are those of the stage that is last to finish. Where all stages wait for the last pass
     (models.cost.pipeline.bubble.ends_together), the terms of the passes are the slowest stage's.
     """
-    mesh, m = w.mesh[0], w.mesh[0].micro_batches
+    f = question.facts[0]
+    workspace, stages = buffers.workspace, buffers.stages
+    mesh, m = workspace.mesh[0], workspace.mesh[0].micro_batches
     together = ends_together(row.schedule)
-    set_idle(row, tables, w, s, scratch, m)
-    every = m * (s.forward[0] + s.backward[0]) + s.idle[0]
+    set_idle(row, tables, buffers)
+    # Seconds in which stages that end together compute or wait for one another.
+    length = m * (stages.forward[0] + stages.backward[0]) + stages.idle[0]
     last = slowest = 0
     latest = longest = -np.inf
-    stages = tables.different[row.partition]
-    for stage in range(stages):
-        both = s.forward[stage] + s.backward[stage]
+    stage_count = tables.different[row.partition]
+    for stage in range(stage_count):
+        both = stages.forward[stage] + stages.backward[stage]
         if both > longest:
             slowest, longest = stage, both
-    once = optimizer = sends = fetched = 0.0
-    for stage in range(stages):
-        both = s.forward[stage] + s.backward[stage]
-        window = once_window(row, m, together, every, s.forward[stage], s.backward[stage])
-        stage_once = hide_once(f, c, row, s.gather[stage], window[0])
-        stage_once += hide_once(f, c, row, s.reduce[stage], window[1])
-        stage_optimizer = optimizer_seconds(f, c, row, mesh, s, stage)
+    ending = StageEnding(0.0, 0.0, 0.0, 0.0)
+    for stage in range(stage_count):
+        both = stages.forward[stage] + stages.backward[stage]
         # The sends of a micro-batch hide beside the passes of the others.
-        beside = (1 - 1 / m) * every if together else (m - 1) * s.free[stage]
-        stage_sends = exposed_sends(f, c, row, m, mesh.send, beside)
+        beside = (1 - 1 / m) * length if together else (m - 1) * stages.free[stage]
         # A stage that waits for the others fetches beside these waits too.
-        stage_fetched = fetched_seconds(f, c, row, mesh, s, stage, every if together else m * both)
-        end = m * both + s.idle[stage] + stage_once + stage_optimizer + stage_sends
-        end += stage_fetched
+        covered = length if together else m * both
+        stage_ending = StageEnding(
+            once=once_seconds(f, c, row, m, length, stages, stage),
+            optimizer=optimizer_seconds(f, c, row, mesh, stages, stage),
+            sends=exposed_sends(f, c, row, m, mesh.send, beside),
+            fetched=fetched_seconds(f, c, row, mesh, stages, stage, covered),
+        )
+        end = m * both + stages.idle[stage] + stage_ending.once + stage_ending.optimizer
+        end = end + stage_ending.sends + stage_ending.fetched
         if end > latest:
-            last, latest = stage, end
-            once = stage_once
-            optimizer = stage_optimizer
-            sends = stage_sends
-            fetched = stage_fetched
-    slow = slowest if together else last
-    sum_terms(f, tables.amounts[row.partition, slow], w, m, time)
-    time[DATA] += once
-    time[OFFLOAD] += fetched
-    time[SENDS] = sends
+            last, latest, ending = stage, end, stage_ending
+    stage = slowest if together else last
+    sum_terms(f, tables.amounts[row.partition, stage], workspace, m, time)
+    time[DATA] += ending.once
+    time[OFFLOAD] += ending.fetched
+    time[SENDS] = ending.sends
     # To fill and to drain the pipeline waits for a send at every hop.
-    time[BUBBLE] = max(s.idle[slow], 0.0) + 2 * (row.pp - 1) * mesh.send
-    time[OPTIMIZER] = optimizer
+    time[BUBBLE] = max(stages.idle[stage], 0.0) + 2 * (row.pp - 1) * mesh.send
+    time[OPTIMIZER] = ending.optimizer
     time[FIXED] = c.step_fixed_s
     seconds = waits = waiting_for_slow_node(f, c, row, m) + m * mesh.uneven
     for term in range(JITTER):
         seconds += time[term]
     time[JITTER] = waits + seconds * mesh.straggling
-    return once
+    return ending.once
 
 
 @inlined
-def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> None:
+def sum_terms(f: Facts, amounts: Array, workspace: Workspace, m: int, time: Array) -> None:
     """Write to `time` the terms of all m micro-batches on one stage, without what comes once a
     step. `amounts` (parts,) is how much of each part of the model the stage has."""
     compute = recompute = tensor = context = expert = data = offload = 0.0
     for index in range(f.kinds + 2):
-        exposed, amount = w.exposed[index], m * amounts[index]
+        exposed, amount = workspace.exposed[index], m * amounts[index]
         compute += amount * exposed.compute
         recompute += amount * exposed.recompute
         tensor += amount * exposed.tensor
@@ -122,51 +134,44 @@ def sum_terms(f: Facts, amounts: Array, w: Workspace, m: int, time: Array) -> No
 
 
 @inlined
-def set_idle(
-    row: Row, tables: StageTables, w: Workspace, s: Stages, scratch: PathScratch, m: int
-) -> None:
-    """Write to `s.idle` the seconds that each distinct stage is idle in a step of m micro-batches,
-    while the pipeline fills and drains."""
+def set_idle(row: Row, tables: StageTables, buffers: Buffers) -> None:
+    """Write to `buffers.stages` the seconds that each distinct stage is idle in a step, while the
+    pipeline fills and drains."""
+    workspace, stages = buffers.workspace, buffers.stages
     all_forward = all_both = all_weight = 0.0
-    for index in range(len(w.counts)):
-        all_forward += w.counts[index] * w.part_forward[index]
-        all_both += w.counts[index] * w.part_both[index]
-        all_weight += w.counts[index] * w.weights[index]
+    for index in range(len(workspace.counts)):
+        all_forward += workspace.counts[index] * workspace.part_forward[index]
+        all_both += workspace.counts[index] * workspace.part_both[index]
+        all_weight += workspace.counts[index] * workspace.weights[index]
     times = StageTimes(
-        forward=s.forward,
-        backward=s.backward,
-        weight=s.weight,
+        forward=stages.forward,
+        backward=stages.backward,
+        weight=stages.weight,
         all_forward=all_forward,
         all_both=all_both,
         all_weight=all_weight,
-        part_counts=w.counts,
-        part_forward=w.part_forward,
-        part_both=w.part_both,
+        part_counts=workspace.counts,
+        part_forward=workspace.part_forward,
+        part_both=workspace.part_both,
     )
-    bubble(
-        schedule=row.schedule,
-        pp=row.pp,
-        virtual_stages=row.virtual_stages,
-        micro_batches=m,
-        partition=row.partition,
-        tables=tables,
-        times=times,
-        idle=s.idle,
-        scratch=scratch,
-    )
+    micro_batches = workspace.mesh[0].micro_batches
+    bubble(row, micro_batches, tables, times, stages.idle, buffers.scratch)
 
 
 @inlined
-def once_window(
-    row: Row, m: int, together: bool, every: float, forward: float, backward: float
-) -> tuple[float, float]:
-    """Return the seconds of one forward and of one backward beside which traffic that comes once a
-    step may hide. They are the stage's own or, where stages end together, those of a mean stage.
-    `every` is then the seconds of a step in which stages compute or wait for one another."""
-    if not together or row.pp == 1:
-        return forward, backward
-    one = every / passes_alike(row.pp, row.virtual_stages, m)
-    return FORWARD * one, (1 - FORWARD) * one
+def once_seconds(
+    f: Facts, c: CoefficientRecord, row: Row, m: int, length: float, stages: Stages, stage: int
+) -> float:
+    """Return the exposed seconds of a stage's data-parallel traffic that comes once a step. Gathers
+    of parameters may hide beside one forward, and reductions of gradients beside one backward. The
+    two passes are the stage's own or, where stages end together, those of a mean stage. `length` is
+    then the seconds of a step in which stages compute or wait for one another."""
+    forward, backward = stages.forward[stage], stages.backward[stage]
+    if ends_together(row.schedule) and row.pp > 1:
+        both = length / passes_alike(row.pp, row.virtual_stages, m)
+        forward, backward = FORWARD * both, (1 - FORWARD) * both
+    gathers = hide_once(f, c, row, stages.gather[stage], forward)
+    return gathers + hide_once(f, c, row, stages.reduce[stage], backward)
 
 
 @inlined
@@ -175,10 +180,10 @@ def exposed_sends(
 ) -> float:
     """Return the exposed seconds of a stage's sends in a step. `send` is the seconds of one, of
     which each chunk has two a micro-batch; `beside` is the compute that they may hide behind."""
-    every = 2 * m * row.virtual_stages * send
+    seconds = 2 * m * row.virtual_stages * send
     if not (f.overlap_pipeline and overlaps(row)):
-        return every
-    return every - min(c.pipeline_overlap * every, beside)
+        return seconds
+    return seconds - min(c.pipeline_overlap * seconds, beside)
 
 
 @inlined
@@ -192,16 +197,16 @@ def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float
 
 @inlined
 def optimizer_seconds(
-    f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, s: Stages, stage: int
+    f: Facts, c: CoefficientRecord, row: Row, mesh: Mesh, stages: Stages, stage: int
 ) -> float:
     """Return the seconds of a stage for clipping, the update and the norm of gradients, once a
     step. Muon adds five Newton-Schulz steps on every matrix of the layers (arXiv 2502.16982 §2.2),
     spread over the devices that share it. The ends of the model stay with AdamW."""
     sharded = row.zero_stage >= 1
-    owned = over_shards(mesh, s.trained_dense[stage], s.trained_expert[stage], sharded)
+    owned = over_shards(mesh, stages.trained_dense[stage], stages.trained_expert[stage], sharded)
     seconds = update_seconds(f, c, row, owned) + mesh.norm
     if f.muon:
-        flops = over_shards(mesh, s.dense_flops[stage], s.expert_flops[stage], sharded)
+        flops = over_shards(mesh, stages.dense_flops[stage], stages.expert_flops[stage], sharded)
         seconds += flops / (f.optimizer_flops * c.gemm_16)
     return seconds
 
@@ -212,7 +217,7 @@ def fetched_seconds(
     c: CoefficientRecord,
     row: Row,
     mesh: Mesh,
-    s: Stages,
+    stages: Stages,
     stage: int,
     beside: float,
 ) -> float:
@@ -221,7 +226,7 @@ def fetched_seconds(
     for forward alone without, and hide behind `beside` seconds of the step."""
     if not (f.parameters_on_host and row.offload_optimizer and row.zero_stage == 3):
         return 0.0
-    shards = over_shards(mesh, s.dense[stage], s.expert[stage], True)
+    shards = over_shards(mesh, stages.dense[stage], stages.expert[stage], True)
     seconds = f.parameter_bytes * shards / (c.host_gb_s * 1e9)
     fetches = mesh.micro_batches * (2.0 if row.reshard else 1.0)
     return max(fetches * seconds - beside, 0.0)

@@ -21,9 +21,10 @@ from models.cost.facts import (
     ProblemRecords,
 )
 from models.cost.memory import kept_logit_bytes, logit_bytes
-from models.cost.mesh import Mesh, Part
+from models.cost.mesh import Part
 from models.cost.rows import Row
 from models.cost.shard import Shard, kv_share, routed_tokens
+from models.cost.stages import Workspace
 
 
 @compiled
@@ -33,15 +34,16 @@ def set_traffic(
     shard: Shard,
     coefficients: CoefficientRecord,
     links: Links,
-    dispatch: Array,
-    parts: Array,
-    mesh: Mesh,
+    workspace: Workspace,
 ) -> None:
-    """Write the seconds of communication of every part into `parts`, nothing hidden. Write into
-    `mesh` the costs of a layout that belong to no part: sends between stages, logits, the norm of
-    gradients, stragglers. `dispatch` (kinds, 2) has the cost of exchanges of tokens."""
+    """Write to the workspace's parts the seconds of their communication, nothing hidden. Write to
+    its mesh the costs of a layout that belong to no part: sends between stages, logits, the norm of
+    gradients, stragglers."""
     facts = question.facts[0]
     layers = question.layers
+    parts = workspace.parts
+    mesh = workspace.mesh[0]
+    dispatch = workspace.dispatch
     largest_unit = largest_keys = 0.0
     for kind in range(facts.kinds):
         layer, part = layers[kind], parts[kind]
@@ -74,7 +76,8 @@ def set_traffic(
     mesh.largest_unit = largest_unit
     devices = row.pp * row.dp_replicate * row.dp_shard * row.cp * row.tp
     mesh.norm = norm_seconds(coefficients, devices)
-    mesh.straggling = straggling(facts, coefficients, devices)
+    # Each doubling of the devices beyond a node makes the slowest of them slower.
+    mesh.straggling = coefficients.jitter * doublings(devices / facts.node)
     mesh.uneven = uneven_attention(facts, layers, row, parts)
 
 
@@ -241,8 +244,8 @@ def dispatch_seconds(
         return 0.0
     byte_s, latency_s = cost
     if facts.dispatcher == ALLGATHER:
-        every = shard.local_tokens * shard.ep * layer.expert_input * facts.activation_bytes
-        return 2 * (every * byte_s + latency_s)
+        gathered = shard.local_tokens * shard.ep * layer.expert_input * facts.activation_bytes
+        return 2 * (gathered * byte_s + latency_s)
     out = facts.gemm_bytes if facts.dispatcher == DEDUPLICATED else facts.activation_bytes
     elements = shard.local_tokens * layer.experts_per_token * layer.expert_input
     both = elements * (out + facts.activation_bytes) * byte_s + 2 * latency_s
@@ -266,12 +269,12 @@ def set_data_traffic(
     copied = part.dense if links.dense_shards > 1 else 0.0
     reduced = part.trained_dense if links.dense_shards > 1 else 0.0
     if sparse:
-        of_experts = time(links.edp, part.expert * facts.gather_bytes)
-        over_experts = time(links.edp, part.trained_expert * facts.reduce_bytes)
-        part.gather += of_experts
-        part.stuck = of_experts * (1 - coefficients.expert_prefetch)
-        part.scatter += over_experts
-        part.reduce += 2 * over_experts
+        expert_gather = time(links.edp, part.expert * facts.gather_bytes)
+        expert_scatter = time(links.edp, part.trained_expert * facts.reduce_bytes)
+        part.gather += expert_gather
+        part.stuck = expert_gather * (1 - coefficients.expert_prefetch)
+        part.scatter += expert_scatter
+        part.reduce += 2 * expert_scatter  # an all-reduce: a scatter and a gather
         # Without shards, the group that shares experts has the replicas in it.
         if row.dp_shard > 1:
             share = part.trained_expert * facts.reduce_bytes / links.expert_shards
@@ -290,10 +293,3 @@ def norm_seconds(coefficients: CoefficientRecord, devices: int) -> float:
     if devices == 1:
         return 0.0
     return 2 * (coefficients.collective_s + coefficients.scaleout_hop_s * doublings(devices))
-
-
-@compiled
-def straggling(facts: Facts, coefficients: CoefficientRecord, devices: int) -> float:
-    """Return the share of a step that waiting for the slowest of `devices` devices adds to it. It
-    grows with each doubling beyond a node."""
-    return coefficients.jitter * doublings(devices / facts.node)

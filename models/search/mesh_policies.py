@@ -112,20 +112,12 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
 @inlined
 def step_seconds(tables: CompiledTables, row: Row) -> float:
     """Return the seconds of a step of a layout. Its parts must have been exposed (`expose`)."""
-    workspace, stages = tables.buffers.workspace, tables.buffers.stages
-    facts = tables.question.facts[0]
-    fill_stages(facts, tables.question.layers, row, tables.stages, workspace, stages)
-    write_time_terms(
-        f=facts,
-        row=row,
-        c=tables.coefficients[0],
-        tables=tables.stages,
-        w=workspace,
-        s=stages,
-        scratch=tables.buffers.scratch,
-        time=tables.scratch.time,
-    )
-    return tables.scratch.time.sum()
+    question = tables.question
+    buffers = tables.buffers
+    time = tables.scratch.time
+    fill_stages(question, row, tables.stages, buffers.workspace, buffers.stages)
+    write_time_terms(question, row, tables.coefficients[0], tables.stages, buffers, time)
+    return time.sum()
 
 
 @inlined
@@ -277,16 +269,9 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 def expose(tables: CompiledTables, row: Row) -> None:
     """Write the exposed seconds of a layout's parts to the workspace, unless those of the layout
     before are the same."""
-    question, buffers = tables.question, tables.buffers
+    buffers = tables.buffers
     if not same_regime(row, buffers.row[0]):
-        expose_parts(
-            question.facts[0],
-            question.layers,
-            question.policies,
-            row,
-            tables.coefficients[0],
-            buffers.workspace,
-        )
+        expose_parts(tables.question, row, tables.coefficients[0], buffers.workspace)
         buffers.row[0] = row
 
 
@@ -341,18 +326,12 @@ def least_that_fits(tables: CompiledTables, row: Row, partial: int, choices: int
 @inlined
 def set_memory(tables: CompiledTables, row: Row) -> float:
     """Write the bytes of a layout by term to the scratch. Return the bytes on the host."""
-    workspace, stages = tables.buffers.workspace, tables.buffers.stages
-    facts = tables.question.facts[0]
-    set_kept(facts, tables.question.policies, row, workspace)
-    fill_stages(facts, tables.question.layers, row, tables.stages, workspace, stages)
+    question = tables.question
+    buffers = tables.buffers
+    set_kept(question.facts[0], question.policies, row, buffers.workspace)
+    fill_stages(question, row, tables.stages, buffers.workspace, buffers.stages)
     _, on_host = write_memory_terms(
-        f=facts,
-        row=row,
-        c=tables.coefficients[0],
-        tables=tables.stages,
-        w=workspace,
-        s=stages,
-        memory=tables.scratch.memory,
+        question, row, tables.coefficients[0], tables.stages, buffers, tables.scratch.memory
     )
     return on_host
 

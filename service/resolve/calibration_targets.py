@@ -8,7 +8,7 @@ import numpy as np
 
 from models.calibration.observation import Observation
 from models.columns import Array
-from models.cost.compute import deviation
+from models.cost.compute import implied_imbalance
 from models.cost.predictions import Predictions, predict
 from models.spec.hardware import GIB
 from models.spec.layout import Layouts
@@ -38,7 +38,7 @@ def observation(run: StoredRun) -> Observation:
 def _measured_coefficients(run: StoredRun) -> dict[str, float]:
     """Returns the coefficient `imbalance` if the report has a measured imbalance of experts; else
     nothing."""
-    imbalance = deviation(run.problem, run.layout.ep, run.expert_imbalance or 0.0)
+    imbalance = implied_imbalance(run.problem, run.layout.ep, run.expert_imbalance or 0.0)
     return {"imbalance": imbalance} if imbalance else {}
 
 

@@ -39,8 +39,8 @@ import numpy as np
 from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.pipeline import interleaved, makespan
-from models.cost.pipeline.makespan import PASSES, ChunkSeconds
-from models.cost.rows import StageTables
+from models.cost.pipeline.makespan import PASSES, ChunkSeconds, TurningStages
+from models.cost.rows import Row, StageTables
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
 
 FORWARD = 1 / 3
@@ -73,23 +73,11 @@ class StageTimes(NamedTuple):
     """Forward and backward of each part, (parts,)."""
 
 
-class PathScratch(NamedTuple):
-    """Holds the stages at which the longest path through one pipeline may turn, that is, change
-    from forwards to backwards or to another stage. Arrays are as long as the most such stages."""
-
-    stage: Array
-    """Numbers of these stages, ascending."""
-    forward: Array
-    """Records of models.cost.pipeline.makespan.StagePasses."""
-    backward: Array
-    """Records of models.cost.pipeline.makespan.StagePasses."""
-
-
-def scratch_for(tables: StageTables) -> PathScratch:
+def scratch_for(tables: StageTables) -> TurningStages:
     """Return arrays with room for the turning stages of any of these partitions."""
-    # turning_stages lists each stretch end, and up to two stages at a distance from it.
+    # Each stretch end may turn a path, and up to two stages at a distance from it.
     most = 3 * tables.stretch_ends.shape[1]
-    return PathScratch(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
+    return TurningStages(np.empty(most, np.int64), np.empty(most, PASSES), np.empty(most, PASSES))
 
 
 @inlined
@@ -151,65 +139,49 @@ def passes_alike(pp: int, virtual_stages: int, micro_batches: int) -> float:
 
 @inlined
 def bubble(
-    schedule: int,
-    pp: int,
-    virtual_stages: int,
+    row: Row,
     micro_batches: int,
-    partition: int,
     tables: StageTables,
     times: StageTimes,
     idle: Array,
-    scratch: PathScratch,
+    scratch: TurningStages,
 ) -> None:
     """Write the seconds that stages are idle in a step to `idle`, 0 without a pipeline. It has an
-    entry for each of the different stages in row `partition` of `tables`, as `times` has.
+    entry for each of the different stages of the layout's partition in `tables`, as `times` has.
 
     Under schedules whose stages all end together (`ends_together`), a stage also idles until the
     last stage has done its passes. This module's docstring has the closed form of each schedule.
     """
-    t = times
-    stages = tables.different[partition]
-    if pp == 1:
+    stages = tables.different[row.partition]
+    if row.pp == 1:
+        idle[:stages] = 0.0
+    elif ends_together(row.schedule):
+        length = _length(row, micro_batches, tables, times, scratch)
         for stage in range(stages):
-            idle[stage] = 0.0
-    elif ends_together(schedule):
-        length = _seconds(
-            schedule=schedule,
-            pp=pp,
-            virtual_stages=virtual_stages,
-            micro_batches=micro_batches,
-            partition=partition,
-            tables=tables,
-            times=times,
-            scratch=scratch,
-        )
-        for stage in range(stages):
-            idle[stage] = length - micro_batches * (t.forward[stage] + t.backward[stage])
+            idle[stage] = length - micro_batches * (times.forward[stage] + times.backward[stage])
     else:
         for stage in range(stages):
-            idle[stage] = _idle_between_others(schedule, pp, micro_batches, t, stage)
+            idle[stage] = _idle_between_others(row, micro_batches, times, stage)
 
 
 @inlined
-def _idle_between_others(
-    schedule: int, pp: int, micro_batches: int, times: StageTimes, stage: int
-) -> float:
+def _idle_between_others(row: Row, micro_batches: int, times: StageTimes, stage: int) -> float:
     """Return the seconds that a stage is idle under zero_bubble_v or dualpipe. They depend on the
     stage's own passes and on the mean or sum of those of all other stages."""
-    t = times
+    own_forward = times.forward[stage]
+    own_backward = times.backward[stage]
+    own_weight = times.weight[stage]
     # DualPipe has each chunk on two stages, so that two stages are left out of the others.
-    alike = 2 if schedule == DUALPIPE else 1
-    forward = t.all_forward - alike * t.forward[stage]
-    weight = t.all_weight - alike * t.weight[stage]
-    to_input = t.all_both - alike * (t.forward[stage] + t.backward[stage]) - forward - weight
-    if schedule == DUALPIPE:
-        return _dualpipe(pp, forward / 2, to_input / 2, weight / 2)
-    chunks = 2 * (pp - 1)
+    alike = 2 if row.schedule == DUALPIPE else 1
+    forward = times.all_forward - alike * own_forward
+    weight = times.all_weight - alike * own_weight
+    to_input = times.all_both - alike * (own_forward + own_backward) - forward - weight
+    if row.schedule == DUALPIPE:
+        return _dualpipe(row.pp, forward / 2, to_input / 2, weight / 2)
+    chunks = 2 * (row.pp - 1)
     others = ChunkSeconds(forward / chunks, to_input / chunks, weight / chunks)
-    own = ChunkSeconds(
-        t.forward[stage] / 2, (t.backward[stage] - t.weight[stage]) / 2, t.weight[stage] / 2
-    )
-    return makespan.zero_bubble_v(pp, micro_batches, own, others)
+    own = ChunkSeconds(own_forward / 2, (own_backward - own_weight) / 2, own_weight / 2)
+    return makespan.zero_bubble_v(row.pp, micro_batches, own, others)
 
 
 @inlined
@@ -222,129 +194,98 @@ def _dualpipe(pp: int, forward: float, to_input: float, weight: float) -> float:
 
 
 @inlined
-def _seconds(
-    schedule: int,
-    pp: int,
-    virtual_stages: int,
-    micro_batches: int,
-    partition: int,
-    tables: StageTables,
-    times: StageTimes,
-    scratch: PathScratch,
+def _length(
+    row: Row, micro_batches: int, tables: StageTables, times: StageTimes, scratch: TurningStages
 ) -> float:
     """Return the seconds that a pipeline takes for all micro-batches, under a schedule whose stages
-    all end together. `partition` is the row of `tables` for its split of layers. `scratch` is
-    overwritten with the stages at which the longest path may turn, and their times."""
-    t = times
-    m = micro_batches
-    stages = tables.different[partition]
-    if schedule == AFAB:
-        slowest = _largest(t.forward, stages) + _largest(t.backward, stages)
-        return t.all_both + (m - 1) * slowest
-    if schedule == INTERLEAVED:
-        return _interleaved(
-            pp=pp,
-            virtual_stages=virtual_stages,
-            micro_batches=m,
-            partition=partition,
-            tables=tables,
-            times=times,
-            scratch=scratch,
-        )
+    all end together. `scratch` is overwritten with the stages at which the longest path may
+    turn."""
+    if row.schedule == AFAB:
+        stages = tables.different[row.partition]
+        slowest = _largest(times.forward, stages) + _largest(times.backward, stages)
+        return times.all_both + (micro_batches - 1) * slowest
+    count = _set_turning_stages(row, micro_batches, tables, times, scratch)
+    turning = TurningStages(
+        scratch.stage[:count], scratch.forward[:count], scratch.backward[:count]
+    )
+    if row.schedule == INTERLEAVED:
+        return _interleaved(row, micro_batches, tables, times, turning)
+    if row.schedule == ONE_F_ONE_B:
+        return makespan.one_f_one_b(row.pp, micro_batches, turning)
+    return makespan.zero_bubble(row.pp, micro_batches, turning)
+
+
+@inlined
+def _set_turning_stages(
+    row: Row, micro_batches: int, tables: StageTables, times: StageTimes, scratch: TurningStages
+) -> int:
+    """Write to `scratch` the stages at which the longest path may turn, with the seconds that a
+    micro-batch takes on each. Return their number."""
+    partition = row.partition
     stretch_ends = tables.stretch_ends[partition, : tables.stretch_end_count[partition]]
-    count = makespan.turning_stages(pp, m, stretch_ends, scratch.stage)
-    stage = scratch.stage[:count]
-    forward = scratch.forward[:count]
-    backward = scratch.backward[:count]
+    if row.schedule == INTERLEAVED:
+        group = micro_batch_group(row.pp, micro_batches)
+        count = interleaved.list_turning_stages(
+            row.pp, micro_batches, group, stretch_ends, scratch.stage
+        )
+    else:
+        count = makespan.list_turning_stages(row.pp, micro_batches, stretch_ends, scratch.stage)
     for i in range(count):
-        kind = tables.kind[partition, stage[i]]
-        # 1F1B runs weight gradients within backward; ZB-H1 runs them apart.
-        weight = t.weight[kind] if schedule == ZERO_BUBBLE else 0.0
-        forward[i].per_micro_batch = t.forward[kind]
-        backward[i].per_micro_batch = t.backward[kind] - weight
-        backward[i].weight = weight
-    if schedule == ONE_F_ONE_B:
-        return makespan.one_f_one_b(pp, m, stage, forward, backward)
-    return makespan.zero_bubble(pp, m, stage, forward, backward)
+        kind = tables.kind[partition, scratch.stage[i]]
+        f = scratch.forward[i]
+        b = scratch.backward[i]
+        # ZB-H1 runs weight gradients apart; other schedules run them within backward.
+        b.weight = times.weight[kind] if row.schedule == ZERO_BUBBLE else 0.0
+        f.per_micro_batch = times.forward[kind]
+        b.per_micro_batch = times.backward[kind] - b.weight
+        if row.schedule == INTERLEAVED:
+            first = tables.first[partition, kind]
+            last = tables.last[partition, kind]
+            f.first = weighed(first, times.part_forward)
+            f.last = weighed(last, times.part_forward)
+            b.first = weighed(first, times.part_both) - f.first
+            b.last = weighed(last, times.part_both) - f.last
+    return count
 
 
 @inlined
 def _interleaved(
-    pp: int,
-    virtual_stages: int,
-    micro_batches: int,
-    partition: int,
-    tables: StageTables,
-    times: StageTimes,
-    scratch: PathScratch,
+    row: Row, micro_batches: int, tables: StageTables, times: StageTimes, turning: TurningStages
 ) -> float:
     """Return the seconds that an interleaved pipeline takes for all micro-batches: the longer of
     two paths. One stays on a stage. The other moves with each round to the stage with most work in
-    it; only partitions whose rounds differ have such a path.
-
-    `partition` is the row of `tables` for the split of layers. `scratch` is overwritten with the
-    seconds of a micro-batch on each stage where a path may turn: in all rounds, the first and the
-    last.
-    """
-    t = times
-    m = micro_batches
-    group = micro_batch_group(pp, m)
-    stretch_ends = tables.stretch_ends[partition, : tables.stretch_end_count[partition]]
-    count = interleaved.turning_stages_of_rounds(pp, m, group, stretch_ends, scratch.stage)
-    stage = scratch.stage[:count]
-    forward = scratch.forward[:count]
-    backward = scratch.backward[:count]
-    for i in range(count):
-        kind = tables.kind[partition, stage[i]]
-        first = tables.first[partition, kind]
-        last = tables.last[partition, kind]
-        f = forward[i]
-        b = backward[i]
-        f.per_micro_batch = t.forward[kind]
-        b.per_micro_batch = t.backward[kind]
-        f.first = weighed(first, t.part_forward)
-        f.last = weighed(last, t.part_forward)
-        b.first = weighed(first, t.part_both) - f.first
-        b.last = weighed(last, t.part_both) - f.last
-    staying = interleaved.interleaved(pp, m, group, stage, forward, backward)
-    ahead = weighed(tables.path_ahead[partition], t.part_both)
-    # Where rounds do not differ, the tables have no second path and this sum is 0.
+    it (models.cost.pipeline.round_paths); only partitions whose rounds differ have such a path."""
+    group = micro_batch_group(row.pp, micro_batches)
+    staying = interleaved.interleaved(row.pp, micro_batches, group, turning)
+    # The first group's forwards and the last group's backwards run without alternation. Where
+    # rounds do not differ, the tables have no second path and this sum is 0.
+    ahead = weighed(tables.path_ahead[row.partition], times.part_both)
     if ahead == 0:
         return staying
-    steady = _steady(pp, virtual_stages, group, partition, tables, times)
-    last_stage = tables.path_last[partition]
-    return max(
-        staying,
-        interleaved.moving_path(
-            pp=pp,
-            micro_batches=m,
-            group=group,
-            steady=steady,
-            ahead=ahead,
-            last=last_stage,
-            forward=forward,
-            backward=backward,
-        ),
-    )
+    # The path also waits for the first round to come down the stages: typically half of that time,
+    # and with one group the share before the stage where it ends.
+    share = 0.5 if micro_batches > group else tables.path_last[row.partition] / (row.pp - 1)
+    first_round = turning.forward[-1].before + turning.backward[-1].before
+    steady = _steady(row, group, tables, times)
+    moving = group * ahead + (micro_batches - group) * steady + share * first_round
+    return max(staying, moving)
 
 
 @inlined
-def _steady(
-    pp: int, virtual_stages: int, group: int, partition: int, tables: StageTables, times: StageTimes
-) -> float:
+def _steady(row: Row, group: int, tables: StageTables, times: StageTimes) -> float:
     """Return the mean seconds of a micro-batch on the path that moves from stage to stage while
-    stages alternate forwards and backwards. `partition` is the row of `tables` for its split.
+    stages alternate forwards and backwards.
 
     For each stage that the path moves down, it skips a chunk of average size once in a group of
     `group` micro-batches. The skipped amount of each part (a layer kind or an end of the model) is
     capped at what the path has of it, so that a slower part never makes the path shorter.
     """
     seconds = 0.0
-    missed = tables.path_moves[partition] / (group * pp * virtual_stages)
+    missed = tables.path_moves[row.partition] / (group * row.pp * row.virtual_stages)
     for part in range(len(times.part_counts)):
         count = missed * times.part_counts[part]
-        forwards = max(tables.path_out[partition, part] - count, 0.0)
-        backwards = max(tables.path_back[partition, part] - count, 0.0)
+        forwards = max(tables.path_out[row.partition, part] - count, 0.0)
+        backwards = max(tables.path_back[row.partition, part] - count, 0.0)
         forward = times.part_forward[part]
         seconds += forwards * forward + backwards * (times.part_both[part] - forward)
     return seconds

@@ -1,19 +1,19 @@
 """Makespan of an interleaved pipeline in closed form (models.cost.pipeline.makespan explains the
-paths, and the arrays `stage`, `forward` and `backward`)."""
+paths, and the stages where they turn)."""
 
 from __future__ import annotations
 
 from models.columns import Array
 from models.compilation.compiled import inlined
-from models.cost.pipeline.makespan import StagePasses, insert, set_ready
+from models.cost.pipeline.makespan import StagePasses, TurningStages, insert, set_ready
 
 _EARLY = 3
-"""The number of listed stages to which a path may go round: the first, and one or two of those that
-follow it."""
+"""The number of turning stages to which a path may go round: the first, and one or two of those
+that follow it."""
 
 
 @inlined
-def turning_stages_of_rounds(
+def list_turning_stages(
     pp: int, micro_batches: int, group: int, stretch_ends: Array, stage: Array
 ) -> int:
     """Write to `stage`, in ascending order, the stages at which the longest path through an
@@ -33,26 +33,24 @@ def turning_stages_of_rounds(
 
 
 @inlined
-def interleaved(
-    pp: int, micro_batches: int, group: int, stage: Array, forward: Array, backward: Array
-) -> float:
+def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages) -> float:
     """Return the seconds of a pipeline whose stages have a chunk in each of several rounds. A group
-    of `group` micro-batches passes the chunks of one round before those of the next. micro_batches
-    is at least pp. `stage`, `forward` and `backward` are as in models.cost.pipeline.makespan; the
-    worked-out fields of the records are overwritten.
+    of `group` micro-batches passes the chunks of one round before those of the next. There are at
+    least pp micro-batches. The longest path turns at stages in `turning`; the worked-out fields of
+    their StagePasses are overwritten.
 
     The schedule is 1F1B of chunks. Before a stage alternates forwards and backwards, it does the
     forwards of a group in all rounds but the last, and two more for every stage that follows. It
     starts to alternate once these are done here or on an earlier stage, or once the first backward
     has come from a later stage. The end of the step mirrors its start, with backwards for forwards.
     """
-    _set_rounds_ahead(pp, micro_batches, group, stage, forward)
-    _set_rounds_ahead(pp, micro_batches, group, stage, backward)
-    set_ready(forward, backward)
-    set_ready(backward, forward)
+    _set_rounds_ahead(pp, micro_batches, group, turning.stage, turning.forward)
+    _set_rounds_ahead(pp, micro_batches, group, turning.stage, turning.backward)
+    set_ready(turning.forward, turning.backward)
+    set_ready(turning.backward, turning.forward)
     if micro_batches > group:
-        return _several_groups(pp, micro_batches, group, stage, forward, backward)
-    return _one_group(pp, micro_batches, stage, forward, backward)
+        return _several_groups(pp, micro_batches, group, turning)
+    return _one_group(pp, micro_batches, turning)
 
 
 @inlined
@@ -78,14 +76,14 @@ def _set_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, pas
     in `stage`. A stage is done once the passes that precede its alternation have run here, or once
     as many have run on an earlier stage and the last of them has come down from there."""
     first = last = 0.0
-    before = -1
+    previous = -1
     for i in range(len(stage)):
-        steps = stage[i] - before
+        steps = stage[i] - previous
         first += steps * passes[i].first
         last += steps * passes[i].last
         passes[i].before = first - passes[i].first
         passes[i].upto = last
-        before = stage[i]
+        previous = stage[i]
         late = _last_round_passes_ahead(pp, micro_batches, stage[i])
         done = 0.0
         for j in range(i + 1):
@@ -95,15 +93,15 @@ def _set_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, pas
 
 
 @inlined
-def _one_group(pp: int, micro_batches: int, stage: Array, forward: Array, backward: Array) -> float:
+def _one_group(pp: int, micro_batches: int, turning: TurningStages) -> float:
     """Return the seconds of an interleaved pipeline whose micro-batches are one group: the longest
-    over `stage` of the path that turns from forwards to backwards there. A path that leaves a stage
-    for the head needs no case of its own: it is the path of the last stage."""
+    over `turning` of the path that turns from forwards to backwards there. A path that leaves a
+    stage for the head needs no case of its own: it is the path of the last stage."""
     longest = 0.0
-    for i in range(len(stage)):
-        f = forward[i]
-        b = backward[i]
-        late = _last_round_passes_ahead(pp, micro_batches, stage[i])
+    for i in range(len(turning.stage)):
+        f = turning.forward[i]
+        b = turning.backward[i]
+        late = _last_round_passes_ahead(pp, micro_batches, turning.stage[i])
         # A stage that has forwards left after the first ones alternates; others do them all first.
         if micro_batches > late:
             work = micro_batches * (f.per_micro_batch + b.per_micro_batch)
@@ -116,11 +114,10 @@ def _one_group(pp: int, micro_batches: int, stage: Array, forward: Array, backwa
 
 
 @inlined
-def _several_groups(
-    pp: int, micro_batches: int, group: int, stage: Array, forward: Array, backward: Array
-) -> float:
+def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningStages) -> float:
     """Return the seconds of an interleaved pipeline with more micro-batches than one group: the
-    longest over `stage` of the path that stays on that stage, with detours where these are longer.
+    longest over `turning` of the path that stays on that stage, with detours where these are
+    longer.
 
     In every group the path may go to the head and back (_detour_to_head), if it returns before the
     next group's first round is over. It then skips the passes of that round that the stage does
@@ -129,16 +126,17 @@ def _several_groups(
     """
     longest = 0.0
     groups = micro_batches / group
-    around = _detour_round_pipeline(group, stage, forward, backward)
-    for i in range(len(stage)):
-        f = forward[i]
-        b = backward[i]
-        away = 2 * (pp - 1 - stage[i])  # passes that the stage does while the path is at the head
+    around = _detour_round_pipeline(group, turning)
+    for i in range(len(turning.stage)):
+        f = turning.forward[i]
+        b = turning.backward[i]
+        # passes that the stage does while the path is at the head
+        away = 2 * (pp - 1 - turning.stage[i])
         ahead = _rounds_ahead(f, group, away + 1)
         behind = _rounds_ahead(b, group, away + 1)
         early = between = later = 0.0
         if away <= group:
-            head = _detour_to_head(group, f, b, forward[-1], backward[-1])
+            head = _detour_to_head(group, f, b, turning.forward[-1], turning.backward[-1])
             early = head - away * f.first
             between = head - away * (f.first + b.first)
             later = min(groups - 1, 1.0) * (head - away * b.first)
@@ -166,51 +164,27 @@ def _detour_to_head(
 
 
 @inlined
-def _detour_round_pipeline(group: int, stage: Array, forward: Array, backward: Array) -> float:
+def _detour_round_pipeline(group: int, turning: TurningStages) -> float:
     """Return the most seconds that a path takes for one group when it goes round the pipeline; 0
     where no path can. From the last stage it goes on to an early stage, does the first round of the
     next group there, and returns from the first stage. So it has more passes of first rounds, and
     skips those of last rounds."""
+    stage = turning.stage
     longest = 0.0
-    end = forward[-1].upto + backward[-1].upto
-    for at in range(min(len(stage), _EARLY)):
-        f = forward[at]
-        b = backward[at]
+    end = turning.forward[-1].upto + turning.backward[-1].upto
+    for early_stage in range(min(len(stage), _EARLY)):
+        f = turning.forward[early_stage]
+        b = turning.backward[early_stage]
         early = group * (f.first + b.first) + f.upto + b.upto - f.last - b.last
         for i in range(len(stage)):
-            beyond = stage[i] - stage[at]
+            beyond = stage[i] - stage[early_stage]
             # The way there and back, two passes a stage, must take at least a group's passes.
             if 2 * beyond >= group:
-                f = forward[i]
-                b = backward[i]
+                f = turning.forward[i]
+                b = turning.backward[i]
                 own = group * (f.per_micro_batch + b.per_micro_batch) + 2 * (beyond - group) * (
                     f.first + b.first
                 )
                 own -= (group - 1) * (f.last + b.last) + f.upto + b.upto
                 longest = max(longest, early + own + end)
     return longest
-
-
-@inlined
-def moving_path(
-    pp: int,
-    micro_batches: int,
-    group: int,
-    steady: float,
-    ahead: float,
-    last: float,
-    forward: Array,
-    backward: Array,
-) -> float:
-    """Return the seconds of the path through an interleaved pipeline that moves with every round to
-    the stage with most work in it (models.cost.pipeline.round_paths).
-
-    `steady` is the seconds of a micro-batch while stages alternate forwards and backwards. The
-    first group's forwards and the last group's backwards run without alternation, and together take
-    `ahead` seconds a micro-batch, on a path that ends at stage `last`. The path also waits for the
-    first round to come down the stages: typically half of that time, and with one group the share
-    before `last`.
-    """
-    waits = 0.5 if micro_batches > group else last / (pp - 1)
-    before = forward[-1].before + backward[-1].before
-    return group * ahead + (micro_batches - group) * steady + waits * before

@@ -308,7 +308,7 @@ def _deal_out(
     """Write the first layer of each chunk of an interleaved split, given the layers of the last
     stage. The other stages share the rest evenly. The remainder goes to late stages, one layer
     each, if `late`, and otherwise to early ones."""
-    each, more = divmod(num_layers - last.layers, pp - 1)
+    per_stage, remainder = divmod(num_layers - last.layers, pp - 1)
     bare_ends = _has_bare_ends(num_layers, pp, rounds)
     begin[0] = 0
     for chunk in range(pp * rounds - 1):
@@ -318,8 +318,9 @@ def _deal_out(
         elif bare_ends and stage == 0:
             count = min(round_, 1)  # no layer beside the embedding, one in each later round
         else:
-            has_more = stage >= pp - 1 - more if late or bare_ends else stage < more
-            count = _even_share(each + has_more, rounds, round_)
+            is_late = stage >= pp - 1 - remainder
+            has_more = is_late if late or bare_ends else stage < remainder
+            count = _even_share(per_stage + has_more, rounds, round_)
         begin[chunk + 1] = begin[chunk] + count
 
 
@@ -371,10 +372,12 @@ def _fill_v(
     """
     down = 0
     up = len(layers.kind)
-    each, more = divmod(up - first - last, stages - 1)
+    per_stage, remainder = divmod(up - first - last, stages - 1)
     largest = largest_chunk = 0.0
     for stage in range(stages):
-        held = each + (stage <= more if early else stage >= stages - more)
+        # Stage 0 has the first and the last chunk, so that the others count from 1.
+        has_more = stage <= remainder if early else stage >= stages - remainder
+        held = per_stage + has_more
         down_end = down + (first if stage == 0 else (held + 1) // 2)
         up_begin = up - (last if stage == 0 else held // 2)
         cost_down = _flops(layers, down, down_end) + (layers.encoder if stage == 0 else 0.0)

@@ -6,10 +6,9 @@ that gives it its input. The makespan is the length of the longest path through 
 only few paths can be the longest.
 
 The length of each path is piecewise linear in the stages where it turns, so it is largest where a
-stretch of equal stages begins or ends, or where a count of micro-batches changes. Only those stages
-are looked at: `stage` has their numbers, ascending, and `forward` and `backward` a record of
-StagePasses for each. The times of a stage are also those of the stages between it and the one
-listed before it.
+stretch of equal stages begins or ends, or where a count of micro-batches changes. Only those
+TurningStages are looked at. The times of a stage are also those of the stages between it and the
+one listed before it.
 """
 
 from __future__ import annotations
@@ -51,8 +50,20 @@ class StagePasses(NamedTuple):
 PASSES = record_type(StagePasses)
 
 
+class TurningStages(NamedTuple):
+    """Holds the stages at which the longest path through a pipeline may turn, that is, change from
+    forwards to backwards or to another stage. Arrays have an entry for each of these stages."""
+
+    stage: Array
+    """Numbers of these stages, ascending."""
+    forward: Array
+    """Records of StagePasses."""
+    backward: Array
+    """Records of StagePasses. Under ZB-H1 they are of input gradients."""
+
+
 @inlined
-def turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage: Array) -> int:
+def list_turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage: Array) -> int:
     """Write to `stage`, in ascending order, the stages at which the longest path through a pipeline
     can turn, and return their number. They are `stretch_ends`, the stages where a stretch of equal
     stages begins or ends. Where there are n more stages than micro-batches, the stages n before and
@@ -71,24 +82,21 @@ def turning_stages(pp: int, micro_batches: int, stretch_ends: Array, stage: Arra
 def insert(ascending: Array, count: int, value: int) -> int:
     """Insert a value into the first `count` entries of an array, which ascend, unless it is among
     them. Return the new count."""
-    at = count
-    while at > 0 and ascending[at - 1] > value:
-        at -= 1
-    if at > 0 and ascending[at - 1] == value:
+    place = count
+    while place > 0 and ascending[place - 1] > value:
+        place -= 1
+    if place > 0 and ascending[place - 1] == value:
         return count
-    for place in range(count, at, -1):
-        ascending[place] = ascending[place - 1]
-    ascending[at] = value
+    for later in range(count, place, -1):
+        ascending[later] = ascending[later - 1]
+    ascending[place] = value
     return count + 1
 
 
 @inlined
-def one_f_one_b(
-    pp: int, micro_batches: int, stage: Array, forward: Array, backward: Array
-) -> float:
-    """Return the seconds of a pipeline under 1F1B. `stage` lists the stages at which the longest
-    path may turn, that is, change from forwards to backwards. `forward` and `backward` have their
-    StagePasses, whose worked-out fields are overwritten.
+def one_f_one_b(pp: int, micro_batches: int, turning: TurningStages) -> float:
+    """Return the seconds of a pipeline under 1F1B. The longest path turns at one of the stages in
+    `turning`; the worked-out fields of their StagePasses are overwritten.
 
     A stage does k = min(pp - stage, m) forwards before its first backward. These take one forward
     of every stage up to it, and k - 1 more of the slowest of these stages. The first backward also
@@ -97,15 +105,15 @@ def one_f_one_b(
     forwards. A stage that does all m forwards first never alternates. Its path then waits for later
     stages on one side of the turn only, before it or after it.
     """
-    _set_passes_ahead(pp, micro_batches, stage, forward)
-    _set_passes_ahead(pp, micro_batches, stage, backward)
-    set_ready(forward, backward)
-    set_ready(backward, forward)
+    _set_passes_ahead(pp, micro_batches, turning.stage, turning.forward)
+    _set_passes_ahead(pp, micro_batches, turning.stage, turning.backward)
+    set_ready(turning.forward, turning.backward)
+    set_ready(turning.backward, turning.forward)
     longest = 0.0
-    for i in range(len(stage)):
-        f = forward[i]
-        b = backward[i]
-        alternating = micro_batches - _forwards_ahead(pp, micro_batches, stage[i])
+    for i in range(len(turning.stage)):
+        f = turning.forward[i]
+        b = turning.backward[i]
+        alternating = micro_batches - _forwards_ahead(pp, micro_batches, turning.stage[i])
         if alternating > 0:
             path = f.ready + alternating * (f.per_micro_batch + b.per_micro_batch) + b.ready
         else:
@@ -126,14 +134,14 @@ def _set_passes_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) 
     `stage`. The first pass takes the time of every stage up to that one. The others that the stage
     does before it alternates follow at the pace of the slowest of these stages."""
     upto = slowest = 0.0
-    before = -1
+    previous = -1
     for i in range(len(stage)):
-        each = passes[i].per_micro_batch
-        upto += (stage[i] - before) * each
-        slowest = max(slowest, each)
+        seconds = passes[i].per_micro_batch
+        upto += (stage[i] - previous) * seconds
+        slowest = max(slowest, seconds)
         passes[i].upto = upto
         passes[i].done = upto + (_forwards_ahead(pp, micro_batches, stage[i]) - 1) * slowest
-        before = stage[i]
+        previous = stage[i]
 
 
 @inlined
@@ -148,13 +156,11 @@ def set_ready(passes: Array, others: Array) -> None:
 
 
 @inlined
-def zero_bubble(
-    pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array
-) -> float:
+def zero_bubble(pp: int, micro_batches: int, turning: TurningStages) -> float:
     """Return the seconds of a pipeline under ZB-H1: 1F1B of forwards and input gradients, where the
-    weight gradients of micro-batch i - stage follow the input gradients of micro-batch i. `stage`
-    lists the stages at which the longest path may turn; `forward` and `to_input` (input gradients)
-    have their StagePasses, whose worked-out fields are overwritten.
+    weight gradients of micro-batch i - stage follow the input gradients of micro-batch i. The
+    longest path turns at stages in `turning`; the worked-out fields of their StagePasses are
+    overwritten.
 
     Until its first weight gradients a stage alternates, or waits for another stage that does
     (_time_before_weights). The path then stays on one stage until its last forward. From there, or
@@ -162,16 +168,16 @@ def zero_bubble(
     stages at the pace of the slowest. The stage where they end does its last weight gradients
     (_time_after_forwards).
     """
-    _set_passes_ahead(pp, micro_batches, stage, forward)
-    _set_passes_ahead(pp, micro_batches, stage, to_input)
-    set_ready(forward, to_input)
-    _set_arrivals(pp, micro_batches, stage, forward, to_input)
+    _set_passes_ahead(pp, micro_batches, turning.stage, turning.forward)
+    _set_passes_ahead(pp, micro_batches, turning.stage, turning.backward)
+    set_ready(turning.forward, turning.backward)
+    _set_arrivals(pp, micro_batches, turning)
     longest = 0.0
     passed_on = -np.inf
-    for i in range(len(stage)):
-        f = forward[i]
-        b = to_input[i]
-        begun = _time_before_weights(pp, micro_batches, stage, forward, to_input, i)
+    for i in range(len(turning.stage)):
+        f = turning.forward[i]
+        b = turning.backward[i]
+        begun = _time_before_weights(pp, micro_batches, turning, i)
         steady = begun + max(micro_batches - pp, 0) * (
             f.per_micro_batch + b.per_micro_batch + b.weight
         )
@@ -180,7 +186,7 @@ def zero_bubble(
         if micro_batches > pp:
             passed_on = max(passed_on, steady - b.per_micro_batch - f.upto)
             steady = passed_on + f.upto + b.per_micro_batch
-        ending = _time_after_forwards(pp, micro_batches, stage, to_input, i)
+        ending = _time_after_forwards(pp, micro_batches, turning, i)
         longest = max(longest, steady + ending)
     return longest
 
@@ -193,28 +199,24 @@ def _alternations(pp: int, micro_batches: int, stage: int) -> int:
 
 
 @inlined
-def _set_arrivals(
-    pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array
-) -> None:
-    """Set the field `arrived` of the records `forward`: the time when the last forward of the
-    slowest earlier stage has come down to a stage. The records are those of the stages in `stage`,
-    and `to_input` has their input gradients."""
+def _set_arrivals(pp: int, micro_batches: int, turning: TurningStages) -> None:
+    """Set the field `arrived` of the forwards in `turning`, under ZB-H1: the time when the last
+    forward of the slowest earlier stage has come down to a stage."""
     latest = -np.inf
-    for i in range(len(stage)):
-        f = forward[i]
+    for i in range(len(turning.stage)):
+        f = turning.forward[i]
+        b = turning.backward[i]
         f.arrived = latest + f.upto
-        alternating = _alternations(pp, micro_batches, stage[i])
+        alternating = _alternations(pp, micro_batches, turning.stage[i])
         done = f.done
         if alternating > 0:
-            done = f.ready + alternating * (f.per_micro_batch + to_input[i].per_micro_batch)
+            done = f.ready + alternating * (f.per_micro_batch + b.per_micro_batch)
         latest = max(latest, done - f.upto)
 
 
 @inlined
-def _time_before_weights(
-    pp: int, micro_batches: int, stage: Array, forward: Array, to_input: Array, i: int
-) -> float:
-    """Return the time when the i-th listed stage has done all that precedes its first weight
+def _time_before_weights(pp: int, micro_batches: int, turning: TurningStages, i: int) -> float:
+    """Return the time when the i-th stage in `turning` has done all that precedes its first weight
     gradients, under ZB-H1.
 
     It is the latest over this stage and all later ones. Each alternates forwards and input
@@ -222,37 +224,38 @@ def _time_before_weights(
     stage on the way back. It may have to wait for the last forward of an earlier stage (`arrived`).
     """
     latest = slowest = 0.0
-    due = min(stage[i], micro_batches - 1)
-    for at in range(i, len(stage)):
-        f = forward[at]
-        b = to_input[at]
+    own = turning.backward[i]
+    # The first weight gradients come behind the input gradients of micro-batch `stage`, so that
+    # this many input gradients follow the first ones before them.
+    due = min(turning.stage[i], micro_batches - 1)
+    for later in range(i, len(turning.stage)):
+        f = turning.forward[later]
+        b = turning.backward[later]
         slowest = max(slowest, b.per_micro_batch)
-        alternating = _alternations(pp, micro_batches, stage[at])
-        some = min(due, alternating)
-        begun = f.ready + some * (f.per_micro_batch + b.per_micro_batch)
+        alternating = _alternations(pp, micro_batches, turning.stage[later])
+        paired = min(due, alternating)
+        begun = f.ready + paired * (f.per_micro_batch + b.per_micro_batch)
         if due >= alternating:
             begun = max(begun, f.arrived)
-        way_back = to_input[i].per_micro_batch + b.upto - to_input[i].upto
-        latest = max(latest, begun + (due - some) * slowest + way_back)
+        way_back = own.per_micro_batch + b.upto - own.upto
+        latest = max(latest, begun + (due - paired) * slowest + way_back)
     return latest
 
 
 @inlined
-def _time_after_forwards(
-    pp: int, micro_batches: int, stage: Array, to_input: Array, i: int
-) -> float:
-    """Return the seconds from the last forward on the i-th listed stage to the end, under ZB-H1.
-    The input gradients that are left go up to an earlier stage at the pace of the slowest on the
-    way, which also does its weight gradients. The stage where they end then does the weight
+def _time_after_forwards(pp: int, micro_batches: int, turning: TurningStages, i: int) -> float:
+    """Return the seconds from the last forward on the i-th stage in `turning` to the end, under
+    ZB-H1. The input gradients that are left go up to an earlier stage at the pace of the slowest on
+    the way, which also does its weight gradients. The stage where they end then does the weight
     gradients that are left there. The earlier stage that takes longest counts."""
     longest = slowest = 0.0
-    left = max(min(pp, micro_batches) - 1 - stage[i], 0)
-    before = to_input[i].upto - to_input[i].per_micro_batch
-    for at in range(i, -1, -1):
-        b = to_input[at]
+    own = turning.backward[i]
+    left = max(min(pp, micro_batches) - 1 - turning.stage[i], 0)
+    for earlier in range(i, -1, -1):
+        b = turning.backward[earlier]
         slowest = max(slowest, b.per_micro_batch + b.weight)
-        way_up = before - (b.upto - b.per_micro_batch)
-        weights = min(stage[at] + 1, micro_batches) * b.weight
+        way_up = (own.upto - own.per_micro_batch) - (b.upto - b.per_micro_batch)
+        weights = min(turning.stage[earlier] + 1, micro_batches) * b.weight
         longest = max(longest, left * slowest + way_up + weights)
     return longest
 
@@ -285,7 +288,8 @@ def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkS
             _beyond_own(own, others, 2 * more, 2 * (more - n), -2 * n),
             _beyond_own(own, others, 2 * more, 2 * more - 3 * n, -n),
         )
-    # From 2 pp - 1 micro-batches on, further ones lengthen the steady state alone.
+    # The V is full with pp - 1 more micro-batches than stages; further ones lengthen the steady
+    # state alone. `full` of these are there, and the pipeline is `short` of the others.
     full = min(micro_batches - pp, more)
     short = more - full
     return max(

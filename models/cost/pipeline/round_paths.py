@@ -23,7 +23,7 @@ class ChunkScratch(NamedTuple):
     """FLOPs of each chunk, (chunks,)."""
     best: Array
     """The cost of the longest path to each stage before each round, (2 * rounds + 1, stages)."""
-    came: Array
+    previous: Array
     """The stage from which the longest path to a stage comes, (2 * rounds, stages)."""
     paths: Array
     """The stages of the longest paths, (2, rounds)."""
@@ -116,7 +116,7 @@ def _set_longest_path(
     from its cost.
     """
     best = scratch.best
-    came = scratch.came
+    previous = scratch.previous
     best[0, :pp] = 0.0
     for walked in range(rounds_walked):
         for stage in range(pp):
@@ -126,12 +126,12 @@ def _set_longest_path(
                 lost = (stage - other) * down if other <= stage else (other - stage) * up
                 if best[walked, other] - lost > longest:
                     longest = best[walked, other] - lost
-                    came[walked, stage] = other
+                    previous[walked, stage] = other
             best[walked + 1, stage] = longest + scratch.cost[walked % rounds * pp + stage]
     end = stage = int(best[rounds_walked, :pp].argmax())
     stays = True
     for walked in range(rounds_walked - 1, rounds_walked - 1 - rounds, -1):
         path[walked % rounds] = stage
         stays = stays and stage == end
-        stage = came[walked, stage]
+        stage = previous[walked, stage]
     return stays

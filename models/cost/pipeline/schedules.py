@@ -47,29 +47,37 @@ def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operati
     if code == INTERLEAVED:
         orders = _interleaved(pp, m, v)
     elif code == ZERO_BUBBLE:
-        orders = [_zero_bubble(pp, m, stage) for stage in range(pp)]
+        orders = [_alternating(m, stage, min(pp - stage, m), split=True) for stage in range(pp)]
     elif code == ZERO_BUBBLE_V:
         orders = [_zero_bubble_v(pp, m, stage) for stage in range(pp)]
     elif code == DUALPIPE:
         orders = [_DualPipe(pp, m, stage).order() for stage in range(pp)]
+    elif code == AFAB:
+        orders = [_alternating(m, stage, m) for stage in range(pp)]
     else:
-        orders = _one_f_one_b_or_afab(pp, m, afab=code == AFAB)
+        orders = [_alternating(m, stage, min(pp - stage, m)) for stage in range(pp)]
     return _run_in_order(orders, pp * v, seconds)
 
 
-def _one_f_one_b_or_afab(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
-    """Return, for each stage, its operations in order, under 1F1B or GPipe (`afab`). Stage d of
-    1F1B does pp - d forwards and then alternates (arXiv 2006.09503): with pp = 2, stage 0 does F0
-    F1 B0 F2 B1 F3 and so on. Stages of GPipe do all forwards first."""
-    orders: list[list[Block]] = []
-    for d in range(pp):
-        ahead = m if afab else min(pp - d, m)
-        order: list[Block] = [(Operation("F", i, d),) for i in range(ahead)]
-        for i in range(m):
-            order.append((Operation("B", i, d),))
-            order += [(Operation("F", ahead + i, d),)] if ahead + i < m else []
-        orders.append(order)
-    return orders
+def _alternating(m: int, stage: int, ahead: int, *, split: bool = False) -> list[Block]:
+    """Return the operations of a stage in order, where it does `ahead` forwards first and then
+    alternates backwards and forwards: with two ahead F0 F1 B0 F2 B1 F3 and so on. Under 1F1B, pp -
+    stage forwards come first (arXiv 2006.09503), and under GPipe all of them.
+
+    With `split`, backward comes in two (ZB-H1). The weight gradients of micro-batch i - stage
+    follow the input gradients of micro-batch i, and the last `stage` ones come at the end (arXiv
+    2401.10241 §3.1; ScheduleInterleavedZeroBubble of torch/distributed/pipelining/schedules.py).
+    """
+    order: list[Block] = [(Operation("F", i, stage),) for i in range(ahead)]
+    for i in range(m):
+        order.append((Operation("I" if split else "B", i, stage),))
+        if split and i >= stage:
+            order.append((Operation("W", i - stage, stage),))
+        if ahead + i < m:
+            order.append((Operation("F", ahead + i, stage),))
+    if split:
+        order += [(Operation("W", i, stage),) for i in range(max(m - stage, 0), m)]
+    return order
 
 
 def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
@@ -86,26 +94,11 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
         order: list[Block] = [(Operation("F", i, chunk * pp + d),) for i, chunk in forwards[:ahead]]
         for k, (i, chunk) in enumerate(backwards):
             if ahead + k < len(forwards):
-                order.append(
-                    (Operation("F", forwards[ahead + k][0], forwards[ahead + k][1] * pp + d),)
-                )
+                forward, forward_chunk = forwards[ahead + k]
+                order.append((Operation("F", forward, forward_chunk * pp + d),))
             order.append((Operation("B", i, chunk * pp + d),))
         orders.append(order)
     return orders
-
-
-def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
-    """Return the operations of a stage in order, under 1F1B with backward split in two (ZB-H1). The
-    weight gradients of micro-batch i - stage follow the input gradients of micro-batch i; the last
-    `stage` ones come at the end (arXiv 2401.10241 §3.1; ScheduleInterleavedZeroBubble of
-    torch/distributed/pipelining/schedules.py)."""
-    ahead = min(pp - stage, m)
-    order: list[Block] = [(Operation("F", i, stage),) for i in range(ahead)]
-    for i in range(m):
-        order.append((Operation("I", i, stage),))
-        order += [(Operation("W", i - stage, stage),)] if i >= stage else []
-        order += [(Operation("F", ahead + i, stage),)] if ahead + i < m else []
-    return order + [(Operation("W", i, stage),) for i in range(max(m - stage, 0), m)]
 
 
 def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:

@@ -83,7 +83,7 @@ def partition(layers: Layers, shapes: Layouts) -> tuple[Array, StageTables]:
         held=np.empty((chunks, parts)),
         cost=np.empty(chunks),
         best=np.empty((2 * rounds + 1, stages)),
-        came=np.empty((2 * rounds, stages), dtype=np.int64),
+        previous=np.empty((2 * rounds, stages), dtype=np.int64),
         paths=np.empty((2, rounds), dtype=np.int64),
     )
     tables = StageTables(

@@ -11,7 +11,7 @@ import pytest
 from models.calibration.calibrate import calibrate
 from models.calibration.observation import Observation
 from models.columns import Array
-from models.cost.compute import deviation
+from models.cost.compute import implied_imbalance
 from models.cost.predictions import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
@@ -95,7 +95,7 @@ def test_an_imbalance_that_the_speed_contradicts_carries_it_nowhere(
     runs: int, imbalance: float
 ) -> None:
     run = sparse()
-    measured = {"imbalance": deviation(run.problem, 8, imbalance) or 0.0}
+    measured = {"imbalance": implied_imbalance(run.problem, 8, imbalance) or 0.0}
     odd = [replace(run, key=f"sparse {i}", coefficients=measured) for i in range(runs)]
     found = calibrate(
         PROFILE,
@@ -107,7 +107,7 @@ def test_an_imbalance_that_the_speed_contradicts_carries_it_nowhere(
 
 def test_an_imbalance_that_explains_the_speed_is_learnt() -> None:
     run = sparse()
-    measured = {"imbalance": deviation(run.problem, 8, 1.0) or 0.0}
+    measured = {"imbalance": implied_imbalance(run.problem, 8, 1.0) or 0.0}
     slow = replace(run, step_time_s=1.5 * (run.step_time_s or 0), coefficients=measured)
     found = calibrate(PROFILE, [slow])
     assert not found.outliers

@@ -16,8 +16,9 @@ from models.cost.pipeline.bubble import StageTimes, bubble, scratch_for
 from models.cost.pipeline.layer_split import Layers, layers_of
 from models.cost.pipeline.schedules import run
 from models.cost.pipeline.stage_partition import partition
-from models.cost.rows import StageTables
-from models.spec.layout import SCHEDULES, Layout, Layouts
+from models.cost.rows import StageTables, rows_of
+from models.spec.layout import Layout, Layouts
+from models.spec.recompute import NONE
 
 Runs = Sequence[tuple[int, int]]
 """Of layers of one kind that follow each other: the kind, and how many."""
@@ -77,19 +78,10 @@ class Pipeline:
 
     def idle(self, micro_batches: int) -> Array:
         """Seconds that each stage is idle, in closed form, (pp,)."""
-        x = self.layout
         idle = np.full(len(self.tables.kind[0]), np.nan)
-        bubble(
-            SCHEDULES.index(x.schedule),
-            x.pp,
-            x.virtual_stages,
-            micro_batches,
-            0,
-            self.tables,
-            self._times,
-            idle,
-            scratch_for(self.tables),
-        )
+        [row] = rows_of(Layouts.of([self.layout]), np.array([NONE]), np.zeros(1, dtype=np.int64))
+        scratch = scratch_for(self.tables)
+        bubble(row, micro_batches, self.tables, self._times, idle, scratch)
         return idle[self._kind]
 
     @property

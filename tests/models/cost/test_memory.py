@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.cost.facts import ALL_PIECES, coefficient_records, record_type
+from models.cost.facts import coefficient_records
 from models.cost.memory import layer_size
-from models.cost.mesh import Part, set_shard
+from models.cost.parts import set_shard
 from models.cost.predictions import Predictions, predict
 from models.cost.problem_records import policy_numbers
 from models.cost.problem_records import question as asked
+from models.cost.rows import ROW
 from models.cost.shard import Shard
+from models.cost.stages import workspace_for
 from models.spec import catalogue
 from models.spec.adapters import Lora
 from models.spec.architecture import Architecture
@@ -61,14 +63,10 @@ def kept_bytes(problem: Problem, policies: list[int], ep: int = 1) -> np.ndarray
     numbers = np.array(policies)
     q, tokens = asked(problem, numbers), float(problem.workload.seq_len)
     c = coefficient_records(PROFILE.coefficients(problem.scopes))[0]
-    different, kinds = q.policies.shape
-    parts = np.zeros(kinds + 2, dtype=record_type(Part))
-    again, kept = np.empty((2, different, kinds + 2))
-    shard, pieces = Shard(tokens, tokens, 1.0, float(ep), 1.0), np.empty(len(ALL_PIECES))
-    set_shard(
-        q, shard, shard, c, parts, again, kept, pieces,
-    )  # fmt: skip
-    return kept[np.searchsorted(policy_numbers(numbers), numbers), 0]
+    workspace = workspace_for(q.layers, q.policies)
+    shard = Shard(tokens, tokens, 1.0, float(ep), 1.0)
+    set_shard(q, np.zeros(1, ROW)[0], shard, c, workspace)
+    return workspace.kept[np.searchsorted(policy_numbers(numbers), numbers), 0]
 
 
 def test_sharding_more_needs_less_memory() -> None:

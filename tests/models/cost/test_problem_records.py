@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from models.cost.facts import ProblemRecords
+from models.cost.facts import PolicyFacts, ProblemRecords, facts_from
 from models.cost.problem_records import question
 from models.spec.problem import Problem
 from models.spec.recompute import FULL, MODULES, NONE, STACK_SELECTIVE
@@ -59,3 +60,12 @@ def test_another_batch_of_a_model_finds_its_layers_and_links() -> None:
     assert again.policies is found.policies
     assert again.dims is found.dims
     assert again.facts["global_batch"] == 2 * found.facts["global_batch"]
+
+
+def test_facts_that_are_not_worked_out_come_from_the_first_source_that_has_them() -> None:
+    first = SimpleNamespace(whole=True, pieces="names", tensor=0.5)
+    second = SimpleNamespace(tensor=1.0, context=0.25, expert=0.75, skips_last=False)
+    made = facts_from(PolicyFacts, (first, second), pieces=3, skips_last=True)
+    assert made == PolicyFacts(
+        whole=True, pieces=3, skips_last=True, tensor=0.5, context=0.25, expert=0.75
+    )
