@@ -9,6 +9,7 @@ from models.spec.layout import Layout
 from service.formats.launch.formats import format_of_stack
 from service.resolve.recommended_layouts import RecommendedLayouts
 from service.schemas.brief import MAX_REASONS, CheckBrief, PredictionBrief, RecommendationBrief
+from service.schemas.check import SettingChange
 from service.schemas.layout import LayoutFields
 
 _MAX_REASON_BYTES = 500  # with these limits a brief keeps its 4 KiB, whatever was asked
@@ -83,9 +84,14 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
         **figures,
         fit_probability=fits.get("probability"),
         first_change=None if change is None else _cut(change["words"]),
-        settings=[] if change is None else change["settings"][:_MAX_SETTINGS],
+        settings=[] if change is None else [*map(_setting, change["settings"][:_MAX_SETTINGS])],
         problems=[_cut(problem, _MAX_NOTE_BYTES) for problem in _problems(document)[:MAX_REASONS]],
     ).model_dump(mode="json", by_alias=True)
+
+
+def _setting(change: Mapping[str, Any]) -> SettingChange:
+    """Returns what this release knows of a setting's change. A later one may have stored more."""
+    return SettingChange(name=change["name"], before=change["from"], after=change["to"])
 
 
 def _problems(document: Mapping[str, Any]) -> list[str]:

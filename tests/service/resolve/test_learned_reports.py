@@ -44,7 +44,10 @@ def test_a_prediction_names_the_reports_of_its_tenant_that_moved_it(tenants) -> 
     assert first["model"] == MODEL
     assert first["latest"] == sorted(slow, reverse=True)[:3]
     assert first["step_time_change"] > 0.05
-    assert f"{change:.1%} longer than under the shared version 1" in learned["sentence"]
+    assert (
+        f"{learned['step_time_change']:.1%} longer than under the shared version 1"
+        in learned["sentence"]
+    )
     assert f"from 5 reports of {MODEL} on {CHIP}" in learned["sentence"]
     assert f"(latest {max(slow)})" in learned["sentence"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from threading import Event
 
-from service.runtime.admission import AdmissionControl, Turn
+from service.runtime.admission import AdmissionControl, IsDisconnected, Turn
 from service.runtime.creation import Creation, Unanswered
 from service.runtime.idempotency import (
     ANSWERED_BEFORE,
@@ -15,7 +16,7 @@ from service.runtime.idempotency import (
     IdempotentCreation,
     Prepared,
 )
-from service.runtime.single_flight import SingleFlight
+from service.runtime.single_flight import Compute, SingleFlight
 
 ANSWER = CreatedResource("/v1/things/1", {"id": "1"})
 EARLIER = CreatedResource("/v1/things/0", {"id": "0"}, replayed=True)
@@ -44,6 +45,26 @@ async def listening() -> bool:
     return False
 
 
+class FlightOf(SingleFlight[CreatedResource]):
+    """A flight that so many requests board. The first finds nothing before the last is in it."""
+
+    def __init__(self, requests: int) -> None:
+        super().__init__()
+        self._missing = requests
+        self._complete = Event()
+
+    async def run(
+        self, key: Hashable, compute: Compute[CreatedResource], is_disconnected: IsDisconnected
+    ) -> tuple[CreatedResource, bool]:
+        self._missing -= 1
+        if not self._missing:
+            self._complete.set()
+        return await super().run(key, compute, is_disconnected)
+
+    def wait(self) -> None:
+        assert self._complete.wait(60)
+
+
 class Asked:
     """A question to which the store knows an answer, or does not; and what was done for it."""
 
@@ -64,8 +85,12 @@ def answers(
     asked: Asked, store: Stored, *, keys: tuple[str | None, ...] = (None,), slots: int = 1
 ) -> list[CreatedResource]:
     """The answers to requests that ask the same at the same time."""
-    flights = SingleFlight[CreatedResource]()
+    flights = FlightOf(len(keys))
     admission = AdmissionControl("searches", slots, 0, 0.0)
+
+    def look_up() -> Prepared | Unanswered[str]:
+        flights.wait()
+        return asked.look_up()
 
     async def ask() -> list[CreatedResource]:
         creations = [
@@ -80,7 +105,7 @@ def answers(
             )
             for key in keys
         ]
-        asking = [each.answer_once("q", asked.look_up, asked.compute) for each in creations]
+        asking = [each.answer_once("q", look_up, asked.compute) for each in creations]
         return await asyncio.gather(*asking)
 
     return asyncio.run(ask())
