@@ -74,7 +74,7 @@ class LaunchChanges:
                 for name in names
                 if not _is_same(self.typed_value(name), written.get(name))
             }
-            job = self._job(change, changes) if changes else None
+            job = self._job_if_it_makes(change, changes) if changes else None
             if job is not None:
                 return self._remember(change, *self._fewest_settings(change, changes, job))
         return None
@@ -137,18 +137,24 @@ class LaunchChanges:
         that they start. `job` is the job of all of them."""
         if len(changes) == 1:
             return changes, job
-        whole = self._reading(changes)
+        reading_of_all = self._reading(changes)
+        if reading_of_all is None:  # nothing to compare the readings of fewer with
+            return changes, job
 
         def reads_alike(fewer: Changes) -> bool:
             reading = self._reading(fewer)
-            return reading is not None and whole is not None and _is_alike(reading, whole)
+            return reading is not None and _is_alike(reading, reading_of_all)
+
+        def makes_change(fewer: Changes) -> bool:
+            return self._job_if_it_makes(change, fewer) is not None
 
         # Reading the launch alone is far cheaper than resolving the job, so it is tried first.
-        for is_enough in (reads_alike, lambda fewer: self._job(change, fewer) is not None):
-            fewest = _fewest(changes, {}, is_enough)
-            changed = self._job(change, fewest)
-            if changed is not None:
-                return fewest, changed
+        for is_enough in (reads_alike, makes_change):
+            fewest = _fewest(changes, fixed={}, is_enough=is_enough)
+            fewest_job = self._job_if_it_makes(change, fewest)
+            if fewest_job is not None:
+                return fewest, fewest_job
+        # The readings are used up, or no fewer settings were found to make the change alone.
         return changes, job
 
     def _reading(self, changes: Changes) -> LaunchReading | None:
@@ -160,7 +166,7 @@ class LaunchChanges:
             )
         return None
 
-    def _job(self, change: SingleChange, changes: Changes) -> _Job | None:
+    def _job_if_it_makes(self, change: SingleChange, changes: Changes) -> _Job | None:
         """Returns the job of the launch with some settings changed. None where it would not start
         or does not have the change, or where _MOST_READINGS are used up."""
         self._readings_left -= 1
