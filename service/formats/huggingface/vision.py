@@ -94,7 +94,9 @@ def _qwen(
 
 
 def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
-    """Returns the encoder of Qwen2-VL. `text` is the hidden size of the language model."""
+    """Returns the encoder of Qwen2-VL."""
+    # Here hidden_size is the width that is handed to the language model, and not that of the
+    # encoder. So neither `outer` nor `text` is needed, which every reader is given (Read).
     hidden = vision.size("embed_dim")
     width = int(hidden * vision.number("mlp_ratio"))
     layers = equal_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth")

@@ -118,6 +118,8 @@ def _architecture(model: Row) -> Architecture:
     """Returns the model of a row, from its config.json or its sizes."""
     if "config" in model:
         return huggingface.read(model["config"], "run")
+    # A config says which biases and norms a model has; the sizes of a row do not. They are taken
+    # from the model of the catalogue that has these sizes, if there is one.
     return catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(model)))
 
 
