@@ -120,7 +120,7 @@ def layout_of_report(rows: Rows, report: RunSubject) -> AnsweredLayout:
         return layout_of_check(rows, report.check_id)
     if report.layout is None:
         raise Invalid("layout", None, "is required")
-    return AnsweredLayout(report.question(), report.layout, "layout", None)
+    return AnsweredLayout(report.question(), report.layout, field="layout", rank=None)
 
 
 def _layout_at_rank(

@@ -105,7 +105,7 @@ class Config:
         """Returns a whole number; 0 where the key is null."""
         return 0 if self.null(key) else self.count(key, most=most)
 
-    def flag(self, key: str, default: bool | None = None) -> bool:
+    def flag(self, key: str, *, default: bool | None = None) -> bool:
         """Returns the key's value, which must be true or false. A null counts as missing, for
         which the default is taken. Raises Invalid without one."""
         of_class = self._default(key)
@@ -167,7 +167,7 @@ class Config:
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
         """Raises Unsupported where the key has this value, because the cost model does not cover
         what it adds to the model; `missing` names that."""
-        if self.flag(key, not value) is value:
+        if self.flag(key, default=not value) is value:
             raise Unsupported(self.where(key), value, missing)
 
     def refuse_size(self, key: str, missing: str, default: int | None = None) -> None:

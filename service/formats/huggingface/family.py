@@ -53,6 +53,7 @@ class Refused:
 
     key: str
     missing: str
+    """The part of a model that is not described, in the words of the error."""
     value: bool = True
 
 

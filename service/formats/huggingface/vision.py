@@ -306,7 +306,7 @@ def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
         _features(outer) * hidden,
         text,
         text,
-        bias=outer.flag("multimodal_projector_bias", False),
+        bias=outer.flag("multimodal_projector_bias", default=False),
         norm=hidden,
     )
     merger = ((merged * hidden, hidden),)
@@ -331,7 +331,10 @@ def _llava(outer: Config, vision: Config, text: int) -> Tower:
     """Returns the encoder of a LLaVA model, which is a Pixtral, a SigLIP or a CLIP."""
     hidden = vision.size("hidden_size")
     projector = projector_of(
-        _features(outer) * hidden, text, text, bias=outer.flag("multimodal_projector_bias", True)
+        _features(outer) * hidden,
+        text,
+        text,
+        bias=outer.flag("multimodal_projector_bias", default=True),
     )
     if vision.model_type == "pixtral":
         return _pixtral(vision, 1, projector)

@@ -111,7 +111,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
 
 def files_of(text: str, files: LaunchFiles = NO_FILES) -> LaunchFiles:
     """Returns the files that were sent, together with those that the script writes."""
-    return files.with_written(read_script(text, {}, files).written)
+    return files.with_written(read_script(text, variables={}, files=files).written)
 
 
 def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
