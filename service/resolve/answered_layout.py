@@ -65,7 +65,7 @@ def layout_of_recommendation(
     ranked = [prediction["layout"] for prediction in layouts.ranked]
     if rank is not None:
         return _layout_at_rank(document, ranked, rank)
-    prediction = layouts.meant if choice is None else layouts.with_name(choice)
+    prediction = layouts.default if choice is None else layouts.with_name(choice)
     layout = prediction["layout"]
     rank_of_choice = ranked.index(layout) + 1 if layout in ranked else None
     chosen = _layout_at_rank(document, [layout], 1)

@@ -41,15 +41,15 @@ class LaunchChanges:
     def __init__(
         self,
         launch: LaunchForm,
-        own: LaunchedQuestion,
+        launched: LaunchedQuestion,
         profile: Profile,
         read: Callable[[Changes], LaunchedQuestion],
     ) -> None:
-        """Sets up the changes of a launch. `own` is what it says as it is, and `read` reads it with
-        some of its settings changed."""
+        """Sets up the changes of a launch. `launched` is what it says as it is, and `read` reads it
+        with some of its settings changed."""
         self._launch = launch
-        self._own = own
-        self._own_layout = _layout(own)
+        self._launched = launched
+        self._launched_layout = _layout(launched)
         self._profile = profile
         self._read = read
         self._readings_left = _MOST_READINGS
@@ -57,7 +57,7 @@ class LaunchChanges:
 
     def typed_value(self, name: str) -> Any:
         """Returns the value of a setting as it was typed; None where it was not."""
-        return self._own.typed.get(name)
+        return self._launched.typed.get(name)
 
     def settings(self, change: SingleChange) -> Changes:
         """Returns the settings to write for a change that `in_settings` returned, by name. None as
@@ -104,7 +104,7 @@ class LaunchChanges:
     def _written(self, problem: Problem, layout: Layout) -> Mapping[str, Any]:
         """Returns the settings with which the launch's framework runs this layout; empty where it
         cannot."""
-        return written_settings(FORMATS[self._own.read.format], problem, layout)
+        return written_settings(FORMATS[self._launched.read.format], problem, layout)
 
     def _attempts(self, change: SingleChange, written: Mapping[str, Any]) -> Iterator[list[str]]:
         """Yields names of settings that may make a change, the fewest first: those of its knobs,
@@ -112,23 +112,23 @@ class LaunchChanges:
         if change.switch is not None:
             yield [*change.switch.arguments]
             return
-        own = self._own_layout
-        knobs = KNOB_SETTINGS[self._own.read.format]
+        launched_layout = self._launched_layout
+        knobs = KNOB_SETTINGS[self._launched.read.format]
         differing = [
             name
             for knob, name in knobs.items()
             if hasattr(change.layout, knob)
-            and getattr(change.layout, knob) != getattr(own, knob, None)
+            and getattr(change.layout, knob) != getattr(launched_layout, knob, None)
         ]
         yield [*dict.fromkeys(differing)]
-        problem = self._own.resolved.problem
+        problem = self._launched.resolved.problem
         before = {}
-        if own is not None and not broken_rules(problem, own):
-            before = dict(self._written(problem, own))
+        if launched_layout is not None and not broken_rules(problem, launched_layout):
+            before = dict(self._written(problem, launched_layout))
         if before:
             names = {**before, **written}
             yield [name for name in names if before.get(name) != written.get(name)]
-        yield [*{**written, **self._own.typed}]
+        yield [*{**written, **self._launched.typed}]
 
     def _fewest_settings(
         self, change: SingleChange, changes: Changes, job: _Job
@@ -161,7 +161,7 @@ class LaunchChanges:
         """Returns the reading of the launch alone, without the request beside it, with some
         settings changed; None where it cannot be read."""
         with suppress(Invalid):
-            return FORMATS[self._own.read.format].read(
+            return FORMATS[self._launched.read.format].read(
                 self._launch.text, self._launch.version, changes=changes, files=self._launch.beside
             )
         return None

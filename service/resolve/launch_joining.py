@@ -321,8 +321,8 @@ def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     whose shape is complete but names no experts has num_experts = 0."""
     dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
     nested = [model.get(name) or {} for name in ("mla", "moe")]
-    own = {name: value for name, value in model.items() if name not in ("mla", "moe")}
-    return {**dense, **own, **nested[0], **nested[1]}
+    flat = {name: value for name, value in model.items() if name not in ("mla", "moe")}
+    return {**dense, **flat, **nested[0], **nested[1]}
 
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:

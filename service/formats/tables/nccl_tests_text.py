@@ -252,5 +252,5 @@ def _has_own_bandwidth(size: float, placement: Placement) -> bool:
     shows that a table without a header has the usual columns."""
     if not placement.algbw:
         return True
-    own = size / placement.seconds / 1e9
-    return abs(own - placement.algbw) <= _ALGBW_STEP + 0.02 * own
+    computed = size / placement.seconds / 1e9
+    return abs(computed - placement.algbw) <= _ALGBW_STEP + 0.02 * computed
