@@ -68,7 +68,9 @@ def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
     rows.profiles.add(
         ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump())
     )
-    rows.profiles.add_version(_version_row(profile, 1, "shipped", posterior))
+    rows.profiles.add_version(
+        _version_row(profile, version=1, origin="shipped", posterior=posterior)
+    )
 
 
 def active_profile(rows: Rows) -> Profile:
@@ -248,7 +250,14 @@ def add_version(
     or "calibrated"; `learnt` is the record of what a calibration has learnt."""
     rows.lock(f"profile:{profile.id}")
     version = rows.profiles.latest(profile.id).version + 1
-    row = _version_row(profile, version, origin, posterior, calibration, learnt)
+    row = _version_row(
+        profile,
+        version=version,
+        origin=origin,
+        posterior=posterior,
+        calibration=calibration,
+        learnt=learnt,
+    )
     rows.profiles.add_version(row)
     return row
 

@@ -157,9 +157,9 @@ def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
     tokens = outer.size("mm_tokens_per_image", 256)
     return _siglip(
         vision,
-        patches_of(vision) // tokens,
-        projector_of(hidden, text, bias=False, norm=hidden),
-        tokens,
+        merged=patches_of(vision) // tokens,
+        projector=projector_of(hidden, text, bias=False, norm=hidden),
+        tokens=tokens,
     )
 
 
@@ -311,7 +311,7 @@ def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
     )
     merger = ((merged * hidden, hidden),)
     projector = Projector(matrices=merger + after.matrices, vectors=after.vectors)
-    return _pixtral(vision, merged, projector)
+    return _pixtral(vision, merged=merged, projector=projector)
 
 
 def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
@@ -337,9 +337,9 @@ def _llava(outer: Config, vision: Config, text: int) -> Tower:
         bias=outer.flag("multimodal_projector_bias", default=True),
     )
     if vision.model_type == "pixtral":
-        return _pixtral(vision, 1, projector)
+        return _pixtral(vision, merged=1, projector=projector)
     if vision.model_type == "siglip_vision_model":
-        return _siglip(vision, 1, projector, patches_of(vision))
+        return _siglip(vision, merged=1, projector=projector, tokens=patches_of(vision))
     return _clip(vision, projector)
 
 

@@ -276,11 +276,11 @@ def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
         recompute = recompute or measured.get("mfu") is None
         flops = ratio * problem.cluster.chip.peak_flops(workload.number_format.gemm) / 1e12
     seconds = step_time_from_throughput(
-        flops * 1e12,
-        num_chips,
-        problem.architecture,
-        workload,
-        attention,
+        flops_per_chip_s=flops * 1e12,
+        num_chips=num_chips,
+        architecture=problem.architecture,
+        workload=workload,
+        count=attention,
         recompute_counted=recompute,
     )
     return seconds, True
