@@ -57,6 +57,7 @@ class Run:
     assumed: tuple[str, ...]
     """The fields that the row leaves open and the habits of its stack settle."""
     step_time_s: float | None
+    """None where the row states neither this nor FLOP/s nor MFU."""
     converted: bool
     """The step time follows from FLOP/s or MFU."""
     memory_bytes: float | None = None
