@@ -51,6 +51,7 @@ def _best_choice_words(best: Choice, keeping: int, places: int, objective: Objec
     limits."""
     limits = " and ".join(_limit_words(objective).values())
     if not keeping:
+        # A single place is named alone: there is no other that it could be nearer than.
         nearest = f"none of {places} places keeps {limits}" if places > 1 else ""
         if nearest:
             nearest += f"{_odds_words(objective)}; the nearest is "
@@ -64,6 +65,7 @@ def _best_choice_words(best: Choice, keeping: int, places: int, objective: Objec
     among = f"of {places} places"
     if limits:
         among = f"{keeping} of {places} places keep {limits}, and of those"
+    # Choices without a price are compared by hours (Choice.missing), so the best has the least.
     lacks_cost = objective.minimize == "cost" and best.usd_per_million_tokens is None
     superlative = SUPERLATIVES["time" if lacks_cost else objective.minimize]
     return f"{among} {place_words(best)} has {superlative}: {_figures_words(best)}"

@@ -254,9 +254,9 @@ class FrontierSweep:
             yield from map(Point.out_of_time, fast.places)
 
     def _speedup(self, block: LinkBlock, axis: str, slowest: SearchAnswer) -> float:
-        """Return the factor by which the best layouts at the slowest links become faster if one
-        axis of links is at its fastest. It is 0 for an axis with a single factor, which cannot be
-        halved."""
+        """Return the largest factor by which one of the best layouts at the slowest links becomes
+        faster if one axis of links is at its fastest. It is 0 for an axis with a single factor,
+        along which the block cannot be split."""
         if len(block.factors[axis]) == 1:
             return 0.0
         rows = _best_rows(slowest)

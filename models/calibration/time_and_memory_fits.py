@@ -89,7 +89,8 @@ def memory_fit(
     new_fleet: bool = False,
 ) -> Fit:
     """Return the fit of peaks of memory, and of bounds: runs that did not fit needed at least the
-    device's memory, and all others at most.
+    device's memory, and all others at most. With `new_fleet`, the runs are of machines that the
+    profile may not have seen.
 
     A published run with a measured peak gives no bound, because the peak says more. In a new fleet
     it gives one all the same, which weighs against runs of an equal layout that are said not to
@@ -98,9 +99,12 @@ def memory_fit(
     targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
     noise, inflation = None, 1.0
     if new_fleet:
-        # Narrower kinds of published runs than the equally sparse or dense ones say less of others.
+        # Scopes go from the widest on. The first two are all published runs and the equally sparse
+        # or dense ones; narrower ones say less of machines that nobody has seen. Noise begins at
+        # their spread, because a new fleet's residuals may all lie on one side, which is an offset.
         kinds = [target.problem.neighbourhood_scopes[:2] for target in targets]
         noise = np.array([profile.memory_neighbourhood(scopes).spread for scopes in kinds])
+        # A few runs tell little of how far a fleet scatters, so they move the terms less.
         inflation = _noise_inflation(profile.memory_neighbourhoods, targets)
     return Fit(
         profile,

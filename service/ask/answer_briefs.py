@@ -42,7 +42,7 @@ _DEFAULTS = LayoutFields.of(Layout()).model_dump(mode="json")
 def recommendation_brief(document: dict[str, Any]) -> dict[str, Any]:
     """Returns the brief of a recommendation: the recommended layout, and the reasons that a
     launcher needs. `document` is the stored answer."""
-    recommended = RecommendedLayouts.of(document).meant
+    recommended = RecommendedLayouts.of(document).default
     return RecommendationBrief(
         **_shared_members("recommendations", document, recommended),
         notes=_notes(document),

@@ -272,17 +272,30 @@ def _change_answer(job: ResolvedCheck, change: SingleChange) -> ChangeAnswer:
     """Returns a change with the framework's settings before and after it. Settings have the names
     of the tool and release that were read."""
     before, after = _settings_of_change(job, change)
-    settings = list[SettingChange]()
-    words = change.words
-    for name in {**before, **after}:
-        own = job.own_names.get(name, OwnName(job.named(name)))
-        old, new = own.value(before.get(name)), own.value(after.get(name))
-        if before.get(name) != after.get(name):
-            settings.append(SettingChange(name=own.name, before=old, after=new))
-        words = words.replace(f"{name}={after.get(name)}", f"{own.name}={new}")
+    # A tool may call values otherwise too; a release of the framework differs in names alone.
+    own_names = {
+        name: job.own_names.get(name, OwnName(job.named(name))) for name in {**before, **after}
+    }
+    settings = [
+        SettingChange(
+            name=own.name, before=own.value(before.get(name)), after=own.value(after.get(name))
+        )
+        for name, own in own_names.items()
+        if before.get(name) != after.get(name)
+    ]
+    words = _in_own_names(change.words, own_names, after)
+    return ChangeAnswer.of(change, words, settings, job.min_fit_probability)
+
+
+def _in_own_names(words: str, own_names: Mapping[str, OwnName], after: Mapping[str, Any]) -> str:
+    """Returns the words of a change with settings and their values after it as the tool writes
+    them. Words may also name settings that stay as they are."""
+    for name, own in own_names.items():
+        value = after.get(name)
+        words = words.replace(f"{name}={value}", f"{own.name}={own.value(value)}")
         # The name alone, and not as a part of a longer one, such as tp of tp_overlap.
         words = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", own.name, words)
-    return ChangeAnswer.of(change, words, settings, job.min_fit_probability)
+    return words
 
 
 def _settings_of_change(

@@ -35,6 +35,8 @@ class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
         return self._checks.resolve(rows, request)
 
     def meaning(self, resolved: ResolvedCheck) -> Meaning:
+        """Returns the catalogue entries and the reported runs on which the answer to the one
+        question of a check rests."""
         return Meaning.of([resolved.resolved])
 
     def check(

@@ -51,7 +51,7 @@ class Drift:
         """Returns the series of residuals by kind of run, the largest change first. Reports beyond
         the limit of the query are not read, and the answer says that there are more."""
         with self._store.reading() as rows:
-            profile = profile_version(rows, id_, query.version)
+            profile = profile_version(rows, id_, version=query.version)
             report_filter = replace(reports_of(rows, id_), since=query.since, until=query.until)
             reports = rows.reports.newest_measured(report_filter, query.limit + 1)
             series, left_out = drift_series(rows, reports[: query.limit], profile)

@@ -92,8 +92,8 @@ class Replays:
         on reports with the active version's. Answers whose question can no longer be resolved are
         listed apart."""
         with self._store.reading() as rows:
-            replayed = profile_version(rows, id_, version)
-            active = profile_version(rows, id_, None)
+            replayed = profile_version(rows, id_, version=version)
+            active = profile_version(rows, id_, version=None)
             stored, unusable = _stored_answers(rows, request)
             report_filter = replace(
                 reports_of(rows, id_), measured=True, since=request.since, until=request.until

@@ -50,7 +50,7 @@ def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout
     layouts = [item["layout"] for item in document["layouts"]]
     if len(layouts) > 1 and rank is None:
         raise Invalid("rank", None, f"is required: the prediction is of {len(layouts)} layouts")
-    return _layout_at_rank(document, layouts, rank or 1)
+    return _layout_at_rank(document, layouts, rank=rank or 1)
 
 
 def layout_of_recommendation(
@@ -64,11 +64,11 @@ def layout_of_recommendation(
     layouts = RecommendedLayouts.of(document)
     ranked = [prediction["layout"] for prediction in layouts.ranked]
     if rank is not None:
-        return _layout_at_rank(document, ranked, rank)
-    prediction = layouts.meant if choice is None else layouts.with_name(choice)
+        return _layout_at_rank(document, ranked, rank=rank)
+    prediction = layouts.default if choice is None else layouts.with_name(choice)
     layout = prediction["layout"]
     rank_of_choice = ranked.index(layout) + 1 if layout in ranked else None
-    chosen = _layout_at_rank(document, [layout], 1)
+    chosen = _layout_at_rank(document, [layout], rank=1)
     field = "recommendation_id" if choice is None else "choice"
     return replace(chosen, field=field, rank=rank_of_choice)
 
@@ -92,7 +92,7 @@ def layout_of_check(rows: Rows, id_: str) -> StoredLayout:
     if document["layout"] is None:
         rule = "is of a job that its framework does not start, so that nothing is predicted of it"
         raise Invalid("check_id", id_, rule)
-    checked = _layout_at_rank(document, [document["layout"]], 1)
+    checked = _layout_at_rank(document, [document["layout"]], rank=1)
     return replace(checked, field="check_id", rank=None)
 
 
@@ -120,7 +120,7 @@ def layout_of_report(rows: Rows, report: RunSubject) -> AnsweredLayout:
         return layout_of_check(rows, report.check_id)
     if report.layout is None:
         raise Invalid("layout", None, "is required")
-    return AnsweredLayout(report.question(), report.layout, "layout", None)
+    return AnsweredLayout(report.question(), report.layout, field="layout", rank=None)
 
 
 def _layout_at_rank(

@@ -100,9 +100,9 @@ class Catalog:
             name take turns."""
             other = _SHARES_NAMES_WITH.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
-            if other and rows.registered_entries.find(other, entry.name, None):
+            if other and rows.registered_entries.find(other, entry.name, version=None):
                 raise NameTaken(other, entry.name)
-            last = rows.registered_entries.find(kind, entry.name, None)
+            last = rows.registered_entries.find(kind, entry.name, version=None)
             version = last.version + 1 if last else 1
             row = RegisteredEntryRow(
                 kind=kind,

@@ -68,7 +68,7 @@ class Disclosure:
         """Returns a calibration's document without the ids, chips, fabrics and dates of other
         tenants' reports."""
         reports = [*document["outliers"], *(report["report"] for report in document["unusable"])]
-        own = self._rows.reports.existing_ids(reports)
+        visible = self._rows.reports.existing_ids(reports)
         return {
             **document,
             **self._errors_by_kind(document),
@@ -81,8 +81,8 @@ class Disclosure:
             ],
             "moved": self.terms(document["moved"]),
             "unidentified": self.terms(document["unidentified"]),
-            "outliers": [id_ for id_ in document["outliers"] if id_ in own],
-            "unusable": [report for report in document["unusable"] if report["report"] in own],
+            "outliers": [id_ for id_ in document["outliers"] if id_ in visible],
+            "unusable": [report for report in document["unusable"] if report["report"] in visible],
         }
 
     def _errors_by_kind(self, document: Document) -> Document:

@@ -41,15 +41,15 @@ class LaunchChanges:
     def __init__(
         self,
         launch: LaunchForm,
-        own: LaunchedQuestion,
+        launched: LaunchedQuestion,
         profile: Profile,
         read: Callable[[Changes], LaunchedQuestion],
     ) -> None:
-        """Sets up the changes of a launch. `own` is what it says as it is, and `read` reads it with
-        some of its settings changed."""
+        """Sets up the changes of a launch. `launched` is what it says as it is, and `read` reads it
+        with some of its settings changed."""
         self._launch = launch
-        self._own = own
-        self._own_layout = _layout(own)
+        self._launched = launched
+        self._launched_layout = _layout(launched)
         self._profile = profile
         self._read = read
         self._readings_left = _MOST_READINGS
@@ -57,7 +57,7 @@ class LaunchChanges:
 
     def typed_value(self, name: str) -> Any:
         """Returns the value of a setting as it was typed; None where it was not."""
-        return self._own.typed.get(name)
+        return self._launched.typed.get(name)
 
     def settings(self, change: SingleChange) -> Changes:
         """Returns the settings to write for a change that `in_settings` returned, by name. None as
@@ -74,7 +74,7 @@ class LaunchChanges:
                 for name in names
                 if not _is_same(self.typed_value(name), written.get(name))
             }
-            job = self._job(change, changes) if changes else None
+            job = self._job_if_it_makes(change, changes) if changes else None
             if job is not None:
                 return self._remember(change, *self._fewest_settings(change, changes, job))
         return None
@@ -104,7 +104,7 @@ class LaunchChanges:
     def _written(self, problem: Problem, layout: Layout) -> Mapping[str, Any]:
         """Returns the settings with which the launch's framework runs this layout; empty where it
         cannot."""
-        return written_settings(FORMATS[self._own.read.format], problem, layout)
+        return written_settings(FORMATS[self._launched.read.format], problem, layout)
 
     def _attempts(self, change: SingleChange, written: Mapping[str, Any]) -> Iterator[list[str]]:
         """Yields names of settings that may make a change, the fewest first: those of its knobs,
@@ -112,23 +112,23 @@ class LaunchChanges:
         if change.switch is not None:
             yield [*change.switch.arguments]
             return
-        own = self._own_layout
-        knobs = KNOB_SETTINGS[self._own.read.format]
+        launched_layout = self._launched_layout
+        knobs = KNOB_SETTINGS[self._launched.read.format]
         differing = [
             name
             for knob, name in knobs.items()
             if hasattr(change.layout, knob)
-            and getattr(change.layout, knob) != getattr(own, knob, None)
+            and getattr(change.layout, knob) != getattr(launched_layout, knob, None)
         ]
         yield [*dict.fromkeys(differing)]
-        problem = self._own.resolved.problem
+        problem = self._launched.resolved.problem
         before = {}
-        if own is not None and not broken_rules(problem, own):
-            before = dict(self._written(problem, own))
+        if launched_layout is not None and not broken_rules(problem, launched_layout):
+            before = dict(self._written(problem, launched_layout))
         if before:
             names = {**before, **written}
             yield [name for name in names if before.get(name) != written.get(name)]
-        yield [*{**written, **self._own.typed}]
+        yield [*{**written, **self._launched.typed}]
 
     def _fewest_settings(
         self, change: SingleChange, changes: Changes, job: _Job
@@ -137,30 +137,36 @@ class LaunchChanges:
         that they start. `job` is the job of all of them."""
         if len(changes) == 1:
             return changes, job
-        whole = self._reading(changes)
+        reading_of_all = self._reading(changes)
+        if reading_of_all is None:  # nothing to compare the readings of fewer with
+            return changes, job
 
         def reads_alike(fewer: Changes) -> bool:
             reading = self._reading(fewer)
-            return reading is not None and whole is not None and _is_alike(reading, whole)
+            return reading is not None and _is_alike(reading, reading_of_all)
+
+        def makes_change(fewer: Changes) -> bool:
+            return self._job_if_it_makes(change, fewer) is not None
 
         # Reading the launch alone is far cheaper than resolving the job, so it is tried first.
-        for is_enough in (reads_alike, lambda fewer: self._job(change, fewer) is not None):
-            fewest = _fewest(changes, {}, is_enough)
-            changed = self._job(change, fewest)
-            if changed is not None:
-                return fewest, changed
+        for is_enough in (reads_alike, makes_change):
+            fewest = _fewest(changes, fixed={}, is_enough=is_enough)
+            fewest_job = self._job_if_it_makes(change, fewest)
+            if fewest_job is not None:
+                return fewest, fewest_job
+        # The readings are used up, or no fewer settings were found to make the change alone.
         return changes, job
 
     def _reading(self, changes: Changes) -> LaunchReading | None:
         """Returns the reading of the launch alone, without the request beside it, with some
         settings changed; None where it cannot be read."""
         with suppress(Invalid):
-            return FORMATS[self._own.read.format].read(
+            return FORMATS[self._launched.read.format].read(
                 self._launch.text, self._launch.version, changes=changes, files=self._launch.beside
             )
         return None
 
-    def _job(self, change: SingleChange, changes: Changes) -> _Job | None:
+    def _job_if_it_makes(self, change: SingleChange, changes: Changes) -> _Job | None:
         """Returns the job of the launch with some settings changed. None where it would not start
         or does not have the change, or where _MOST_READINGS are used up."""
         self._readings_left -= 1

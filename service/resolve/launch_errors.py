@@ -138,11 +138,13 @@ class LaunchErrors:
         self,
         part: str,
         form: type[Form],
+        *,
         request_fields: Mapping[str, Any],
         launch_fields: Mapping[str, Any],
     ) -> Form:
-        """Returns the fields of the launch and of the request in the schema `form`. Raises Refused
-        for what is missing in both, and for what is wrong in either."""
+        """Returns the fields of the launch and of the request in the schema `form`. Where both have
+        a field, that of the request counts. Raises Refused for what is missing in both, and for
+        what is wrong in either."""
         fields = _merged(launch_fields, request_fields)
         try:
             return form.model_validate(fields)

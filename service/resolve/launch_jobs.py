@@ -105,8 +105,8 @@ def launch_format(name: str, problem: Problem) -> LaunchFormat:
         raise unknown_name("format", name, [*FORMATS])
     stack = problem.stack.id
     if stack not in format_.stacks:
-        own = format_of_stack(stack)
-        cure = f"ask for {own.name}" if own else f"stack {stack} has no launch format"
+        of_stack = format_of_stack(stack)
+        cure = f"ask for {of_stack.name}" if of_stack else f"stack {stack} has no launch format"
         rule = f"is for layouts of {', '.join(format_.stacks)}, and this is one of {stack}; {cure}"
         raise Invalid("format", name, rule)
     return format_
@@ -157,8 +157,8 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
     format states. The caller's own script may set them. Raises Inexpressible if the format starts a
     program instead, since nothing could set them then."""
     # A field that moves the prediction of one profile moves that of any.
-    said = format_.says(job.problem)
-    unsaid = unsaid_fields(job.problem, shipped_profile(), job.layout, said)
+    stated = format_.says(job.problem)
+    unsaid = unsaid_fields(job.problem, shipped_profile(), job.layout, stated)
     if unsaid and not format_.is_of_script:
         first = unsaid[0]
         launched = {field.field: field.launched for field in unsaid}
@@ -194,8 +194,8 @@ def _release_notes(format_: LaunchFormat, job: Job, question: Question) -> Itera
     names the switches whose default has changed since."""
     stack = job.problem.stack
     year = shipped_profile().software_year - stack.age_years
-    said = question.stack.version if isinstance(question.stack, StackFields) else None
-    release = said or release_of(stack.id, year)
+    asked = question.stack.version if isinstance(question.stack, StackFields) else None
+    release = asked or release_of(stack.id, year)
     newest = [*releases(stack.id)][-1:]
     if not stack.age_years or [release] == newest:
         return

@@ -76,7 +76,9 @@ class Joining:
         layout_fields |= self._micro_batch(layout_fields, global_batch)
         if any(stop.hides_layout for stop in self.errors.stops or ()):
             return question, LayoutFields(), []
-        layout = self.errors.validated("layout", LayoutFields, {}, layout_fields)
+        layout = self.errors.validated(
+            "layout", LayoutFields, request_fields={}, launch_fields=layout_fields
+        )
         ranks = _data_parallel(layout_fields)
         assumed += self.cluster.assumptions(question.cluster)
         assumed += unwritten_values(self.reading, self._request_fields())
@@ -115,7 +117,9 @@ class Joining:
         if request_model is None:
             if name is None and not launch_fields.keys() & {"num_layers", "hidden_size"}:
                 raise self.errors.missing("model")
-            return self._model_form({}, launch_fields) if name is None else str(name)
+            if name is not None:
+                return str(name)
+            return self._model_form(request_fields={}, launch_fields=launch_fields)
         launch_values = (
             _flat_fields(launch_fields) if name is None else self._comparable_values(name)
         )
@@ -123,18 +127,24 @@ class Joining:
             if "model.vocab_size" in self.reading.default_origins:
                 launch_values = {**launch_values, "vocab_size": None}
             self.errors.require_same("model", launch_values, _flat_fields(request_model))
-            return self._model_form(request_model, launch_fields if name is None else {})
+            return self._model_form(
+                request_fields=request_model, launch_fields=launch_fields if name is None else {}
+            )
         self.errors.require_same("model", launch_values, self._comparable_values(request_model))
         return request_model
 
     def _model_form(
-        self, request_fields: Mapping[str, Any], launch_fields: Mapping[str, Any]
+        self, *, request_fields: Mapping[str, Any], launch_fields: Mapping[str, Any]
     ) -> ShapeFields | LayerListFields:
         """Returns the fields of request and launch together, in the schema that they fit: a list of
         layers, or a shape that all layers share."""
         if is_layer_list({**launch_fields, **request_fields}):
-            return self.errors.validated("model", LayerListFields, request_fields, launch_fields)
-        return self.errors.validated("model", ShapeFields, request_fields, launch_fields)
+            return self.errors.validated(
+                "model", LayerListFields, request_fields=request_fields, launch_fields=launch_fields
+            )
+        return self.errors.validated(
+            "model", ShapeFields, request_fields=request_fields, launch_fields=launch_fields
+        )
 
     def _comparable_values(self, form: ModelForm) -> dict[str, object]:
         """Returns those values of a model that a launch may have too, by their names in
@@ -156,7 +166,9 @@ class Joining:
         in_tokens = request_fields.get("global_batch_tokens") is not None
         batch = {"global_batch"} if in_tokens else set[str]()
         defaults = {name: value for name, value in launch_fields.items() if name not in batch}
-        workload = self.errors.validated("workload", WorkloadFields, request_fields, defaults)
+        workload = self.errors.validated(
+            "workload", WorkloadFields, request_fields=request_fields, launch_fields=defaults
+        )
         firm = {
             name: value
             for name, value in launch_fields.items()
@@ -228,7 +240,10 @@ class Joining:
         if not (age or switches or request_changes):
             return base.id
         return self.errors.validated(
-            "stack", StackFields, {"name": base.id, **request_changes}, age | switches
+            "stack",
+            StackFields,
+            request_fields={"name": base.id, **request_changes},
+            launch_fields=age | switches,
         )
 
     def _sized_layout(
@@ -306,8 +321,8 @@ def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     whose shape is complete but names no experts has num_experts = 0."""
     dense = {"num_experts": 0} if model.keys() >= {"num_layers", "hidden_size"} else {}
     nested = [model.get(name) or {} for name in ("mla", "moe")]
-    own = {name: value for name, value in model.items() if name not in ("mla", "moe")}
-    return {**dense, **own, **nested[0], **nested[1]}
+    flat = {name: value for name, value in model.items() if name not in ("mla", "moe")}
+    return {**dense, **flat, **nested[0], **nested[1]}
 
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:

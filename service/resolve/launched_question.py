@@ -79,8 +79,8 @@ class LaunchedQuestion:
         model = self.question.model
         if self.unpadded_vocabulary is None or not isinstance(model, ShapeFields | LayerListFields):
             return self.question
-        whole = model.model_copy(update={"vocab_size": self.unpadded_vocabulary})
-        return self.question.model_copy(update={"model": whole})
+        unpadded = model.model_copy(update={"vocab_size": self.unpadded_vocabulary})
+        return self.question.model_copy(update={"model": unpadded})
 
     @property
     def settings(self) -> Mapping[str, str]:

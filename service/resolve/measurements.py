@@ -148,7 +148,11 @@ def _from_tflops(
     on how it follows. `words` are the rate as that text has it."""
     chips = problem.cluster.num_chips
     step = step_time_from_throughput(
-        tflops * 1e12, chips, problem.architecture, problem.workload, attention
+        flops_per_chip_s=tflops * 1e12,
+        num_chips=chips,
+        architecture=problem.architecture,
+        workload=problem.workload,
+        count=attention,
     )
     flops = model_flops(problem.architecture, problem.workload, attention)
     counted = f"attention counted {attention}, recompute not"

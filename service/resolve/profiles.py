@@ -68,13 +68,15 @@ def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
     rows.profiles.add(
         ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump())
     )
-    rows.profiles.add_version(_version_row(profile, 1, "shipped", posterior))
+    rows.profiles.add_version(
+        _version_row(profile, version=1, origin="shipped", posterior=posterior)
+    )
 
 
 def active_profile(rows: Rows) -> Profile:
     """Returns the version that predicts for the tenant of these rows unless a request names
     another: the tenant's own version if one is active, else the active shared one."""
-    return profile_version(rows, rows.versions.profile_id, None)
+    return profile_version(rows, rows.versions.profile_id, version=None)
 
 
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
@@ -86,7 +88,7 @@ def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
     if version is None:
         version = rows.profiles.get(id_).active_version
     if version is None:  # of a tenant's own profile that is not in use
-        return profile_version(rows, DEFAULT_PROFILE, None)
+        return profile_version(rows, DEFAULT_PROFILE, version=None)
     return _parsed(rows, id_, version, rows.profiles.content_hash(id_, version))
 
 
@@ -106,7 +108,7 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
         profiles = [profile.id for profile in rows.profiles.all()]
         raise unknown_name("profile.id", requested.id, profiles)
     try:
-        return profile_version(rows, requested.id, requested.version)
+        return profile_version(rows, requested.id, version=requested.version)
     except NotFound:
         last = rows.profiles.find_latest(requested.id)
         known = "none yet" if last is None else f"1 to {last.version}"
@@ -168,7 +170,7 @@ class Profiles:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
             before = profile.active_version
-            _set_active(rows, profile, version, etags)
+            _set_active(rows, profile, version=version, etags=etags)
             whose = _whose(profile)
             rows.audit.add("profile.activated", f"{id_}/{version}", before=before, **whose)
         return self.get(id_)
@@ -185,7 +187,7 @@ class Profiles:
                     " activate another."
                 )
             before = profile.active_version
-            _set_active(rows, profile, None, etags)
+            _set_active(rows, profile, version=None, etags=etags)
             rows.audit.add("profile.deactivated", id_, before=before, **_whose(profile))
         return self.get(id_)
 
@@ -248,7 +250,14 @@ def add_version(
     or "calibrated"; `learnt` is the record of what a calibration has learnt."""
     rows.lock(f"profile:{profile.id}")
     version = rows.profiles.latest(profile.id).version + 1
-    row = _version_row(profile, version, origin, posterior, calibration, learnt)
+    row = _version_row(
+        profile,
+        version=version,
+        origin=origin,
+        posterior=posterior,
+        calibration=calibration,
+        learnt=learnt,
+    )
     rows.profiles.add_version(row)
     return row
 

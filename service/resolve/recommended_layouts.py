@@ -18,12 +18,12 @@ _NAMES = ("recommended", "fastest", "simplest", "bolder", "surer")
 @dataclass(frozen=True, slots=True)
 class RecommendedLayouts:
     """Layouts of a recommendation with their predictions, as `PredictedLayout` has them. `ranked`
-    has the fastest first; `named` has those with a name, such as "simplest"; `meant` is the one
+    has the fastest first; `named` has those with a name, such as "simplest"; `default` is the one
     that counts if a caller names none."""
 
     ranked: list[dict[str, Any]]
     named: dict[str, dict[str, Any]]
-    meant: dict[str, Any]
+    default: dict[str, Any]
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> RecommendedLayouts:
@@ -49,7 +49,7 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
     return RecommendedLayouts(
         ranked=[predictions[position] for position in document["ranked"]],
         named=by_name,
-        meant=by_name["recommended"],
+        default=by_name["recommended"],
     )
 
 
@@ -68,5 +68,5 @@ def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
             for name, candidate in candidates.items()
             if candidate is not None
         },
-        meant=ranked[0],
+        default=ranked[0],
     )

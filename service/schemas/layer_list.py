@@ -104,7 +104,7 @@ class LayerListFields(Wire):
     def build(self) -> Architecture:
         """Returns the architecture. Raises Invalid where fields contradict each other."""
         parts = self._parts()
-        total = sum(repeat * sum(_count(form) for _, form in forms) for repeat, forms in parts)
+        total = sum(repeat * sum(_count(entry) for _, entry in part) for repeat, part in parts)
         if total > MAX_LAYERS:
             rule = f"makes {total} layers; a model has at most {MAX_LAYERS}"
             raise Invalid("layers", None, rule)
@@ -114,26 +114,26 @@ class LayerListFields(Wire):
             for name, kind in self.layer_kinds.items()
         }
         layers = list[Layer]()
-        for repeat, forms in parts:
-            for where, form in forms * repeat:
-                kind = kinds[form] if isinstance(form, str) else self._layer(form, where)
+        for repeat, part in parts:
+            for where, entry in part * repeat:
+                kind = kinds[entry] if isinstance(entry, str) else self._layer(entry, where)
                 _require_indexer_before(layers, kind, where)
-                layers += [kind] * _count(form)
+                layers += [kind] * _count(entry)
         with prefix_errors("encoder"):
             encoder = self.encoder.build() if self.encoder else None
+        # Fields that requests and Architecture share, such as vocab_size. Both have `layers` and
+        # `encoder` too, which are replaced by the built ones.
         fields = common_fields(self, LayerListFields, Architecture)
         return Architecture(**{**fields, "layers": tuple(layers), "encoder": encoder})
 
     def _parts(self) -> list[_Part]:
-        """Returns (repeat, entries) for each part of the list. An entry is its place in the
-        request, such as "layers[2]", and a layer or the name of one. A layer that does not repeat
-        is a part by itself."""
+        """Returns the parts of the list. An entry that does not repeat is a part by itself."""
         parts = list[_Part]()
         for index, entry in enumerate(self.layers):
             where = f"layers[{index}]"
             if isinstance(entry, LayerRepetition):
-                forms = [(f"{where}.layers[{i}]", form) for i, form in enumerate(entry.layers)]
-                parts.append((entry.repeat, forms))
+                part = [(f"{where}.layers[{i}]", layer) for i, layer in enumerate(entry.layers)]
+                parts.append((entry.repeat, part))
             else:
                 parts.append((1, [(where, entry)]))
         return parts
@@ -147,8 +147,8 @@ class LayerListFields(Wire):
     def _require_named_kinds(self, parts: list[_Part]) -> None:
         """Raises Invalid for a name that `layer_kinds` does not have, and for a kind that no entry
         names."""
-        forms = [item for _, forms in parts for item in forms]
-        first_uses = {form: where for where, form in reversed(forms) if isinstance(form, str)}
+        entries = [item for _, part in parts for item in part]
+        first_uses = {entry: where for where, entry in reversed(entries) if isinstance(entry, str)}
         for name, where in first_uses.items():
             if name not in self.layer_kinds:
                 kinds = ", ".join(self.layer_kinds) or "nothing"
@@ -177,12 +177,13 @@ def is_layer_list(value: object) -> bool:
 
 
 _Part = tuple[int, list[tuple[str, str | LayerGroup]]]
-"""The number of times that a part repeats, and its layers, each with its field."""
+"""The number of times that a part of the list repeats, and its entries. An entry is its place in
+the request, such as "layers[2]", and a layer or the name of one."""
 
 
-def _count(form: str | LayerGroup) -> int:
+def _count(entry: str | LayerGroup) -> int:
     """Returns the number of layers that an entry stands for; a name stands for one."""
-    return 1 if isinstance(form, str) else form.count
+    return 1 if isinstance(entry, str) else entry.count
 
 
 _SAID_BY_LAYERS = {

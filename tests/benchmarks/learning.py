@@ -85,7 +85,7 @@ class Family:
             made = client.post("/v1/profiles/default/calibrations")
             assert made.status_code == 201, made.text
         with Store(database.connect(url)).reading() as rows:
-            profile = profile_version(rows, "default", made.json()["version"])
+            profile = profile_version(rows, "default", version=made.json()["version"])
         for leftover in folder.glob("asked.db*"):
             leftover.unlink()
         return profile

@@ -30,7 +30,7 @@ def _attention_of(cfg: Config, block: Config) -> Attention | None:
     """Returns the attention of one block; None where it has none. Raises Unsupported for
     windows."""
     part = _described(block.inner("attention"))
-    if part.flag("no_op", False):
+    if part.flag("no_op", default=False):
         return None
     group = part.size("n_heads_in_group")
     num_heads = cfg.size("num_attention_heads")
@@ -47,7 +47,7 @@ def _mlp_of(cfg: Config, block: Config) -> Mlp | None:
     `ffn_mult` times the hidden size, rounded down to a whole number and then up to a multiple of
     256 (`modeling_decilm.py` beside the weights)."""
     part = _described(block.inner("ffn"))
-    if part.flag("no_op", False):
+    if part.flag("no_op", default=False):
         return None
     if part.get("intermediate_size") is not None:
         width = part.size("intermediate_size")

@@ -20,8 +20,8 @@ def class_defaults(model_type: str) -> Mapping[str, object]:
     whose default is ambiguous have none."""
     remote = data("remote_classes")
     if model_type in remote["defaults"]:
-        own: Mapping[str, object] = remote["defaults"][model_type]
-        return own
+        of_type: Mapping[str, object] = remote["defaults"][model_type]
+        return of_type
     defaults = data("classes")["defaults"].get(remote["like"].get(model_type, model_type), {})
     ambiguous = remote["ambiguous"].get(model_type, ())
     unambiguous = {key: value for key, value in defaults.items() if key not in ambiguous}

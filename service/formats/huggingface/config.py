@@ -87,11 +87,11 @@ class Config:
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """Returns a whole number from 1 to `most`. Raises Invalid for anything else."""
-        return self._whole(key, default, 1, most)
+        return self._whole(key, default, least=1, most=most)
 
     def count(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         """Returns a whole number from 0 to `most`. Raises Invalid for anything else."""
-        return self._whole(key, default, 0, most)
+        return self._whole(key, default, least=0, most=most)
 
     def null(self, key: str) -> bool:
         """Returns True where the key is null, in the config or by default."""
@@ -105,7 +105,7 @@ class Config:
         """Returns a whole number; 0 where the key is null."""
         return 0 if self.null(key) else self.count(key, most=most)
 
-    def flag(self, key: str, default: bool | None = None) -> bool:
+    def flag(self, key: str, *, default: bool | None = None) -> bool:
         """Returns the key's value, which must be true or false. A null counts as missing, for
         which the default is taken. Raises Invalid without one."""
         of_class = self._default(key)
@@ -124,12 +124,14 @@ class Config:
     def switches(self, key: str, length: int) -> list[bool]:
         """Returns a list of `length` zeros and ones as booleans; empty where the key is absent.
         Raises Invalid for another length."""
-        return [_whole(where, value, 0, 1) == 1 for where, value in self._items(key, length)]
+        return [
+            _whole(where, value, least=0, most=1) == 1 for where, value in self._items(key, length)
+        ]
 
     def indices(self, key: str, length: int) -> set[int]:
         """Returns the indices that a list holds, each below `length`; empty where the key is
         absent."""
-        return {_whole(where, value, 0, length - 1) for where, value in self._items(key)}
+        return {_whole(where, value, least=0, most=length - 1) for where, value in self._items(key)}
 
     def inner(self, key: str) -> Config:
         """Returns the object under the key as a config of its own. Raises Invalid where it is
@@ -167,7 +169,7 @@ class Config:
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
         """Raises Unsupported where the key has this value, because the cost model does not cover
         what it adds to the model; `missing` names that."""
-        if self.flag(key, not value) is value:
+        if self.flag(key, default=not value) is value:
             raise Unsupported(self.where(key), value, missing)
 
     def refuse_size(self, key: str, missing: str, default: int | None = None) -> None:
@@ -192,7 +194,7 @@ class Config:
         return default
 
     def _whole(self, key: str, default: int | None, least: int, most: int) -> int:
-        return _whole(self.where(key), self._value(key, default), least, most)
+        return _whole(self.where(key), self._value(key, default), least=least, most=most)
 
     def _items(self, key: str, length: int | None = None) -> list[tuple[str, object]]:
         """Returns the items of a list, each with its place such as "layer_types[3]" for

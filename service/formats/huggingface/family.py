@@ -53,6 +53,7 @@ class Refused:
 
     key: str
     missing: str
+    """The part of a model that is not described, in the words of the error."""
     value: bool = True
 
 
@@ -134,8 +135,8 @@ class Family:
     ) -> int:
         """Returns the number of norms of a layer; a layer with only one of attention and network
         has one."""
-        own = norms.num if attention and feed_forward else 1
-        return own + (self.experts_normed and isinstance(feed_forward, Moe))
+        num = norms.num if attention and feed_forward else 1
+        return num + (self.experts_normed and isinstance(feed_forward, Moe))
 
     def networks(self, cfg: Config) -> list[Mlp | Moe]:
         """Returns the feed-forward network of each layer."""

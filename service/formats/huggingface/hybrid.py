@@ -151,7 +151,7 @@ def kimi(cfg: Config) -> Config:
     cfg = cfg.with_value("linear_head_dim", inner.size("head_dim"))
     cfg = cfg.with_value("linear_num_heads", inner.size("num_heads"))
     cfg = cfg.with_value("linear_conv_kernel_dim", inner.size("short_conv_kernel_size"))
-    return cfg.with_value("use_full_rank_gate", inner.flag("use_full_rank_gate", False))
+    return cfg.with_value("use_full_rank_gate", inner.flag("use_full_rank_gate", default=False))
 
 
 def kimi_kinds(cfg: Config) -> Callable[[int], str]:

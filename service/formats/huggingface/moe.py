@@ -34,7 +34,7 @@ def dbrx_experts(cfg: Config) -> Moe:
 
 def latent_or_heads(cfg: Config, kind: str) -> Attention:
     """Returns latent attention, or plain attention heads as in DeepSeek-VL2's small towers."""
-    part = latent if cfg.flag("use_mla", True) else heads(bias="attention_bias")
+    part = latent if cfg.flag("use_mla", default=True) else heads(bias="attention_bias")
     return part(cfg, kind)
 
 

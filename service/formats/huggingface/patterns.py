@@ -98,7 +98,7 @@ def stated_windows(cfg: Config) -> Callable[[int], str]:
 
 
 def _has_windows(cfg: Config) -> bool:
-    return cfg.flag("use_sliding_window", True)
+    return cfg.flag("use_sliding_window", default=True)
 
 
 def stated_or(default: Kinds) -> Kinds:

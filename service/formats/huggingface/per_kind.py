@@ -45,9 +45,9 @@ def mimo_v2_heads(cfg: Config, kind: str) -> Attention:
     num_heads, kv_heads, head_dim = head_counts(cfg)
     if kind == SLIDING:
         kv_heads = cfg.size("swa_num_key_value_heads", 2 * kv_heads)
-        sinks = cfg.flag("add_swa_attention_sink_bias", True)
+        sinks = cfg.flag("add_swa_attention_sink_bias", default=True)
     else:
-        sinks = cfg.flag("add_full_attention_sink_bias", False)
+        sinks = cfg.flag("add_full_attention_sink_bias", default=False)
     return Attention(
         num_attention_heads=num_heads,
         num_key_value_heads=kv_heads,
@@ -109,14 +109,14 @@ def gemma4_experts(cfg: Config) -> Moe:
 
 
 def gemma4_sparse(cfg: Config) -> Callable[[int], bool]:
-    has_experts = cfg.flag("enable_moe_block", False)
+    has_experts = cfg.flag("enable_moe_block", default=False)
     return lambda _: has_experts
 
 
 def gemma4_norms(cfg: Config) -> Norms:
     """Returns the norms of a layer: four, and with experts three more, behind the experts and
     the MLP and in front of the experts."""
-    return Norms(num=7 if cfg.flag("enable_moe_block", False) else 4)
+    return Norms(num=7 if cfg.flag("enable_moe_block", default=False) else 4)
 
 
 def step(cfg: Config) -> Config:

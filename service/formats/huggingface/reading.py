@@ -69,13 +69,13 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     for key, missing in _NOT_A_DECODER.items():
         if text.get(key) != _ON_IMAGES_ALONE:
             text.refuse(key, missing)
-    own = FAMILIES[text.model_type]
+    family = FAMILIES[text.model_type]
     for key, missing in _UNSUPPORTED_KEYS.items():
-        if key not in own.described and (value := text.get(key)):
+        if key not in family.described and (value := text.get(key)):
             raise Unsupported(text.where(key), shown(value), missing)
     own_name = config.get("_name_or_path")
     default = own_name if isinstance(own_name, str) and own_name else text.model_type
-    return own.read(text.named(name or default))
+    return family.read(text.named(name or default))
 
 
 def reads_tower(config: Mapping[str, object]) -> bool:

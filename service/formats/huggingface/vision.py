@@ -94,7 +94,9 @@ def _qwen(
 
 
 def _qwen2_vl(outer: Config, vision: Config, text: int) -> Tower:
-    """Returns the encoder of Qwen2-VL. `text` is the hidden size of the language model."""
+    """Returns the encoder of Qwen2-VL."""
+    # Here hidden_size is the width that is handed to the language model, and not that of the
+    # encoder. So neither `outer` nor `text` is needed, which every reader is given (Read).
     hidden = vision.size("embed_dim")
     width = int(hidden * vision.number("mlp_ratio"))
     layers = equal_layers(vision, hidden=hidden, width=width, heads="num_heads", depth="depth")
@@ -155,9 +157,9 @@ def _gemma3(outer: Config, vision: Config, text: int) -> Tower:
     tokens = outer.size("mm_tokens_per_image", 256)
     return _siglip(
         vision,
-        patches_of(vision) // tokens,
-        projector_of(hidden, text, bias=False, norm=hidden),
-        tokens,
+        merged=patches_of(vision) // tokens,
+        projector=projector_of(hidden, text, bias=False, norm=hidden),
+        tokens=tokens,
     )
 
 
@@ -304,12 +306,12 @@ def _mistral3(outer: Config, vision: Config, text: int) -> Tower:
         _features(outer) * hidden,
         text,
         text,
-        bias=outer.flag("multimodal_projector_bias", False),
+        bias=outer.flag("multimodal_projector_bias", default=False),
         norm=hidden,
     )
     merger = ((merged * hidden, hidden),)
     projector = Projector(matrices=merger + after.matrices, vectors=after.vectors)
-    return _pixtral(vision, merged, projector)
+    return _pixtral(vision, merged=merged, projector=projector)
 
 
 def _pixtral(vision: Config, merged: int, projector: Projector) -> Tower:
@@ -329,12 +331,15 @@ def _llava(outer: Config, vision: Config, text: int) -> Tower:
     """Returns the encoder of a LLaVA model, which is a Pixtral, a SigLIP or a CLIP."""
     hidden = vision.size("hidden_size")
     projector = projector_of(
-        _features(outer) * hidden, text, text, bias=outer.flag("multimodal_projector_bias", True)
+        _features(outer) * hidden,
+        text,
+        text,
+        bias=outer.flag("multimodal_projector_bias", default=True),
     )
     if vision.model_type == "pixtral":
-        return _pixtral(vision, 1, projector)
+        return _pixtral(vision, merged=1, projector=projector)
     if vision.model_type == "siglip_vision_model":
-        return _siglip(vision, 1, projector, patches_of(vision))
+        return _siglip(vision, merged=1, projector=projector, tokens=patches_of(vision))
     return _clip(vision, projector)
 
 

@@ -18,6 +18,8 @@ class JobText:
     """A command of the shell, a script, or arguments alone."""
     environment: Mapping[str, str] = field(default_factory=dict)
     header: Header | None = None
+    """The machines, as the options of Slurm that would ask for them; None where the object says
+    nothing of them."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts that the object has beside the command, such as those of a ConfigMap."""
 

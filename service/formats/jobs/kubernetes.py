@@ -70,7 +70,7 @@ def _job_of_object(document: Mapping[str, Any]) -> JobText | None:
     trainer = as_mapping(spec.get("trainer"))
     if trainer:
         return _job_of_train_job(trainer)
-    pods = [*_pods(spec, 1, 0)][:_MOST_PODS]
+    pods = [*_pods(spec, count=1, depth=0)][:_MOST_PODS]
     working = [pod for pod in pods if _gpus(pod.spec)] or pods
     entrypoint = spec.get("entrypoint")  # of a RayJob
     for pod in (*working, *pods):  # mpirun is started by a pod without accelerators
@@ -113,7 +113,7 @@ def _pods(node: Mapping[str, Any], count: int, depth: int) -> Iterator[_Pod]:
     for name, value in node.items():
         times = replicas if name in _REPLICATED else 1
         for child in _children(name, value):
-            yield from _pods(as_mapping(child), count * times, depth + 1)
+            yield from _pods(as_mapping(child), count=count * times, depth=depth + 1)
 
 
 def _children(name: str, value: Any) -> Iterable[Any]:

@@ -54,17 +54,21 @@ def _require_trainable(name: str, job: Job) -> None:
     if workload.lora:
         _require_adapters(name, job, workload.lora)
     for field, value in _fields_of_script(workload):
-        _require(name, field, value, OF_SCRIPTS, f"without {field.rpartition('.')[2]}")
+        _require(
+            name, field, value, able=OF_SCRIPTS, otherwise=f"without {field.rpartition('.')[2]}"
+        )
     if not workload.master_weights:
-        _require(name, "workload.master_weights", False, _WITHOUT_MASTERS, "with true")
+        _require(
+            name, "workload.master_weights", False, able=_WITHOUT_MASTERS, otherwise="with true"
+        )
     if job.has_capacity:
         factor = workload.capacity_factor
         field = "workload.capacity_factor"
-        _require(name, field, factor, _WITH_CAPACITY, "without capacity_factor")
+        _require(name, field, factor, able=_WITH_CAPACITY, otherwise="without capacity_factor")
     if encoder:
         tokens = encoder.tokens_per_sequence
         field = "model.encoder.tokens_per_sequence"
-        _require(name, field, tokens, _WITH_IMAGES, "without model.encoder")
+        _require(name, field, tokens, able=_WITH_IMAGES, otherwise="without model.encoder")
 
 
 def _fields_of_script(workload: Workload) -> Iterator[tuple[str, object]]:
@@ -92,7 +96,7 @@ def _require_adapters(name: str, job: Job, lora: Lora) -> None:
     """Raises Inexpressible where the format cannot make adapters, or not with such weights or
     modules."""
     able = (*_WITH_ADAPTERS, *OF_SCRIPTS)
-    _require(name, "workload.lora.rank", lora.rank, able, "without lora")
+    _require(name, "workload.lora.rank", lora.rank, able=able, otherwise="without lora")
     if name not in OF_SCRIPTS and lora.base_bits < 16:
         cure = f"frozen weights have 16 bits; ask with 16, or for {' or '.join(OF_SCRIPTS)}"
         raise Inexpressible("workload.lora.base_bits", lora.base_bits, cure)

@@ -65,7 +65,12 @@ class Job:
         machines that such a cluster usually has."""
         devices = self.layout.num_devices
         if self.nodes:
-            return Machines(len(self.nodes), devices // len(self.nodes), 1, names=self.nodes)
+            return Machines(
+                nodes=len(self.nodes),
+                devices_per_node=devices // len(self.nodes),
+                segment=1,
+                names=self.nodes,
+            )
         return Machines.of(self.problem.cluster)
 
     @property

@@ -112,10 +112,12 @@ def other_format(format_: str, text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """The format of a launch, and what tells of it, in words."""
+    """The format of a launch."""
 
     format: str
     by: str
+    """In words, by what it is recognized, such as "the launcher accelerate"; "" where the request
+    names it."""
 
 
 def recognized(text: str, files: LaunchFiles) -> Recognized | None:

@@ -67,10 +67,10 @@ def last_error(text: str) -> str | None:
     where no line does. A Python exception goes before other messages, and a launcher's report of
     its failed process is taken only where there is nothing else."""
     lines = [line[:_LINE_REACH] for line in Log(text).text.splitlines()]
-    own = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
+    of_processes = [line for line in lines if not _OF_THE_LAUNCHER.search(line)]
     for pattern, candidates in (
-        (_EXCEPTION, own),
-        (_OTHER_LAST_WORDS, own),
+        (_EXCEPTION, of_processes),
+        (_OTHER_LAST_WORDS, of_processes),
         (_EXCEPTION, lines),
     ):
         match = next(_matches_from_the_end(pattern, candidates), None)

@@ -77,8 +77,8 @@ def _find_memory_in_steps(log: Log, findings: Findings) -> None:
     findings.find_peaks(log, _DEVICE_MEMORY, _GIB_USED, "reserved")
     for _, _, after in log.around(_SHARE):
         if share := _PLAIN_NUMBER.match(after):
-            whole = 100 if share.group(2) else 1  # of a percentage, or of a fraction
-            findings.update_used_share(float(share.group(1)) / whole)
+            parts = 100 if share.group(2) else 1  # a percentage, or a fraction
+            findings.update_used_share(float(share.group(1)) / parts)
 
 
 def arguments(log: Log) -> Mapping[str, str]:

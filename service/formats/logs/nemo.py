@@ -181,15 +181,15 @@ def _own_times(means: Sequence[float], window: int) -> list[float]:
     """Returns the time of each single step, given `means` over the last `window` steps."""
     if window == 1:
         return list(means)
-    own: list[float] = []
+    times: list[float] = []
     total = 0.0
     for index, mean in enumerate(means):
         previous_total = total
         total = mean * min(index + 1, window)
-        dropped = own[index - window] if index >= window else 0.0
+        dropped = times[index - window] if index >= window else 0.0
         # The sum over the window grows by the new step, and falls by the one that left the window.
-        own.append(total - previous_total + dropped)
-    return own
+        times.append(total - previous_total + dropped)
+    return times
 
 
 def _distance_from_clock(times: Sequence[float], clocks: Sequence[float | None]) -> float:

@@ -266,4 +266,4 @@ def _stated(
     """Returns a fact with the number of its line. `start` is the offset of the text that was
     matched, and `rounding` the largest error of the value."""
     line = text.count("\n", 0, start + match.start()) + 1
-    return Statement(fact, value, rounding, line, match[0].strip())
+    return Statement(fact=fact, value=value, rounding=rounding, line=line, text=match[0].strip())

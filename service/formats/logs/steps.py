@@ -75,7 +75,9 @@ class StepHistory:
     repeated: int = 0
     """Steps that an attempt printed again, perhaps by another rank."""
     _last_number: dict[str, int] = field(default_factory=dict)
+    """The number of the attempt's last step by its label: lines of one label alone are in order."""
     _seen: set[int] = field(default_factory=set)
+    """The numbers of the attempt's steps."""
 
     def add(self, step: Step) -> None:
         """Adds a step to the last attempt. A step number that goes back begins a new attempt,

@@ -1,8 +1,10 @@
 """Reads which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or
 ([1]+[0])*12.
 
-The expression is rewritten until one list is left. Nothing is evaluated, since it comes from
-outside. In between, the letters a and b stand for 0 and 1, so that no list is taken for a number.
+Nothing is evaluated, since the expression comes from outside. It is rewritten until one list is
+left. First the switches 0 and 1 become the letters a and b, so that the digits left are counts of
+repeats. Each pass then unfolds the innermost repeats, joins lists that are added and drops the
+brackets around a single one: ([a]*1+[b]*2), ([a]+[bb]), ([abb]), [abb].
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def virtual_stages(args: Arguments, pp: int) -> int:
     if (pattern := pattern_of(args)) is not None:
         return _virtual_stages_of_pattern(args, pattern, pp, given_names)
     if len(given_names) > 1:
-        name, other = given_names[:2]
+        name, other = given_names[:2]  # two are enough to contradict each other
         rule = f"does not go with {args.called(name)}: {_STOPS} unless one alone is given"
         raise args.stopped(other, rule, f"drop it, or drop {args.called(name)}")
     if in_dump := args.integer("virtual_pipeline_model_parallel_size"):

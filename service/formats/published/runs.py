@@ -57,6 +57,7 @@ class Run:
     assumed: tuple[str, ...]
     """The fields that the row leaves open and the habits of its stack settle."""
     step_time_s: float | None
+    """None where the row states neither this nor FLOP/s nor MFU."""
     converted: bool
     """The step time follows from FLOP/s or MFU."""
     memory_bytes: float | None = None
@@ -118,6 +119,8 @@ def _architecture(model: Row) -> Architecture:
     """Returns the model of a row, from its config.json or its sizes."""
     if "config" in model:
         return huggingface.read(model["config"], "run")
+    # A config says which biases and norms a model has; the sizes of a row do not. They are taken
+    # from the model of the catalogue that has these sizes, if there is one.
     return catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(model)))
 
 
@@ -274,11 +277,11 @@ def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
         recompute = recompute or measured.get("mfu") is None
         flops = ratio * problem.cluster.chip.peak_flops(workload.number_format.gemm) / 1e12
     seconds = step_time_from_throughput(
-        flops * 1e12,
-        num_chips,
-        problem.architecture,
-        workload,
-        attention,
+        flops_per_chip_s=flops * 1e12,
+        num_chips=num_chips,
+        architecture=problem.architecture,
+        workload=workload,
+        count=attention,
         recompute_counted=recompute,
     )
     return seconds, True

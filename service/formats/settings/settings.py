@@ -144,20 +144,20 @@ class Settings:
         self.reservations += other.reservations
 
     def reserve(
-        self, name: str, reason: str, cure: str = GIVE_FIELDS, answered_by: str = ""
+        self, name: str, reason: str, cure: str = GIVE_FIELDS, *, answered_by: str = ""
     ) -> None:
         """Records a reservation: the setting `name` is not taken into account, for this reason.
         `cure` says what to write instead, and `answered_by` which field of the request settles
         it."""
-        self.reserve_text(self.shown(name), reason, cure, answered_by)
+        self.reserve_text(self.shown(name), reason, cure, answered_by=answered_by)
 
     def reserve_text(
         self,
         written: str,
         reason: str,
         cure: str = GIVE_FIELDS,
-        answered_by: str = "",
         *,
+        answered_by: str = "",
         is_open: bool = False,
     ) -> None:
         """Records a reservation about a part of the launch as it is `written`. With `is_open` it

@@ -62,7 +62,7 @@ class Stops:
         self.source = source
         self.noted: list[Stop] = []
 
-    def attempt(self, read: Callable[[], Value], instead: Value) -> Value:
+    def attempt(self, read: Callable[[], Value], *, instead: Value) -> Value:
         """Returns the result of `read`. Where it raises Stopped, notes the stop and returns
         `instead`."""
         try:

@@ -111,7 +111,7 @@ def split_command(text: str, files: LaunchFiles = NO_FILES) -> Command:
 
 def files_of(text: str, files: LaunchFiles = NO_FILES) -> LaunchFiles:
     """Returns the files that were sent, together with those that the script writes."""
-    return files.with_written(read_script(text, {}, files).written)
+    return files.with_written(read_script(text, variables={}, files=files).written)
 
 
 def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
@@ -139,9 +139,11 @@ def explained(fault: Undefined, text: str, files: LaunchFiles) -> Undefined:
 def _script_and_header(text: str, files: LaunchFiles) -> tuple[Script, Header]:
     """Returns the commands of a text, and the options of its job. A script that it submits may
     ask for more; the text is then read again with the variables that the scheduler sets."""
+    # An object that has the text in it, such as a Kubernetes Job, has requests of its own
+    # (files.header). They hold whatever the text and the scripts that it submits ask for.
     header = files.header or header_of([text], files.environment)
     script = read_script(text, scheduler_variables(header), files)
-    if len(script.batch_texts) > 1 and files.header is None:
+    if script.submits_others and files.header is None:
         header = header_of(script.batch_texts, files.environment)
         script = read_script(text, scheduler_variables(header), files)
     return script, header

@@ -57,7 +57,7 @@ class _Streams:
 
     input: str | None = None
     outputs: tuple[tuple[str, bool], ...] = ()
-    """Names of files, and whether the output is added to them."""
+    """Names of files, and whether the output is appended, as by >>, or replaces what they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Commands:
             return builtin(self, words, streams, line)
         if words[0] in reader.functions:
             tree, body = reader.functions[words[0]]
-            return reader.run_deeper(tree, [body], (), words[1:], is_own_shell=False)
+            return reader.run_deeper(tree, [body], arguments=words[1:], is_own_shell=False)
         statements = reader.script.statements
         count = len(statements)
         if self._runs_text(words, environment, streams):

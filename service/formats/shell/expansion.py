@@ -49,7 +49,9 @@ class Budget:
     place."""
 
     expanded: int = 0
+    """Characters that variables were replaced by."""
     steps: int = 0
+    """Statements that were interpreted."""
 
     def count(self, length: int) -> None:
         """Counts characters that variables were replaced by. Raises Invalid where there are too

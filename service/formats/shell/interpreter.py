@@ -260,7 +260,7 @@ class Interpreter:
         undecided = self.undecided
         self.printed, self.undecided = [], 0
         try:
-            self.run_deeper(tree, tree.root.children, (), None, is_own_shell=True)
+            self.run_deeper(tree, tree.root.children, is_own_shell=True)
             known = [text for text in self.printed if text is not None]
             starts_program = len(self.script.statements) > count
             is_known = not starts_program and len(known) == len(self.printed)
@@ -296,7 +296,11 @@ class Interpreter:
             self.variables.exported |= environment.keys()
         try:
             return self.run_deeper(
-                tree, tree.root.children, before, arguments, is_own_shell=is_own_shell
+                tree,
+                tree.root.children,
+                before=before,
+                arguments=arguments,
+                is_own_shell=is_own_shell,
             )
         finally:
             self.variables = outside
@@ -305,14 +309,15 @@ class Interpreter:
         self,
         tree: Tree,
         nodes: Sequence[Node],
-        before: Sequence[str],
-        arguments: Sequence[str] | None,
         *,
+        before: Sequence[str] = (),
+        arguments: Sequence[str] | None = None,
         is_own_shell: bool,
     ) -> Truth:
         """Interprets the statements of another text or of a function, one level deeper, and
-        restores this text's state afterwards. Raises Invalid beyond a depth that only recursion
-        reaches."""
+        restores this text's state afterwards. `before` are the words in front of what starts it,
+        and `arguments` its $1, $2, …, without which it sees those of this text. Raises Invalid
+        beyond a depth that only recursion reaches."""
         if self.depth >= _MOST_DEPTH:
             rule = f"starts scripts or functions in one another, {_MOST_DEPTH} deep: write it out"
             raise invalid_launch(None, rule)

@@ -205,7 +205,7 @@ def scheduler_variables(header: Header) -> dict[str, str]:
     script = _header_as_launcher(header)
     nodes = _last([script], _NODES)
     tasks = _last([script], ("ntasks_per_node",))
-    gpus = next(_gpus(script, nodes, tasks, None), None)
+    gpus = next(_gpus(script, nodes, tasks, ranks=None), None)
     known = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,

@@ -53,7 +53,7 @@ def read_script(
         reader.run([tree.root])
         if not script.statements:  # the text may be a part of a script, which calls its functions
             for function_tree, body in [*reader.functions.values()]:
-                reader.run_deeper(function_tree, [body], (), None, is_own_shell=True)
+                reader.run_deeper(function_tree, [body], is_own_shell=True)
     except Finished:
         pass
     except RecursionError:

@@ -42,3 +42,7 @@ class Script:
     """Texts that are batch scripts of a scheduler: the text itself, and those that it submits."""
     unsent_sources: list[tuple[str, int]] = field(default_factory=list)
     """Files that the text reads its variables from and that were not sent, and by which line."""
+
+    @property
+    def submits_others(self) -> bool:
+        return len(self.batch_texts) > 1

@@ -91,7 +91,9 @@ def _group(names: list[str], begin: int, end: int) -> _Group:
     Its `check` is the column that checks results."""
     index = {name: begin + offset for offset, name in enumerate(names[begin:end])}
     check = next(((index[name], _CHECKS[name]) for name in index if name in _CHECKS), None)
-    return _Group(begin, end, index.get("algbw"), index.get("busbw"), check)
+    return _Group(
+        time=begin, end=end, algbw=index.get("algbw"), busbw=index.get("busbw"), check=check
+    )
 
 
 _USUAL_COLUMNS = _Columns(
@@ -122,7 +124,9 @@ class _Reading:
     program: str | None = None
     """The program that was last named, where a line names one alone."""
     ranks: set[int] = field(default_factory=set)
+    """The numbers of the ranks that it lists."""
     devices: dict[str, None] = field(default_factory=dict)
+    """The names of their devices, each once, in order."""
     least_ranks: int = 0
     """The ranks of one process: its threads times their GPUs."""
     warning: str | None = None
@@ -252,5 +256,5 @@ def _has_own_bandwidth(size: float, placement: Placement) -> bool:
     shows that a table without a header has the usual columns."""
     if not placement.algbw:
         return True
-    own = size / placement.seconds / 1e9
-    return abs(own - placement.algbw) <= _ALGBW_STEP + 0.02 * own
+    computed = size / placement.seconds / 1e9
+    return abs(computed - placement.algbw) <= _ALGBW_STEP + 0.02 * computed

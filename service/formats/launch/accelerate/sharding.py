@@ -46,7 +46,7 @@ def fsdp(settings: Settings, num_devices: int | None, stops: Stops) -> dict[str,
         **layout,
         "zero_stage": 3,
         "reshard": reshard not in ("false", "no", "0", *_KEEPING),
-        **stops.attempt(lambda: _mesh(settings, num_devices), {}),
+        **stops.attempt(lambda: _mesh(settings, num_devices), instead={}),
     }
 
 
@@ -68,7 +68,7 @@ def _fsdp1_sharding(settings: Settings, num_devices: int | None, stops: Stops) -
     # Hybrid strategies shard within a machine, and replicate over machines.
     replicas = machines if strategy.startswith("hybrid") else 1
     rule = f"must be a multiple of num_machines({machines})"
-    shards = stops.attempt(lambda: quotient(num_devices, replicas, rule), num_devices)
+    shards = stops.attempt(lambda: quotient(num_devices, replicas, rule), instead=num_devices)
     return layout | {"dp_shard": shards, "dp_replicate": replicas}
 
 
@@ -168,6 +168,6 @@ def megatron(settings: Settings, num_devices: int | None, stops: Stops) -> dict[
         return layout
     others = layout["tp"] * layout["pp"] * layout["cp"]
     rule = f"must be a multiple of tp * pp * cp = {others}"
-    ranks = stops.attempt(lambda: quotient(num_devices, others, rule), num_devices)
+    ranks = stops.attempt(lambda: quotient(num_devices, others, rule), instead=num_devices)
     shard = "dp_shard" if layout["zero_stage"] else "dp_replicate"
     return layout | {shard: ranks}

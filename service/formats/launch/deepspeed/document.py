@@ -244,22 +244,26 @@ def _batch(
     ranks = stated_ranks
     tp = layout["tp"]
     if batch and micro_batch and steps:
-        ranks = stops.attempt(partial(_ranks, batch, micro_batch, steps, stated_ranks), None)
+        ranks = stops.attempt(
+            partial(_ranks, batch, micro_batch, steps, stated_ranks), instead=None
+        )
     elif batch and steps and ranks:
-        micro_batch = stops.attempt(partial(_micro_batch, batch, steps, ranks), None)
+        micro_batch = stops.attempt(partial(_micro_batch, batch, steps, ranks), instead=None)
     elif micro_batch and ranks:
         batch = batch or micro_batch * (steps or 1) * ranks
     if micro_batch:
         layout["micro_batch"] = micro_batch
     if ranks:
-        dp = stops.attempt(partial(_without_tensor, "ranks", ranks, tp), None)
+        dp = stops.attempt(partial(_without_tensor, "ranks", ranks, tp), instead=None)
         axis = "dp_shard" if layout["zero_stage"] else "dp_replicate"
         layout |= {axis: dp} if dp else {}
     if not batch:
         return {}
     if stops.noted:  # then the batch is what the other numbers make of all ranks
         return {} if micro_batch and steps else {"global_batch": batch}
-    without_tp = stops.attempt(partial(_without_tensor, "train_batch_size", batch, tp), batch)
+    without_tp = stops.attempt(
+        partial(_without_tensor, "train_batch_size", batch, tp), instead=batch
+    )
     return {"global_batch": without_tp}
 
 

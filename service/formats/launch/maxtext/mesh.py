@@ -30,6 +30,7 @@ class Mesh:
 
     degrees: Mapping[str, tuple[int, int]]
     rule: str = ""
+    """The value of custom_mesh_and_rule; "" for MaxText's own rules."""
 
     @property
     def has_experts(self) -> bool:

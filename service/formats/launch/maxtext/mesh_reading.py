@@ -55,7 +55,7 @@ class MeshReader:
         filled in where the devices and slices are known, and is 0 otherwise. Where MaxText
         refuses the degrees, notes a stop and returns those of an FSDP that takes all devices."""
         default_mesh = {**dict.fromkeys(_AXES, (1, 1)), "fsdp": (0, 1)}
-        return stops.attempt(self._degrees, default_mesh)
+        return stops.attempt(self._degrees, instead=default_mesh)
 
     def _degrees(self) -> Degrees:
         inside = _Side("ici", self.values, self.settings)

@@ -160,7 +160,8 @@ def read_model(
         architecture = replace(catalogue.architecture(models[name]), mtp_layers=mtp_layers)
         return model_of_catalogue(models[name], mtp_layers), architecture
     if values["decoder_block"] not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
-        settings.reserve("model_name", "the catalogue does not have this model", _DESCRIBE, "model")
+        reason = "the catalogue does not have this model"
+        settings.reserve("model_name", reason, _DESCRIBE, answered_by="model")
         return None, None
     for setting, value in of_model.items():
         settings.reserve_file_value(setting, value)
@@ -175,11 +176,12 @@ def _read_sizes(
     for impossible sizes."""
     block = values["decoder_block"]
     if block not in (*_DENSE_BLOCKS, *_SPARSE_BLOCKS):
-        settings.reserve("decoder_block", "its layers are not described", _DESCRIBE, "model")
+        reason = "its layers are not described"
+        settings.reserve("decoder_block", reason, _DESCRIBE, answered_by="model")
         return None, None
     if values["num_experts"] > 1 and block in _DENSE_BLOCKS:
         settings.reserve("num_experts", f"layers of decoder_block={block} have no experts")
-    values = _scaled(values)
+    values = _scaled(values)  # under the same names, by global_parameter_scale
     _require_sizes(values)
     shape: dict[str, Any] = {
         "name": f"maxtext-{block}",
@@ -256,7 +258,8 @@ def _mla(values: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _moe(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the sizes of the experts as a request writes them; None for a dense model."""
+    """Returns the sizes of the experts as a request writes them; None for a dense model, such as
+    one with a decoder block that has no experts, whatever their number."""
     if values["num_experts"] < 2 or values["decoder_block"] in _DENSE_BLOCKS:
         return None
     width = values["base_moe_mlp_dim"]

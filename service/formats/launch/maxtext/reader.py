@@ -90,7 +90,7 @@ class _Reader:
         release = known_release(NAME, version)
         no_model: tuple[dict[str, Any] | None, Architecture | None] = (None, None)
         model, architecture = self.stops.attempt(
-            lambda: read_model(self.values, self.settings, self.of_model), no_model
+            lambda: read_model(self.values, self.settings, self.of_model), instead=no_model
         )
         degrees = self.mesh.degrees(self.stops)
         layout = self.mesh.layout(degrees)

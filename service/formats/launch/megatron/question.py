@@ -62,14 +62,14 @@ def without_refused(args: Arguments, stops: Stops) -> Arguments:
     """Returns the arguments with legal values in place of those that Megatron refuses, whatever
     else is set: counts below 1, and layer patterns of the wrong length. Notes a stop for each."""
     for name in _COUNTS:
-        count = stops.attempt(partial(args.integer, name), None)
+        count = stops.attempt(partial(args.integer, name), instead=None)
         if count is None and args.text(name) is not None:
             args = args.replaced(**{name: "1"})
     if args.integer("num_layers") is None:
         return args
     layers = num_layers(args)
     for name in _LAYER_PATTERNS:
-        is_full = stops.attempt(partial(require_layer_pattern, args, name, layers), False)
+        is_full = stops.attempt(partial(require_layer_pattern, args, name, layers), instead=False)
         if not is_full:
             pattern = _cut_pattern(args.text(name) or "", layers)
             cure = f"{args.called(name)} {pattern}, as the model is read here"
@@ -94,7 +94,7 @@ def launch_reading(
     settings that nothing reads."""
     args = _with_experts_of_model(args)
     pp = args.integer("pipeline_model_parallel_size") or 1
-    virtual = stops.attempt(lambda: virtual_stages(args, pp), 1)
+    virtual = stops.attempt(lambda: virtual_stages(args, pp), instead=1)
     args = args.replaced(virtual_pipeline_model_parallel_size=str(virtual))
     require_known_version(args)
     if stack_id == NAME:
@@ -183,21 +183,23 @@ def _layout(args: Arguments, pp: int, virtual: int, stops: Stops) -> dict[str, A
     if is_divided and (args.text("world_size") or args.text("data_parallel_size")):
         dp = data_parallel(args, tp * pp * cp)
     even_split: list[int] = []
-    chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), even_split)
+    chunks = stops.attempt(lambda: layers_per_chunk(args, pp, virtual), instead=even_split)
     layers = args.integer("num_layers") or 10**4  # more than any model has, where it is not known
     one_instance = args.replaced(num_distributed_optimizer_instances="1")
     layout: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        **stops.attempt(lambda: data_parallel_axes(args, dp), data_parallel_axes(one_instance, dp)),
+        **stops.attempt(
+            lambda: data_parallel_axes(args, dp), instead=data_parallel_axes(one_instance, dp)
+        ),
         **expert_axes(args, tp),
         "micro_batch": args.integer("micro_batch_size"),
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": len(set(chunks)) > 1,
         **stops.attempt(
-            lambda: read_recompute(args, layers, pp * virtual), {"recompute": "selective"}
+            lambda: read_recompute(args, layers, pp * virtual), instead={"recompute": "selective"}
         ),
         "sequence_parallel": tp > 1 and args.boolean("sequence_parallel"),
         **read_memory_knobs(args),

@@ -41,20 +41,24 @@ class Source:
 
     settings: Settings
     """The settings that are given, by flag."""
-    dumped: Mapping[str, str] = field(default_factory=dict)
-    """The texts of arguments that no flag says."""
+    without_flag: Mapping[str, str] = field(default_factory=dict)
+    """The texts of arguments that no flag of Megatron-LM sets, by name: those that it derives and
+    dumps, those of Megatron-DeepSpeed, and the number of ranks that a launcher starts."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, str]:
-        """Returns the text of every argument, by default where the text does not set it."""
+        """Returns the text of every argument, by default where the text does not set it. An
+        argument is set by a flag or is among those without one, never both."""
         of_flags = {
             argument_of(flag): text_of(flag, self.settings.given[flag]) for flag in self.flags
         }
-        return {**defaults(), **of_flags, **self.dumped}
+        return {**defaults(), **of_flags, **self.without_flag}
 
     @property
     def flags(self) -> list[str]:
+        """Returns the given names that are flags of Megatron. The others are flags that it does not
+        have, and dumped arguments without a flag."""
         return [name for name in self.settings.given if name in self.settings.table.fields]
 
     def change(self, changes: Changes) -> None:
@@ -74,18 +78,18 @@ def read_source(text: str, files: LaunchFiles) -> Source:
     matches = [_DUMPED.search(line[:5000]) for line in text.splitlines()]
     values = {match.group(1): match.group(2).strip() for match in matches if match}
     if sum(match is not None for match in matches) >= _FEWEST_DUMPED:
-        return Source(settings=from_dump(values), dumped=_without_flag(values))
+        return Source(settings=from_dump(values), without_flag=_without_flag(values))
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     if lines and all(map(_YAML_LINE.fullmatch, lines)):
         return _read_document(read_yaml(text))
     command = split_command(text, files)
-    settings, dumped_by_deepspeed = _read_words(command.words)
+    settings, of_deepspeed = _read_words(command.words)
     for reservation in _branch_reservations(command):
         settings.note(reservation)
     ranks = {"world_size": str(command.num_ranks)} if command.num_ranks else {}
     return Source(
         settings=settings,
-        dumped={**dumped_by_deepspeed, **ranks},
+        without_flag={**of_deepspeed, **ranks},
         environment=command.environment,
     )
 
@@ -137,7 +141,7 @@ def _read_document(document: Any) -> Source:
     environment = document.get(_VARIABLES) if isinstance(document, Mapping) else None
     return Source(
         settings=settings,
-        dumped={**of_deepspeed, **_without_flag(others)},
+        without_flag={**of_deepspeed, **_without_flag(others)},
         environment={
             str(name): str(value)
             for name, value in (environment if isinstance(environment, Mapping) else {}).items()

@@ -49,6 +49,7 @@ class Overrides:
     """By dotted field."""
     environment: dict[str, str] = field(default_factory=dict)
     num_ranks: int | None = None
+    """By the options of the launch script or by NeMo's trainer, else by the command."""
     recipe: str | None = None
     """The recipe that is overridden, as it was written."""
 

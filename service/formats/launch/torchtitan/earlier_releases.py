@@ -119,7 +119,7 @@ class EarlierSettings(Settings):
         elif name is not None:
             setting = shown("model.flavor", f"{name} {flavor}")
             reason = "this flavor is not in the catalogue"
-            self.reserve_text(setting, reason, "describe the model", "model")
+            self.reserve_text(setting, reason, "describe the model", answered_by="model")
         is_sparse = model is not None and catalogue.architecture(model).is_moe
         config |= self._read_converters(is_sparse)
         optimizer = self.older["optimizer.name"]

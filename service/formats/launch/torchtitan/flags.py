@@ -40,6 +40,7 @@ class LaunchedSettings:
     earlier: EarlierSettings | None = None
     """The settings as a release before 0.3.0 has them, where the text is one of it."""
     num_ranks: int | None = None
+    """By the launcher, or by NGPU for run_train.sh; None where neither says."""
     stops: list[Stop] = field(default_factory=list)
 
 

@@ -232,7 +232,7 @@ class _Reader:
         modelled."""
         name = "parallelism.pipeline_parallel_schedule"
         schedule, is_described = self.stops.attempt(
-            partial(_schedule, self.values[name]), ("1f1b", True)
+            partial(_schedule, self.values[name]), instead=("1f1b", True)
         )
         if not is_described:
             reason = f"this schedule is not described, and read as {schedule}, the nearest"
@@ -241,7 +241,7 @@ class _Reader:
         num_layers = self.config.get("layers")
         unsplit: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
         virtual_stages, split = self.stops.attempt(
-            lambda: read_split(self.values, num_layers, pp, default_chunks), unsplit
+            lambda: read_split(self.values, num_layers, pp, default_chunks), instead=unsplit
         )
         if split is None and (PER_STAGE in self.given or NAMES in self.given):
             reason = "how the layers of the model are split is not known without their number"

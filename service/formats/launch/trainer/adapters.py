@@ -25,6 +25,7 @@ _ATTENTION: tuple[Module, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NETWORK: tuple[Module, ...] = ("gate_proj", "up_proj", "down_proj")
 _NAMES: Mapping[str, tuple[Module, ...]] = {
     **{name: (name,) for name in (*_ATTENTION, *_NETWORK)},
+    # One matrix for queries, keys and values, without the output.
     **dict.fromkeys(("qkv_proj", "c_attn", "query_key_value", "Wqkv"), _ATTENTION[:3]),
     "gate_up_proj": ("gate_proj", "up_proj"),
     "fc1": ("up_proj",),

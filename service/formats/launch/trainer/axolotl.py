@@ -52,7 +52,9 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     _plugins(settings)
     _sharding(trainer, settings, invocation.version)
     if settings.boolean("use_ray"):
-        trainer.put("num_processes", settings.value("ray_num_workers"), "ray_num_workers")
+        trainer.put(
+            "num_processes", settings.value("ray_num_workers"), source_name="ray_num_workers"
+        )
     return trainer
 
 
@@ -63,8 +65,8 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
     is_auto = settings.given.get("bf16", "auto") in ("auto", None)
     bf16 = not fp16 if is_auto else settings.boolean("bf16")
     bf16 = bf16 or settings.boolean("bfloat16")
-    trainer.put("bf16", bf16 and not settings.boolean("fp16"), "bf16")
-    trainer.put("fp16", fp16 and not bf16, "fp16")
+    trainer.put("bf16", bf16 and not settings.boolean("fp16"), source_name="bf16")
+    trainer.put("fp16", fp16 and not bf16, source_name="fp16")
     if settings.boolean("fp8"):
         trainer.put("fp8", True)
     dtype = "float16" if fp16 or settings.boolean("load_in_8bit") else "float32"
@@ -79,11 +81,11 @@ def _batch(trainer: TrainerSettings, settings: Settings) -> None:
     steps = settings.integer("gradient_accumulation_steps")
     if batch and micro_batch and "gradient_accumulation_steps" not in settings.given:
         steps = max(batch // micro_batch, 1)  # validation.py, where batch_size is deprecated
-    trainer.put("per_device_train_batch_size", micro_batch, "micro_batch_size")
+    trainer.put("per_device_train_batch_size", micro_batch, source_name="micro_batch_size")
     trainer.put("gradient_accumulation_steps", steps)
-    trainer.put("max_length", settings.value("sequence_len"), "sequence_len")
+    trainer.put("max_length", settings.value("sequence_len"), source_name="sequence_len")
     if "optimizer" not in settings.given:
-        trainer.put("optim", settings.table.fields["optimizer"].default, "optimizer")
+        trainer.put("optim", settings.table.fields["optimizer"].default, source_name="optimizer")
 
 
 def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
@@ -105,13 +107,13 @@ def _objective(trainer: TrainerSettings, settings: Settings) -> None:
     model."""
     for name, objective in _OBJECTIVES.items():
         if settings.boolean(name):
-            trainer.put(OBJECTIVE, objective, name)
+            trainer.put(OBJECTIVE, objective, source_name=name)
     if settings.text("rl"):
-        trainer.put(OBJECTIVE, settings.text("rl"), "rl")
+        trainer.put(OBJECTIVE, settings.text("rl"), source_name="rl")
         if settings.boolean("dpo_use_liger_kernel"):
-            trainer.put("loss_type", "chunked_nll", "dpo_use_liger_kernel")
+            trainer.put("loss_type", "chunked_nll", source_name="dpo_use_liger_kernel")
     if settings.boolean("rl_adapter_ref_model"):
-        trainer.put(REFERENCE_MODEL, True, "rl_adapter_ref_model")
+        trainer.put(REFERENCE_MODEL, True, source_name="rl_adapter_ref_model")
 
 
 def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
@@ -130,7 +132,7 @@ def _trained_parameters(trainer: TrainerSettings, settings: Settings) -> None:
         trainer.assumed.append("unfrozen_parameters: layers that are trained in part are counted as"
             " trained whole")  # fmt: skip
     if parts.fields is not None:
-        trainer.put(TRAINED, parts.fields, "unfrozen_parameters")
+        trainer.put(TRAINED, parts.fields, source_name="unfrozen_parameters")
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
@@ -145,11 +147,11 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
     if adapter not in ("lora", "qlora"):
         cure = "judge it as lora of a rank with as many parameters"
         settings.reserve("adapter", "adapters of this kind are not described", cure)
-    trainer.put("use_peft", True, "adapter")
+    trainer.put("use_peft", True, source_name="adapter")
     if adapter == "qlora" and "load_in_4bit" not in trainer.settings:
-        trainer.put("load_in_4bit", True, "adapter")
+        trainer.put("load_in_4bit", True, source_name="adapter")
     if settings.boolean("gptq"):
-        trainer.put("load_in_4bit", True, "gptq")
+        trainer.put("load_in_4bit", True, source_name="gptq")
     modules = settings.given.get("lora_target_modules")
     if settings.boolean("lora_target_linear"):
         modules = "all-linear"
@@ -172,7 +174,7 @@ def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
     plugins = " ".join(map(str, settings.value("plugins") or ()))
     has_cut_loss = settings.given.get("cut_cross_entropy", "CutCrossEntropyPlugin" in plugins)
     if settings.boolean("liger_fused_linear_cross_entropy") or has_cut_loss:
-        trainer.put("use_liger_kernel", True, "liger_fused_linear_cross_entropy")
+        trainer.put("use_liger_kernel", True, source_name="liger_fused_linear_cross_entropy")
     if has_cut_loss:
         trainer.assumed.append("cut_cross_entropy is counted as Liger's loss: neither makes logits")
     qat = next((name for name in settings.given if name.startswith("qat.")), None)
@@ -180,7 +182,7 @@ def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
         reason = "the rounding of weights or activations in every forward pass is not described"
         settings.reserve(qat, reason, "leave qat out to judge the rest of the job")
     if settings.boolean("chunked_cross_entropy"):
-        trainer.put("loss_type", "chunked_nll", "chunked_cross_entropy")
+        trainer.put("loss_type", "chunked_nll", source_name="chunked_cross_entropy")
 
 
 def _plugins(settings: Settings) -> None:
@@ -232,9 +234,9 @@ def _context(trainer: TrainerSettings, settings: Settings, version: str | None) 
     backend = settings.text("context_parallel.backend")
     is_ring = backend == "ring" or _is_before(version, _WITH_ULYSSES)
     if settings.given.get("deepspeed") or not is_ring:
-        trainer.put(f"{DEGREES}sp_size", cp, "context_parallel_size")
+        trainer.put(f"{DEGREES}sp_size", cp, source_name="context_parallel_size")
     else:
-        trainer.put(f"{DEGREES}cp_size", cp, "context_parallel_size")
+        trainer.put(f"{DEGREES}cp_size", cp, source_name="context_parallel_size")
         trainer.put(f"{DEGREES}cp_comm_strategy", "alltoall")
     if backend == "usp":
         reason = "heads and a ring together are not described"
@@ -250,7 +252,7 @@ def _experts(trainer: TrainerSettings, settings: Settings) -> None:
         return
     if trainer.settings.get("distributed_type") != "FSDP":
         _stop(settings, "expert_parallel_size", "needs fsdp_config, with fsdp_version 2")
-    trainer.put(f"{DEGREES}ep_size", ep, "expert_parallel_size")
+    trainer.put(f"{DEGREES}ep_size", ep, source_name="expert_parallel_size")
     capacity = settings.integer("expert_parallel_token_capacity")
     micro_batch = settings.integer("micro_batch_size") or 1
     tokens = (settings.integer("sequence_len") or 1) * micro_batch * ep

@@ -20,9 +20,11 @@ class Started:
     launcher: str | None
     """accelerate, deepspeed or torchrun; None where the program starts its ranks itself."""
     launcher_words: tuple[str, ...]
+    """The words between launcher and program, which are options; none without a launcher."""
     program: str
     """A script, a module behind -m, or the tool: `axolotl`, `trl`."""
     arguments: tuple[str, ...]
+    """They begin with the command of a tool, such as train of `axolotl train config.yml`."""
 
 
 def started(text: str, files: LaunchFiles) -> Started | None:

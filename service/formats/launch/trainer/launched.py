@@ -52,7 +52,9 @@ class Launched:
     """The settings of `accelerate launch`, in the names of its document."""
     files: LaunchFiles
     is_command: bool = False
+    """A command was sent, and no document alone."""
     num_devices: int | None = None
+    """Ranks that the command starts; None where it does not say."""
     objective: str | None = None
     """The objective of training, where a command names it: the method that the tool was told to
     run, such as dpo, or the one in the name of the program."""

@@ -26,7 +26,7 @@ square matrix as adapters of rank b / 4."""
 def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     """Returns LLaMA-Factory's settings under the names of accelerate and the Trainer."""
     trainer = renamed(settings)
-    trainer.put("max_length", settings.value("cutoff_len"), "cutoff_len")
+    trainer.put("max_length", settings.value("cutoff_len"), source_name="cutoff_len")
     trainer.settings.setdefault("per_device_train_batch_size", _USUAL_BATCH)
     stage = settings.text("stage")
     _objective(trainer, settings, stage)
@@ -36,16 +36,18 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     trainer.put("activation_offloading", settings.boolean("use_unsloth_gc"))
     if settings.boolean("pure_bf16"):
         trainer.put("bf16", False)
-        trainer.put("dtype", "bfloat16", "pure_bf16")
+        trainer.put("dtype", "bfloat16", source_name="pure_bf16")
     _adapters(trainer, settings)
     _optimizer(trainer, settings)
     kernel = settings.table.facts["attention"].get(settings.text("flash_attn") or "auto")
     if kernel:
-        trainer.put("attn_implementation", kernel, "flash_attn")
+        trainer.put("attn_implementation", kernel, source_name="flash_attn")
     if settings.given.get("fsdp"):
         put_fsdp(trainer, settings, version=1)
     if "ray_num_workers" in settings.given:
-        trainer.put("num_processes", settings.value("ray_num_workers"), "ray_num_workers")
+        trainer.put(
+            "num_processes", settings.value("ray_num_workers"), source_name="ray_num_workers"
+        )
     if settings.boolean("use_mca") or any(name in settings.given for name in _mcore(settings)):
         _megatron(trainer, settings)
     return trainer
@@ -56,13 +58,13 @@ def _objective(trainer: TrainerSettings, settings: Settings, stage: str | None) 
     preference loss that needs no reference model."""
     loss = settings.text("pref_loss")
     if stage == "dpo" and loss in _WITHOUT_REFERENCE:
-        trainer.put(OBJECTIVE, loss, "pref_loss")
+        trainer.put(OBJECTIVE, loss, source_name="pref_loss")
     elif settings.boolean("use_asft_loss"):
-        trainer.put(OBJECTIVE, "asft", "use_asft_loss")
+        trainer.put(OBJECTIVE, "asft", source_name="use_asft_loss")
     else:
-        trainer.put(OBJECTIVE, _OBJECTIVES.get(str(stage), stage), "stage")
+        trainer.put(OBJECTIVE, _OBJECTIVES.get(str(stage), stage), source_name="stage")
     if settings.given.get("ref_model"):
-        trainer.put(REFERENCE_MODEL, settings.given["ref_model"], "ref_model")
+        trainer.put(REFERENCE_MODEL, settings.given["ref_model"], source_name="ref_model")
         trainer.assumed.append("ref_model is counted as a copy of the model that is trained")
 
 
@@ -78,11 +80,13 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
     trained."""
     kind = settings.text("finetuning_type")
     if kind in ("lora", "oft"):
-        trainer.put("use_peft", True, "finetuning_type")
+        trainer.put("use_peft", True, source_name="finetuning_type")
         trainer.settings.setdefault("lora_r", settings.value("lora_rank"))
         modules = settings.given.get("oft_target" if kind == "oft" else "lora_target", "all")
         trainer.put(
-            "lora_target_modules", "all-linear" if modules == "all" else modules, "lora_target"
+            "lora_target_modules",
+            "all-linear" if modules == "all" else modules,
+            source_name="lora_target",
         )
     if kind == "oft":
         block = settings.integer("oft_block_size", least=0) or _BLOCK_OF_RANK_1
@@ -102,11 +106,13 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
         one_block(trainer, settings)
     if settings.given.get("additional_target"):
         trainer.put(
-            "lora_modules_to_save", settings.given["additional_target"], "additional_target"
+            "lora_modules_to_save",
+            settings.given["additional_target"],
+            source_name="additional_target",
         )
     bits = settings.integer("quantization_bit")
     if bits:
-        trainer.put("bits", bits, "quantization_bit")
+        trainer.put("bits", bits, source_name="quantization_bit")
 
 
 _PROJECTING = {"use_galore": "galore", "use_apollo": "apollo"}
@@ -117,12 +123,12 @@ def _optimizer(trainer: TrainerSettings, settings: Settings) -> None:
     one that projects gradients to a rank."""
     for name, optimizer in (("use_adam_mini", "adam_mini"), ("use_muon", "muon")):
         if settings.boolean(name):
-            trainer.put("optim", optimizer, name)
+            trainer.put("optim", optimizer, source_name=name)
     for name, kind in _PROJECTING.items():
         if settings.boolean(name):
             base = "adamw_8bit" if "8bit" in (settings.text("optim") or "") else "adamw"
-            trainer.put("optim", f"{kind}_{base}", name)
-            trainer.put(MOMENT_RANK, settings.value(f"{kind}_rank"), f"{kind}_rank")
+            trainer.put("optim", f"{kind}_{base}", source_name=name)
+            trainer.put(MOMENT_RANK, settings.value(f"{kind}_rank"), source_name=f"{kind}_rank")
 
 
 def _mcore(settings: Settings) -> dict[str, str]:
@@ -138,7 +144,9 @@ def _megatron(trainer: TrainerSettings, settings: Settings) -> None:
     for name in [*_mcore(settings), *_MEGATRON_SWITCHES]:
         if settings.given.get(name) is not None:
             key = _ACCELERATE_NAMES.get(name, name)
-            trainer.put(f"megatron_lm_config.megatron_lm_{key}", settings.given[name], name)
+            trainer.put(
+                f"megatron_lm_config.megatron_lm_{key}", settings.given[name], source_name=name
+            )
     trainer.put("gradient_checkpointing", False)
 
 

@@ -27,7 +27,7 @@ def trained_layers(trainer: TrainerSettings, settings: Settings, prefix: str = "
         return
     if _names(settings.value(modules)) not in ([], ["all"]):
         trainer.assumed.append(f"{modules}: layers that are trained in part are counted as whole")
-    trainer.put(TRAINED, parts.fields, number)
+    trainer.put(TRAINED, parts.fields, source_name=number)
 
 
 def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
@@ -50,7 +50,7 @@ def one_block(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets in `trainer` that one layer is trained: BAdam trains one layer at a time, each with
     an optimizer of its own (arXiv 2404.02827). Records a reservation for its other modes."""
     if settings.text("badam_mode") == "layer":
-        trainer.put(TRAINED, TrainedParts({0}).fields, "use_badam")
+        trainer.put(TRAINED, TrainedParts({0}).fields, source_name="use_badam")
         trainer.assumed.append(
             "use_badam: the first layer is counted as the one that is trained, which backward"
             " reaches last; steps for later layers take less time"

@@ -18,18 +18,18 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
     trainer = renamed(settings)
     # The defaults of these count: they checkpoint, in bf16.
     for name in ("cutoff_len", "micro_batch_size", "bf16", "enable_activation_checkpointing"):
-        trainer.put(settings.table.facts["renamed"][name], settings.value(name), name)
+        trainer.put(settings.table.facts["renamed"][name], settings.value(name), source_name=name)
     if settings.given.get("global_batch_size"):
         trainer.put("global_batch_size", settings.integer("global_batch_size"))
     _adapters_v1(trainer, settings)
     _sharding_v1(trainer, settings)
     if settings.given.get("kernel_config.name") == "liger_kernel":
-        trainer.put("use_liger_kernel", True, "kernel_config.name")
+        trainer.put("use_liger_kernel", True, source_name="kernel_config.name")
     if settings.text("optim_config.name") == "muon":
-        trainer.put("optim", "muon", "optim_config.name")
+        trainer.put("optim", "muon", source_name="optim_config.name")
     kernel = _ATTENTION_KERNELS.get(settings.text("flash_attn") or "")
     if kernel is not None:
-        trainer.put("attn_implementation", kernel, "flash_attn")
+        trainer.put("attn_implementation", kernel, source_name="flash_attn")
     return trainer
 
 
@@ -37,9 +37,11 @@ def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets adapters in `trainer`; without adapters, the layers that are trained."""
     kind = settings.text("peft_config.name")
     if kind == "lora":
-        trainer.put("use_peft", True, "peft_config.name")
+        trainer.put("use_peft", True, source_name="peft_config.name")
         if trainer.settings.get("lora_target_modules", "all") == "all":
-            trainer.put("lora_target_modules", "all-linear", "peft_config.target_modules")
+            trainer.put(
+                "lora_target_modules", "all-linear", source_name="peft_config.target_modules"
+            )
     elif kind == "freeze":
         trained_layers(trainer, settings, "peft_config.")
     elif kind is not None:
@@ -47,7 +49,7 @@ def _adapters_v1(trainer: TrainerSettings, settings: Settings) -> None:
         settings.reserve("peft_config.name", reason, "leave it out to judge full fine-tuning")
     bits = settings.value("quant_config.quantization_bit")
     if bits is not None:
-        trainer.put("bits", bits, "quant_config.quantization_bit")
+        trainer.put("bits", bits, source_name="quant_config.quantization_bit")
 
 
 def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
@@ -61,23 +63,27 @@ def _sharding_v1(trainer: TrainerSettings, settings: Settings) -> None:
         for name in ("reshard_after_forward", "offload_params"):
             value = settings.value(f"dist_config.{name}")
             if value is not None:
-                trainer.put(f"fsdp_config.fsdp_{name}", value, f"dist_config.{name}")
+                trainer.put(f"fsdp_config.fsdp_{name}", value, source_name=f"dist_config.{name}")
         for axis, name in _AXES.items():
             degree = settings.value(f"dist_config.{name}")
             if degree or (cp and cp != 1):
                 trainer.put(
                     f"parallelism_config.parallelism_config_{axis}_size",
                     degree or "auto",
-                    f"dist_config.{name}",
+                    source_name=f"dist_config.{name}",
                 )
     elif kind == "deepspeed":
         trainer.put(
-            "deepspeed", settings.value("dist_config.config_file"), "dist_config.config_file"
+            "deepspeed",
+            settings.value("dist_config.config_file"),
+            source_name="dist_config.config_file",
         )
     elif kind is not None:
         reason = "this distributed plugin is not described"
         settings.reserve("dist_config.name", reason, "judge it with fsdp2 or deepspeed")
     if cp and cp != 1:
-        trainer.put("parallelism_config.parallelism_config_cp_size", cp, "dist_config.cp_size")
+        trainer.put(
+            "parallelism_config.parallelism_config_cp_size", cp, source_name="dist_config.cp_size"
+        )
         if settings.text("dist_config.cp_mode") == "ulysses":
             trainer.put("parallelism_config.parallelism_config_sp_backend", "deepspeed")

@@ -27,16 +27,16 @@ def translate(settings: Settings, invocation: Invocation) -> TrainerSettings:
         steps = max(1, math.ceil(_SEQUENCES_A_STEP / micro_batch / invocation.num_devices))
         trainer.put("gradient_accumulation_steps", steps)
     if settings.given.get("packing_length"):
-        trainer.put("max_length", settings.integer("packing_length"), "packing_length")
+        trainer.put("max_length", settings.integer("packing_length"), source_name="packing_length")
     _precision(trainer, settings)
     _adapters(trainer, settings)
     if invocation.command == "rlhf" or "rlhf_type" in settings.given:
-        trainer.put(OBJECTIVE, objective_of(settings), "rlhf_type")
+        trainer.put(OBJECTIVE, objective_of(settings), source_name="rlhf_type")
     if settings.given.get("ref_model"):
-        trainer.put(REFERENCE_MODEL, settings.given["ref_model"], "ref_model")
+        trainer.put(REFERENCE_MODEL, settings.given["ref_model"], source_name="ref_model")
     kernel = settings.table.facts["attention"].get(settings.text("attn_impl") or "")
     if kernel:
-        trainer.put("attn_implementation", kernel, "attn_impl")
+        trainer.put("attn_implementation", kernel, source_name="attn_impl")
     _sharding(trainer, settings)
     return trainer
 
@@ -54,8 +54,8 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
     dtype = settings.text("torch_dtype") or "bfloat16"
     fp16 = settings.boolean("fp16") or dtype == "float16"
     trainer.put("fp16", fp16)
-    trainer.put("bf16", not fp16 and dtype != "float32", "torch_dtype")
-    trainer.put("dtype", dtype, "torch_dtype")
+    trainer.put("bf16", not fp16 and dtype != "float32", source_name="torch_dtype")
+    trainer.put("dtype", dtype, source_name="torch_dtype")
 
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
@@ -69,13 +69,15 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
     if kind not in ("lora", "longlora"):
         cure = "judge it as lora of a rank with as many parameters"
         settings.reserve(name, "adapters of this kind are not described", cure)
-    trainer.put("use_peft", True, name)
+    trainer.put("use_peft", True, source_name=name)
     trainer.settings.setdefault("lora_r", settings.value("lora_rank"))
     trainer.settings.setdefault("lora_target_modules", "all-linear")
     if settings.value("quant_bits") is not None:
-        trainer.put("bits", settings.value("quant_bits"), "quant_bits")
+        trainer.put("bits", settings.value("quant_bits"), source_name="quant_bits")
     if settings.given.get("modules_to_save"):
-        trainer.put("lora_modules_to_save", settings.given["modules_to_save"], "modules_to_save")
+        trainer.put(
+            "lora_modules_to_save", settings.given["modules_to_save"], source_name="modules_to_save"
+        )
 
 
 def _sharding(trainer: TrainerSettings, settings: Settings) -> None:
@@ -86,17 +88,23 @@ def _sharding(trainer: TrainerSettings, settings: Settings) -> None:
     if preset is not None:
         trainer.settings.pop("deepspeed")
         for name, value in preset.items():
-            trainer.put(f"deepspeed.{name}", value, "deepspeed")
+            trainer.put(f"deepspeed.{name}", value, source_name="deepspeed")
     tp = settings.integer("deepspeed_autotp_size")
     if tp:
-        trainer.put("deepspeed.tensor_parallel.autotp_size", tp, "deepspeed_autotp_size")
+        trainer.put(
+            "deepspeed.tensor_parallel.autotp_size", tp, source_name="deepspeed_autotp_size"
+        )
     fsdp = settings.given.get("fsdp")
     if str(fsdp) in facts["fsdp_presets"]:
         for name, value in facts["fsdp_presets"][str(fsdp)].items():
-            trainer.put(name, value, "fsdp")
+            trainer.put(name, value, source_name="fsdp")
     elif fsdp:
         trainer.put("fsdp", fsdp)
     trainer.settings.pop("sequence_parallel_size", None)
     cp = settings.integer("sequence_parallel_size")
     if cp is not None and cp > 1:
-        trainer.put("parallelism_config.parallelism_config_sp_size", cp, "sequence_parallel_size")
+        trainer.put(
+            "parallelism_config.parallelism_config_sp_size",
+            cp,
+            source_name="sequence_parallel_size",
+        )

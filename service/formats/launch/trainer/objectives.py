@@ -32,7 +32,7 @@ class Objective:
     """The number of sequences in a sample: a chosen and a rejected answer are two."""
     reference: int = 0
     """Forwards of a frozen reference."""
-    own: int = 0
+    without_gradients: int = 0
     """Forwards of the trained model without gradients."""
     head: str = "vocabulary"
     """The head of the model: "vocabulary", or "score" for one number a sequence."""
@@ -45,7 +45,7 @@ _OBJECTIVES: Mapping[str, Objective] = {
     **dict.fromkeys(("dpo", "ipo"), Objective(sequences=2, reference=1)),
     **dict.fromkeys(("orpo", "simpo", "cpo"), Objective(sequences=2)),
     # Completions of other prompts too run through both models.
-    "kto": Objective(reference=2, own=1),
+    "kto": Objective(reference=2, without_gradients=1),
     "apo_zero_unpaired": Objective(reference=1),
     "reward": Objective(sequences=2, head="score"),
     "reward_beside_logits": Objective(sequences=2),
@@ -92,10 +92,10 @@ def workload_of(
     if reference and settings.boolean(_PRECOMPUTED):
         assumed.append("the reference runs before the first step, which is not counted")
         reference = 0
-    if reference + objective.own:
+    if reference + objective.without_gradients:
         is_shared = has_adapters and not settings.given.get(REFERENCE_MODEL)
         workload["reference"] = {
-            "forwards": float(reference + objective.own),
+            "forwards": float(reference + objective.without_gradients),
             "own_weights": bool(reference) and not is_shared,
         }
     return workload

@@ -79,6 +79,7 @@ class _Reader:
     reservations: list[Reservation] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     default_origins: dict[str, str] = field(default_factory=dict)
+    """As LaunchReading has them, like the notes below."""
     counting_notes: dict[str, str] = field(default_factory=dict)
     stops: Stops = field(init=False)
 
@@ -214,7 +215,10 @@ class _Reader:
     ) -> dict[str, Any]:
         """Returns the workload of a DeepSpeed document completed by the Trainer's arguments, which
         also set recompute and offload of activations in `layout`."""
-        of_trainer = read_workload(trainer_settings, self.assumed, {}, has_own_copy=True)
+        # The precision is DeepSpeed's, so the Trainer's default of it is no origin to tell.
+        of_trainer = read_workload(
+            trainer_settings, self.assumed, default_origins={}, has_own_copy=True
+        )
         workload = of_trainer | workload
         layout["recompute"] = "full" if checkpoints(trainer_settings) else "none"
         layout["offload_activations"] = trainer_settings.boolean("activation_offloading")

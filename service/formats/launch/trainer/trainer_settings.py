@@ -34,7 +34,7 @@ class TrainerSettings:
     own_names: dict[str, OwnName] = field(default_factory=dict)
     """The names that the tool has for settings that may be changed."""
 
-    def put(self, name: str, value: Any, source_name: str | None = None) -> None:
+    def put(self, name: str, value: Any, *, source_name: str | None = None) -> None:
         """Sets a value, and remembers the tool's own name for that setting, `source_name`, where
         it differs."""
         self.settings[name] = value
@@ -69,7 +69,7 @@ def renamed(settings: Settings) -> TrainerSettings:
         trainer.own_names.setdefault(name, OwnName(tool_name))
         value = settings.given.get(tool_name)
         if value is not None:
-            trainer.put(name, value, tool_name)
+            trainer.put(name, value, source_name=tool_name)
     for name, own_name in table.facts.get("said_as", {}).items():
         trainer.own_names[name] = OwnName(*own_name)
     return trainer
@@ -84,4 +84,4 @@ def put_fsdp(trainer: TrainerSettings, settings: Settings, version: int) -> None
         config, _, key = name.partition(".")
         if config == "fsdp_config" and key and value is not None:
             bare = key.removeprefix("fsdp_")
-            trainer.put(f"fsdp_config.fsdp_{bare}", value, name)
+            trainer.put(f"fsdp_config.fsdp_{bare}", value, source_name=name)

@@ -34,8 +34,8 @@ def test_what_stops_while_a_part_is_read_has_the_source_of_that_part() -> None:
         raise Stopped("degree", 3, "must be even", "degree 2")
 
     stops = Stops("framework 1.2.3: mesh.py")
-    assert stops.attempt(read, 1) == 1
-    assert stops.attempt(read, 1) == 1
+    assert stops.attempt(read, instead=1) == 1
+    assert stops.attempt(read, instead=1) == 1
     (stop,) = stops.noted
     assert (stop.setting, stop.value, stop.cure) == ("degree", 3, "degree 2")
     assert stop.source == "framework 1.2.3: mesh.py"
