@@ -23,7 +23,7 @@ LAYERS = (
     "models.search models.calibration",
     "models.advice",
     "service.settings service.durations service.identifiers service.json_pointers"
-    " service.loopback service.metrics",
+    " service.loopback service.metrics service.package_data",
     "service.errors service.known_fields service.nearest_names service.own_profile",
     "service.field_violations",
     "service.formats",

@@ -72,7 +72,7 @@ class _RunIndex:
 
     runs: Sequence[PublishedRun]
     source_model_chip: list[tuple[str, str, str]]
-    """Of the runs that share all three, one is shown beside an answer."""
+    """Only one of the runs that share all three is shown beside an answer."""
     has_trained: list[bool]
     """False where a run was published as out of memory or failed."""
     texts: list[str]

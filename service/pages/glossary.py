@@ -3,13 +3,13 @@ of the API and the list at the foot of a page share this one table."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 
 from markupsafe import Markup, escape
+
+from service.package_data import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Entry:
         return self.label[0].upper() + self.label[1:]
 
 
-_WORDS = json.loads((files(__package__) / "glossary.json").read_text("utf-8"))
+_WORDS = read_json(__package__, "glossary.json")
 LAYOUT = {name: Entry(**entry) for name, entry in _WORDS["layout"].items()}
 """The knobs of a layout, by the names that answers and summaries give them."""
 _SPELLINGS = {"zero": "zero_stage", "layers": "layers_per_chunk", "torus": "torus_axes"}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from fastapi.openapi.models import Example
 
-EXAMPLES: dict[str, dict[str, Example]] = json.loads(
-    Path(__file__).with_name("examples.json").read_text(encoding="utf-8")
-)
+from service.package_data import read_json
+
+EXAMPLES: dict[str, dict[str, Example]] = read_json(__package__, "examples.json")
 """Examples by the collection that they are sent to, such as "predictions", and by name."""

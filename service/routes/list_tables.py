@@ -3,13 +3,12 @@ value in an item."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
 
+from service.package_data import read_json
 from service.routes.list_pages import page_response
 from service.schemas.list_query import ListForm, ListQuery
 from service.web import responses
@@ -17,7 +16,7 @@ from service.web.tables import CSV, Table, asks_for_table, table_response
 
 Query = TypeVar("Query", bound=ListQuery)
 _MOST_ITEMS = 1000  # of a page
-_COLUMNS = json.loads(Path(__file__).with_name("list_tables.json").read_text(encoding="utf-8"))
+_COLUMNS = read_json(__package__, "list_tables.json")
 TABLES = {name: Table(name, columns) for name, columns in _COLUMNS.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the queries of all tables have in common."""
+"""The queries of all tables share this base, which looks rows up in one session."""
 
 from __future__ import annotations
 

@@ -3,15 +3,14 @@ texts."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import ValidationError
 
 from models.errors import DomainError
 from service.errors import NameTaken, NotJson, Refused, ServiceError
+from service.package_data import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class ProblemType:
     meaning: str
 
 
-_TEXTS = json.loads(Path(__file__).with_name("problem_types.json").read_text(encoding="utf-8"))
+_TEXTS = read_json(__package__, "problem_types.json")
 TYPES = {name: ProblemType(**texts) for name, texts in _TEXTS.items()}
 _NAMED_OTHERWISE: dict[type[Exception], str] = {
     NameTaken: "name-reserved",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
+
+from service.package_data import read_json
 
 
 @cache
 def facts(name: str) -> Mapping[str, Any]:
     """Returns the content of fields/NAME.json. All callers share it, so none may change it."""
-    content: Mapping[str, Any] = json.loads(
-        (files(__package__) / "fields" / f"{name}.json").read_text()
-    )
+    content: Mapping[str, Any] = read_json(__package__, f"fields/{name}.json")
     return content
 
 

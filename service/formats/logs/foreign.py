@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from importlib.resources import files
+
+from service.package_data import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ _LOOKED_AT = 2**19
 """Characters: all patterns together take a tenth of a second for so many."""
 _PATTERNS = tuple(
     (re.compile(entry["pattern"]), ForeignLog(entry["trainer"], entry["speed"]))
-    for entry in json.loads((files(__package__) / "foreign.json").read_text("utf-8"))
+    for entry in read_json(__package__, "foreign.json")
 )
 
 

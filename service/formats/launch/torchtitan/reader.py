@@ -90,7 +90,7 @@ class _Reader:
         self.config: Mapping[str, Any] = (
             self._config() if self.earlier is None else self.earlier.config
         )
-        """What the config function sets, such as the model."""
+        """The fields that the config function sets, such as the model."""
         defaults = self.settings.table.defaults()
         self.values = {**defaults, **self.config.get("sets", {}), **self.given}
         """All settings: those of the text, else of the config function, else the defaults."""
