@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 # How fast a machine is, is not tested. The suite draws the same examples every time; `make explore`
 # draws new ones.
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=15)
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 

@@ -89,6 +89,7 @@ def test_what_may_not_be_compiled_is_loaded_or_refused(package: Path) -> None:
 def test_what_one_process_compiled_the_next_loads_until_a_constant_changes(package: Path) -> None:
     """Also one of a function that is called."""
     assert printed(started(package)) == "20 15.0 compiled"
+    assert printed(started(package)) == "20 15.0 loaded"
     (package / "constants.py").write_text("CONSTANT = 2")
     assert printed(started(package)) == "30 25.0 compiled"
     assert printed(started(package)) == "30 25.0 loaded"

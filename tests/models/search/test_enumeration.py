@@ -34,7 +34,6 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
-from tests.long import examples
 from tests.models.search.test_partial_sums import Members, require_bounds
 from tests.oracles.brute_force import Found, fitting, legal
 from tests.oracles.random_problems import SELECTIVE, small_model, small_problem, with_host
@@ -263,7 +262,7 @@ def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
     assert sum(counts) == certificate.space
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED), st.sampled_from([1, 2, 4]))
 def test_no_bound_exceeds_what_it_bounds(
     problem: Problem, pinned: dict[str, tuple[object, ...]], layers: int

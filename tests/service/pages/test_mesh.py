@@ -3,11 +3,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.pages.mesh import mesh_of
-from tests.long import examples
 
 _AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
@@ -36,7 +35,6 @@ def group(layout: dict[str, Any], axis: str, rank: int) -> list[int]:
     ]
 
 
-@settings(max_examples=examples(40))
 @given(layouts(), st.sampled_from((1, 2, 4, 6, 8, 72)))
 def test_an_axis_stays_in_a_node_where_each_of_its_groups_does(
     layout: dict[str, Any], domain: int
@@ -49,7 +47,6 @@ def test_an_axis_stays_in_a_node_where_each_of_its_groups_does(
         assert all(max(chips) - min(chips) == (axis.degree - 1) * axis.stride for chips in groups)
 
 
-@settings(max_examples=examples(40))
 @given(layouts(), st.sampled_from((1, 2, 4, 6, 8, 72)))
 def test_each_chip_that_is_drawn_has_the_stage_that_the_placement_gives_it(
     layout: dict[str, Any], domain: int

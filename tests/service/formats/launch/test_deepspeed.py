@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
@@ -13,7 +13,6 @@ from service.formats.launch.deepspeed import reader as deepspeed_reader
 from service.formats.launch.deepspeed import writer as deepspeed_writer
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.job import Inexpressible
-from tests.long import examples
 from tests.service.formats.launch.jobs import job_of, layout_read, problem_of, written
 
 DENSE = problem_of("deepspeed")
@@ -302,7 +301,6 @@ def test_texts_that_are_no_document_are_refused(text: str) -> None:
     assert caught.value.field == "launch.arguments"
 
 
-@settings(max_examples=examples(25))
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
