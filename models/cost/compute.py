@@ -17,7 +17,7 @@ from models.cost.facts import (
     DENSE,
     DENSE_ACT,
     DENSE_HALF,
-    ENDS,
+    KEYS,
     EXPERT_ACT,
     EXPERTS,
     GROUPED,
@@ -166,8 +166,8 @@ def layer_time(
         pieces[GROUPED] += experts.forward
     if piece_bits >> UP & 1 and layer.mla:
         pieces[UP] = mla_up(f, layer, shard, c)
-    if piece_bits >> ENDS & 1 and layer.attends:
-        pieces[ENDS] = keys_and_output(f, layer, shard, c)
+    if piece_bits >> KEYS & 1 and layer.attends:
+        pieces[KEYS] = key_projection(f, layer, shard, c)
     if piece_bits >> OUT_PROJECTION & 1 and layer.attends:
         pieces[OUT_PROJECTION] = output_projection(f, layer, shard, c)
     if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
@@ -323,12 +323,11 @@ def mla_up(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> f
 
 
 @compiled
-def keys_and_output(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
-    """Return the forward seconds of the projections of attention's keys and output. Keys are half
-    of the elements of keys and values."""
+def key_projection(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> float:
+    """Return the forward seconds of the product that makes attention's keys, which are half of the
+    elements of keys and values."""
     key_size = layer.kv_dim / 2 * kv_share(layer, shard.tp)
-    keys = linear(f, c, shard.tokens, f.hidden_size, key_size).forward
-    return keys + output_projection(f, layer, shard, c)
+    return linear(f, c, shard.tokens, f.hidden_size, key_size).forward
 
 
 @compiled

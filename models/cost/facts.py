@@ -37,7 +37,7 @@ dropped and worked out again when it is asked for."""
     EXPERT_ACT,
     ATTENTION,
     UP,
-    ENDS,
+    KEYS,
     OUT_PROJECTION,
     DENSE,
     DENSE_HALF,
@@ -157,6 +157,9 @@ class Facts(NamedTuple):
     loss_chunks: float
     tiled_mlp: bool
     keeps_logits: bool
+    saves_scattered: bool
+    """Selective recompute saves what tensor parallelism reduced and scattered."""
+    scaled_token_bytes: float
     experts_at_once: bool
     experts_in_python: bool
     """True where a loop in Python goes through the experts, operation by operation."""

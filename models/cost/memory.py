@@ -20,6 +20,7 @@ from models.cost.facts import (
     EXPERT_ACT,
     EXPERTS,
     GROUPED,
+    KEYS,
     NORM,
     OUT_PROJECTION,
     UP,
@@ -105,19 +106,25 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
         layer.num_attention_heads * layer.v_head_dim + 2 * layer.gate + layer.recurrence_kept
     )
     # The streams between the blocks are kept with the piece of the output projection, which gives
-    # them. Kept besides are the input of each block where there are several streams, the inputs of
+    # them, unless what tensor parallelism scattered of them is saved whatever is recomputed. Kept
+    # besides are the input of each block where there are several streams, the inputs of
     # norms after blocks, and the outputs of mixers.
     streams = f.residual_streams
-    pieces[OUT_PROJECTION] = stream * streams * (layer.blocks - 1) * element
+    between = stream * streams * (layer.blocks - 1) * element
     read = (layer.blocks if streams > 1 else 0.0) + max(layer.num_norms - 2, 0.0)
     others = (stream * read + latent + values) * element
     others += shard.local_tokens * layer.chosen_keys * 4
-    keys = layer.kv_dim * kv_share(layer, shard.tp) * shard.tp
-    heads = inner * (layer.num_attention_heads * layer.head_dim + keys) * element
+    if f.saves_scattered and shard.tp > 1:
+        others += between
+    else:
+        pieces[OUT_PROJECTION] = between
+    keys_and_values = layer.kv_dim * kv_share(layer, shard.tp) * shard.tp
+    heads = inner * (layer.num_attention_heads * layer.head_dim + keys_and_values) * element
     if layer.mla:
         pieces[UP] = heads
     else:
-        others += heads
+        pieces[KEYS] = inner * keys_and_values / 2 * element
+        others += heads - pieces[KEYS]
     # The outputs of both norms stay, since the projections after them read them.
     pieces[NORM] = stream * f.gemm_bytes * layer.blocks
     if f.materialises_scores:  # softmax output, dropout mask and output: 5 bytes of 2-byte scores
@@ -125,6 +132,9 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     network_activations(f, layer, shard, pieces)
     if not f.fused and layer.gated:
         eager_activations(f, layer, stream, heads, pieces)
+    if layer.sparse:
+        routed = routed_tokens(layer, shard)
+        pieces[EXPERT_ACT] += routed * layer.expert_input * f.scaled_token_bytes
     return Activations(stream * streams * element, others)
 
 

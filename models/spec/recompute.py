@@ -44,7 +44,7 @@ PIECES = (
     "expert_act",
     "attention",
     "up",
-    "ends",
+    "keys",
     "output",
     "dense",
     "dense_half",
@@ -53,9 +53,8 @@ PIECES = (
 )
 """The pieces of a layer's forward that can be computed again by themselves.
 
-`up` are the up-projections of MLA. `ends` are the projections of keys and of the output. `output`
-is the projection of the output alone, with the residual stream behind it. These three are parts of
-attention. `dense_half` are the products of an MLP that `alternate_mm` does not save, which for a
+`up` are the up-projections of MLA. `keys` is the projection of keys, and `output` that of the
+output, with the residual stream behind it. These three are parts of attention. `dense_half` are the products of an MLP that `alternate_mm` does not save, which for a
 gated MLP is its second up-projection. `grouped` are the products of experts, with their sorted
 tokens where these come from no other device. `experts` is the rest of what brings tokens to experts
 and back.
@@ -112,7 +111,7 @@ class Recomputed:
         if _INPUTS in self.pieces:
             gathered = 0.5
         scattered = 0.25 if self.pieces & {"dense", "experts"} else 0.0
-        if "output" in self.pieces:
+        if "output" in self.pieces and _INPUTS not in self.pieces:
             scattered += 0.25
         unsent = min(self.unsent_share, 0.25) if "dense" in self.pieces else 0.0
         return gathered + scattered - unsent
@@ -157,8 +156,9 @@ def _pieces(module: str, layer: Layer) -> set[str]:
     if module == "mla_up_proj":
         return {"up"} if layer.attention and layer.attention.is_mla else set()
     if module == "alternate_mm":
-        up_or_ends = "up" if layer.attention and layer.attention.is_mla else "ends"
-        return {up_or_ends, _INPUTS, *({"dense_half"} if layer.dense else ())}
+        is_mla = layer.attention and layer.attention.is_mla
+        of_attention = {"up"} if is_mla else {"keys", "output"}
+        return of_attention | {_INPUTS} | ({"dense_half"} if layer.dense else set())
     if module == "core_attn":
         return {"attention"} if layer.attention else set()
     if module == "out_proj":

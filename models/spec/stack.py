@@ -294,6 +294,10 @@ class Stack:
     experts_at_once: bool = False
     """One grouped kernel multiplies for all experts of a device. Where it is false, a loop goes
     through the experts."""
+    scaled_token_bytes: float = 0
+    """Bytes that are kept of each element of a token that went through an expert, so that backward
+    finds the gradient of its routing score, beside what the expert's products keep (torchtitan
+    models/moe/moe.py, which multiplies by scores in fp32)."""
     expert_loop: Literal["kernels", "modules", "gathered_modules"] = "kernels"
     """The calls of a loop over experts. "kernels" are called from C++. "modules" are modules of
     Python, which run operation by operation. With "gathered_modules" ZeRO 3 gathers every matrix of
@@ -379,6 +383,12 @@ class Stack:
         the output."""
         gated = layer.moe is not None and layer.moe.shared_gate
         return not (self.recomputes_last or layer.dense is None or layer.norm_follows or gated)
+
+    @property
+    def saves_scattered(self) -> bool:
+        """True where selective recompute goes by operations and saves what tensor parallelism
+        reduced and scattered (models.spec.recompute, `alternate_mm`)."""
+        return any("alternate_mm" in modules for modules in self.selective)
 
     @property
     def calls_expert_modules(self) -> bool:
