@@ -125,11 +125,12 @@ def _architecture(model: Row) -> Architecture:
 
 
 def _memory_bytes(row: Row) -> float | None:
-    """Returns the peak memory of a run that worked, in bytes; None where it is not stated. The
-    schedule ZB-H2 (ZB-2p) is left out, as it holds twice the activations of the zero-bubble
-    schedules that are modelled."""
+    """Returns the peak memory of a run that worked, in bytes; None where it is not stated, or where
+    the size of micro-batches is not, since activations grow with it. The schedule ZB-H2 (ZB-2p) is
+    left out, as it holds twice the activations of the zero-bubble schedules that are modelled."""
     schedule = row["training"].get("pp_schedule") or ""
-    if row.get("outcome", "ok") != "ok" or "2p" in schedule or "h2" in schedule:
+    has_peak = row.get("outcome", "ok") == "ok" and "2p" not in schedule and "h2" not in schedule
+    if not has_peak or row["training"].get("micro_batch_size") is None:
         return None
     return float(row["measured"].get("memory_gb") or 0) * GIB or None
 
