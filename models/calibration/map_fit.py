@@ -288,13 +288,15 @@ class Fit:
         """Return the estimate, searched for from the profile's own terms."""
         return self.solve_from(self.linearise(self.prior_mean.copy()), self.weight)
 
-    def solve_from(self, linear: Linearisation, weight: Array) -> Estimate:
-        """Return the estimate that Gauss-Newton steps reach from a linearisation, with these
-        weights of the targets, which are 0 for targets to leave out. Noise is estimated anew in
-        every step."""
+    def solve_from(
+        self, linear: Linearisation, weight: Array, steps: int = _GAUSS_NEWTON_STEPS
+    ) -> Estimate:
+        """Return the estimate that at most so many Gauss-Newton `steps` reach from a linearisation,
+        with these weights of the targets, which are 0 for targets to leave out. Noise is estimated
+        anew in every step."""
         damping = 0.0
         noise = self.prior_noise
-        for iteration in range(_GAUSS_NEWTON_STEPS):
+        for iteration in range(steps):
             is_first_of_new_fleet = self.is_new_fleet and not iteration
             if is_first_of_new_fleet:
                 # These residuals may all lie on one side, which is an offset and no noise.
