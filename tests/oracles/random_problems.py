@@ -302,6 +302,7 @@ _SWITCHED: Mapping[str, Sequence[Any]] = {
     "parameters_on_host": (False, True),
     "host_buffers": (1.0, 1.5),
     "keeps_logits": (False, True),
+    "scaled_token_bytes": (0, 4),
     "low_precision_activations": (False, True),
     "fused": (False, True),
     "fused_norm": (False, True),

@@ -249,6 +249,32 @@ def test_a_loss_in_parts_keeps_a_part_of_the_logits() -> None:
     assert half == pytest.approx(whole / 2)
 
 
+def test_recompute_by_operations_keeps_every_second_product_of_llama() -> None:
+    """Bytes that a layer of Llama-3 8B keeps of a token: its input, queries, values and attention's
+    output (4096, 4096, 1024 and 4096 elements), and one up-projection (14336). Logits are few."""
+    base = question(model="llama-3-8b", chips=8, seq_len=8192)
+    base = replace(base, architecture=replace(base.architecture, vocab_size=1024))
+    problem = on_stack("torchtitan", base)
+    rows = Layouts.of(
+        [Layout(dp_shard=8, zero_stage=3, recompute="selective", micro_batch=n) for n in (1, 2)]
+    )
+    c = PROFILE.coefficients(problem.scopes)
+    one, two = predict(problem, rows, c).memory["activations_bytes"]
+    a_layer = 2 * (4096 + 4096 + 1024 + 4096 + 14336) * 8192
+    # Beside 32 layers that keep this, one works on all that it has.
+    assert 32 * a_layer < (two - one) / c.activation_memory < 35 * a_layer
+
+
+def test_tokens_that_scores_scale_are_kept() -> None:
+    """Six experts take each of 4,096 tokens of 2048 elements in 26 of DeepSeek-V2-Lite's layers."""
+    base = question(model="deepseek-v2-lite", chips=8, seq_len=4096)
+    rows = Layouts.of([Layout(dp_shard=8, zero_stage=3, recompute="none")])
+    problems = [on_stack("torchtitan", base, scaled_token_bytes=size) for size in (0, 4)]
+    c = PROFILE.coefficients(problems[0].scopes)
+    without, kept = (predict(p, rows, c).memory["activations_bytes"][0] for p in problems)
+    assert kept - without == pytest.approx(26 * 6 * 4096 * 2048 * 4 * c.activation_memory)
+
+
 def test_a_last_stage_that_keeps_logits_has_those_of_all_micro_batches() -> None:
     """In 16 bits, a device's part of the vocabulary."""
     base = question(model="llama-3-8b", chips=16, global_batch=64)

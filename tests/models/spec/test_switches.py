@@ -149,14 +149,22 @@ def test_an_argument_may_decide_several_fields() -> None:
     )
 
 
-def test_torchtitan_computes_experts_again_that_it_does_not_compile() -> None:
-    """Sparse layers that are checkpointed are compiled from 0.2.1 on."""
+def test_torchtitan_computes_experts_again_but_where_it_saves_what_compiled_code_returns() -> None:
+    """0.2.1 and 0.2.2 save it, and with it what experts keep. 0.3.0 compiles a block together with
+    its checkpointing."""
     now = catalogue.stack("torchtitan")
-    before = as_of(now, release_year("torchtitan", "0.2.0"))
     eager = changed(now, {"launch": "eager"})
-    for stack, again in ((now, False), (before, True), (eager, True)):
+    dated = {v: as_of(now, release_year("torchtitan", v)) for v in ("0.2.0", "0.2.2")}
+    for stack, again in ((now, True), (dated["0.2.2"], False), (dated["0.2.0"], True), (eager, True)):
         assert ("grouped_mm" in stack.selective[0]) == again
     assert hash(eager)
+
+
+def test_torchtitan_keeps_scaled_tokens_in_16_bits_where_it_compiles_the_scaling() -> None:
+    now = catalogue.stack("torchtitan")
+    eager = changed(now, {"launch": "eager"})
+    before = as_of(now, release_year("torchtitan", "0.2.2"))
+    assert [stack.scaled_token_bytes for stack in (now, eager, before)] == [2, 4, 4]
 
 
 def test_torchtitan_has_scaled_rows_since_it_lost_its_other_recipe() -> None:
