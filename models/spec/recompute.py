@@ -54,10 +54,10 @@ PIECES = (
 """The pieces of a layer's forward that can be computed again by themselves.
 
 `up` are the up-projections of MLA. `keys` is the projection of keys, and `output` that of the
-output, with the residual stream behind it. These three are parts of attention. `dense_half` are the products of an MLP that `alternate_mm` does not save, which for a
-gated MLP is its second up-projection. `grouped` are the products of experts, with their sorted
-tokens where these come from no other device. `experts` is the rest of what brings tokens to experts
-and back.
+output, with the residual stream behind it. These three are parts of attention. `dense_half` are the
+products of an MLP that `alternate_mm` does not save, which for a gated MLP is its second
+up-projection. `grouped` are the products of experts, with their sorted tokens where these come from
+no other device. `experts` is the rest of what brings tokens to experts and back.
 """
 LAST = "last"
 """The last product of a dense feed-forward network. Compilers leave it out of recompute where
