@@ -39,8 +39,7 @@ class PolicyTables(NamedTuple):
     schedule_points: Array
     """Points of complexity of a schedule in a pipeline, (s,)."""
     legal: Array
-    """True where a chain (a number of stages with a number of micro-batches) may have a schedule,
-    (chains, s)."""
+    """True where a chain (pp with a number of micro-batches) may have a schedule, (chains, s)."""
     partition: Array
     """The number of the partition by which a chain's layers are split over stages under a schedule,
     (chains, s)."""
@@ -97,7 +96,7 @@ class Meshes(NamedTuple):
     rows: Array
     """Records of Row, (n,)."""
     chain: Array
-    """The number of a mesh's chain (a number of stages with a number of micro-batches), (n,)."""
+    """The number of a mesh's chain (pp with a number of micro-batches), (n,)."""
     legal: Array
     """True where a mesh may have a variant, (n, v)."""
     bound: Array

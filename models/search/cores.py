@@ -26,8 +26,7 @@ class CoreCrossing(NamedTuple):
     rows: Array
     """Records of Row with data parallelism undivided, (trunks,)."""
     chain: Array
-    """The number of a trunk's chain (a number of stages with a number of micro-batches),
-    (trunks,)."""
+    """The number of a trunk's chain (pp with a number of micro-batches), (trunks,)."""
     points: Array
     """Points of complexity of a trunk, (trunks,)."""
     placed_meshes: Array
@@ -104,8 +103,8 @@ def bound_rows(
     tables: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array
 ) -> None:
     """Write lower bounds for all layouts that grow from each of n rows: the `seconds` of a step and
-    the bytes of `memory`, each (n,). `chain` (n,) has the number of each row's chain (a number of
-    stages with a number of micro-batches)."""
+    the bytes of `memory`, each (n,). `chain` (n,) has the number of each row's chain (pp with a
+    number of micro-batches)."""
     reset(tables.buffers)
     for i in range(len(rows)):
         set_mesh(tables.question, rows[i], tables.coefficients[0], tables.least, tables.buffers)
@@ -171,9 +170,9 @@ def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
 
 @inlined
 def least_bytes(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return a lower bound of the bytes that any layout needs which grows from a row of undivided
-    data parallelism: the least over all variants (sharding with memory policy). `chain` is the
-    number of its chain (a number of stages with a number of micro-batches)."""
+    """Return a lower bound of the bytes of all layouts that grow from a row whose data parallelism
+    is not divided yet: the least over all variants (sharding with memory policy), which are written
+    into the row. `chain` is the number of the row's chain (pp with a number of micro-batches)."""
     least = np.inf
     for variant in range(len(tables.policies.variants)):
         set_variant(tables.policies, row, variant)

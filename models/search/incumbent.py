@@ -91,8 +91,9 @@ class Incumbent:
             self.complexities.append(complexities)
 
     def add_known(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Add layouts that are known before the search begins. The limits are then raised by a
-        rounding error, since the search must also find layouts that take equally long."""
+        """Add layouts that are known before the search begins. The best times without and with a
+        pipeline are then raised by a rounding error, since the search must also find layouts that
+        take equally long."""
         self.add(layouts, times, complexities)
         self.limits.sides[:] *= 1 + _ROUNDING
         set_longest(self.limits)

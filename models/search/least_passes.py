@@ -1,6 +1,6 @@
 """The least that a pipeline takes for its passes, and holds of activations: sums over the parts of
-a model (layer kinds, embedding and head). They are worked out once for every chain, which is a
-number of stages with a number of micro-batches, and every schedule.
+a model (layer kinds, embedding and head). They are worked out once for every chain, which is pp
+with a number of micro-batches, and every schedule.
 
 The time of a schedule is that of its longest path (models.cost.pipeline.bubble). The sum here
 follows one of these paths: the one that would take longest by FLOPs. It takes forward and backward
@@ -64,13 +64,9 @@ def least_passes(
     they choose the path through the pipeline that is followed. `tables` has the partitions."""
     n, s = chains.legal.shape
     with_wgrad, without_wgrad = np.zeros((2, n, s, len(flops)))
-    least = LeastPasses(
-        with_wgrad=with_wgrad,
-        without_wgrad=without_wgrad,
-        kept=np.zeros((n, len(flops))),
-        decisive=np.zeros((n, s), np.int64),
-        decisive_count=np.zeros(n, np.int64),
-    )
+    kept = np.zeros((n, len(flops)))
+    decisive, decisive_count = np.zeros((n, s), np.int64), np.zeros(n, np.int64)
+    least = LeastPasses(with_wgrad, without_wgrad, kept, decisive, decisive_count)
     _fill(chains, schedules, flops, tables, np.zeros((2, len(flops))), least)
     return least
 
@@ -78,8 +74,8 @@ def least_passes(
 @inlined
 def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
     """Return a lower bound of the seconds that all passes of a step take under one schedule.
-    `chain` (pp with micro-batches) and `schedule` are numbers. The workspace must hold the exposed
-    seconds of the parts."""
+    `chain` (pp with a number of micro-batches) and `schedule` are numbers. The workspace must hold
+    the exposed seconds of the parts."""
     seconds = 0.0
     for part in range(len(workspace.counts)):
         passes = workspace.part_both[part]
@@ -91,8 +87,8 @@ def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: i
 @inlined
 def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float:
     """Return a lower bound of the seconds that all passes of a step take under any legal schedule.
-    `chain` is the number of a chain (pp with micro-batches). The workspace must hold the exposed
-    seconds of the parts."""
+    `chain` is the number of a chain (pp with a number of micro-batches). The workspace must
+    hold the exposed seconds of the parts."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
         seconds = min(seconds, seconds_of(workspace, least, chain, least.decisive[chain, i]))

@@ -62,7 +62,7 @@ def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) ->
     """Return a lower bound of the seconds of a step under a variant (sharding with memory policy)
     and any schedule, or infinity where the variant cannot fit. It is written into `row`. Where it
     leaves open how many layers are recomputed, the row gets the smallest number that may fit.
-    `chain` (pp with micro-batches) and `variant` are numbers."""
+    `chain` (pp with a number of micro-batches) and `variant` are numbers."""
     capacity = tables.margin.capacity
     set_variant(tables.policies, row, variant)
     if bound_memory(tables, chain, row) > capacity:
@@ -84,8 +84,8 @@ def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) ->
 @inlined
 def bound_memory(tables: CompiledTables, chain: int, row: Row) -> float:
     """Return a lower bound of the bytes on the fullest stage of all layouts that grow from a row,
-    under any schedule that is legal for its chain. `chain` is the number of that chain (pp with
-    micro-batches)."""
+    under any schedule that is legal for its chain. `chain` is the number of that chain (pp with a
+    number of micro-batches)."""
     facts = tables.question.facts[0]
     workspace = tables.buffers.workspace
     set_kept(facts, tables.question.policies, row, workspace)
@@ -95,7 +95,7 @@ def bound_memory(tables: CompiledTables, chain: int, row: Row) -> float:
 @inlined
 def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
     """Return a lower bound of the seconds of a step of all layouts that grow from a row, under any
-    schedule that is legal for its chain. `chain` is the number of that chain (pp with
+    schedule that is legal for its chain. `chain` is the number of that chain (pp with a number of
     micro-batches)."""
     expose(tables, row)
     workspace = tables.buffers.workspace
@@ -107,7 +107,7 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
 def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) -> float:
     """Return a lower bound of the seconds of a step of all layouts that grow from a row, under the
     schedule with this number, which must have been written into the row (`set_schedule`). `chain`
-    is the number of the row's chain (pp with micro-batches)."""
+    is the number of the row's chain (pp with a number of micro-batches)."""
     expose(tables, row)
     workspace = tables.buffers.workspace
     passes = seconds_of(workspace, tables.passes, chain, schedule)
@@ -368,7 +368,7 @@ def set_variant(policies: PolicyTables, row: Row, number: int) -> None:
 @inlined
 def set_schedule(policies: PolicyTables, chain: int, row: Row, number: int) -> None:
     """Write the schedule with this number into a row, with the partition of layers that the row's
-    chain (a number of stages with a number of micro-batches) has under it."""
+    chain (pp with a number of micro-batches) has under it."""
     schedule = policies.schedules[number]
     row.schedule = schedule.schedule
     row.virtual_stages = schedule.virtual_stages

@@ -107,8 +107,8 @@ class MinimumMemory:
         return words
 
     def _search(self) -> None:
-        """Set `layout` and `least` to the most frugal layout. Cores are opened in order of a lower
-        bound of their memory, until no other can need less than what was found, or time is over."""
+        """Set the attributes to the most frugal layout. Cores are opened in order of a lower bound
+        of their memory, until no other can need less than what was found, or time is over."""
         tables, no_limits = self.tables, limits_for(Goal(), None)
         trunks = np.arange(len(tables.trunks.rows))
         cores = cross_all(
