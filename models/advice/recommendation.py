@@ -304,7 +304,7 @@ def _pipelining(
     if without is None:
         return pipelining
     tables = answer.tables
-    roofline = data_parallel_roofline(tables.problem, tables.c, without.prediction)
+    roofline = data_parallel_roofline(tables.problem, tables.coefficients, without.prediction)
     return replace(pipelining, roofline=roofline)
 
 

@@ -39,17 +39,17 @@ class PolicyTables(NamedTuple):
     schedule_points: Array
     """Points of complexity of a schedule in a pipeline, (s,)."""
     legal: Array
-    """True where a pipeline may have a schedule, (chains, s)."""
+    """True where a chain (pp with a number of micro-batches) may have a schedule, (chains, s)."""
     partition: Array
-    """The number of the partition by which a pipeline splits its layers under a schedule, (chains,
-    s)."""
+    """The number of the partition by which a chain's layers are split over stages under a schedule,
+    (chains, s)."""
     layers: Array
-    """The numbers of layers of a chunk, fewer than all, that may be recomputed where that is open;
-    ascending."""
+    """How many layers of a chunk may be recomputed where a variant leaves that open: the numbers
+    below all layers of the model, ascending."""
     all_layers: bool
     """True where all layers of a chunk may be recomputed."""
     hides_most: int
-    """A schedule that hides no less traffic than any that is offered."""
+    """The code of a schedule that hides no less traffic than any that is offered."""
 
 
 class MeshScratch(NamedTuple):
@@ -63,7 +63,7 @@ class MeshScratch(NamedTuple):
     """True for schedules under which no further memory policy of a sharding is worth a try,
     (s,)."""
     fewest: Array
-    """The fewest layers of a chunk that each variant may recompute by its bound, (v,)."""
+    """The fewest layers of a chunk with which each variant may fit, by a bound of memory, (v,)."""
     layers: Array
     """The layers of a chunk that each variant recomputes to fit under each schedule, (v, s)."""
     least: Array
@@ -96,7 +96,7 @@ class Meshes(NamedTuple):
     rows: Array
     """Records of Row, (n,)."""
     chain: Array
-    """The number of the pipeline that a mesh has, (n,)."""
+    """The number of a mesh's chain (pp with a number of micro-batches), (n,)."""
     legal: Array
     """True where a mesh may have a variant, (n, v)."""
     bound: Array
@@ -104,9 +104,9 @@ class Meshes(NamedTuple):
     points: Array
     """Points of complexity of a mesh, (n,)."""
     first_order: Array
-    """The position of the first placement that a mesh may have, (n,)."""
+    """The position in `Places.orders` of the first placement that a mesh may have, (n,)."""
     order_count: Array
-    """The number of placements that a mesh may have, (n,)."""
+    """The number of placements that a mesh may have, which follow each other there, (n,)."""
 
 
 def take_meshes(meshes: Meshes, positions: Array | slice) -> Meshes:
@@ -137,8 +137,8 @@ def empty_found(count: int) -> Found:
 class SearchCounts:
     """Counts what a search has looked at, in layouts unless a docstring says otherwise."""
 
-    cores: int
-    """Cores, each counted once for every way to divide its data parallelism."""
+    placed_meshes: int
+    """Meshes in all placements that grow from the cores looked at."""
     found: int
     """Layouts in Found."""
     evaluated: int
@@ -149,7 +149,8 @@ class SearchCounts:
     steps: int
     """Meshes and places that were bounded."""
     closing_bound: float
-    """The least bound, in seconds, of all that was left out."""
+    """The least bound of all that was left out, in the unit of the bounds: seconds of a step, or
+    bytes where cores are bounded by memory."""
 
 
 class Progress(NamedTuple):

@@ -1,4 +1,4 @@
-"""Cores: trunks crossed with the degrees of experts."""
+"""Cores: trunks (pp, tp, cp and micro-batch) crossed with the degrees of experts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from models.search.compiled_tables import CompiledTables
 from models.search.limits import Limits
 from models.search.mesh_policies import bound_memory, bound_schedules, set_variant
 
-# Crossings that are looked at in one call. It bounds the buffers for their cores, most of
-# which are dropped.
-_TOGETHER = 1 << 16
+# Crossings that are looked at in one call. This limits the buffers for their cores, most of which
+# are dropped.
+_CROSSINGS_PER_CALL = 1 << 16
 
 
 class CoreCrossing(NamedTuple):
@@ -26,11 +26,12 @@ class CoreCrossing(NamedTuple):
     rows: Array
     """Records of Row with data parallelism undivided, (trunks,)."""
     chain: Array
-    """The number of the pipeline that a trunk has, (trunks,)."""
+    """The number of a trunk's chain (pp with a number of micro-batches), (trunks,)."""
     points: Array
     """Points of complexity of a trunk, (trunks,)."""
-    splits: Array
-    """The number of ways to divide a trunk's data parallelism, (trunks,)."""
+    placed_meshes: Array
+    """The number of meshes in all placements that grow from a trunk with one pair of expert
+    degrees, (trunks,)."""
     ep: Array
     """The expert-parallel degree of a pair, (pairs,)."""
     etp: Array
@@ -38,8 +39,9 @@ class CoreCrossing(NamedTuple):
     pair_points: Array
     """Points of complexity of a pair, (pairs,)."""
     devices: int
-    keeps_tensor: bool
-    """True where the stack cuts experts by tensor parallelism as it cuts all else."""
+    etp_is_tp: bool
+    """True where the stack shards experts over tensor parallelism like the rest of the model, so
+    that etp must be tp."""
     row: Array
     """A record of Row in which a core is worked on, (1,)."""
 
@@ -66,15 +68,16 @@ def cross_all(
     *,
     of_memory: bool = False,
 ) -> Cores:
-    """Return the cores made of these trunks (positions of pp, tp, cp and micro-batch) and every
-    pair of expert degrees, as far as their bound is within the limits. The bound is of seconds, or
-    of bytes if `of_memory`. `counts` is updated."""
-    # Trunks are sorted so that neighbours have one shard, which is then worked out once.
+    """Return the cores made of the trunks at these positions and every pair of expert degrees, if
+    their bound is within the limits. The bound is of seconds, or of bytes if `of_memory`. `counts`,
+    a record of SearchCounts (1,), is updated."""
+    # In ascending order, neighbours have one shard (tp, cp and micro-batch), whose kernel times are
+    # then worked out once.
     trunks = np.sort(trunks)
     count = len(trunks) * len(crossing.ep)
     blocks = [_empty_cores(0)]  # so that there is one to join where there are no trunks
-    for begin in range(0, count, _TOGETHER):
-        cores = _empty_cores(min(count - begin, _TOGETHER))
+    for begin in range(0, count, _CROSSINGS_PER_CALL):
+        cores = _empty_cores(min(count - begin, _CROSSINGS_PER_CALL))
         crossed = cross_block(
             tables=tables,
             crossing=crossing,
@@ -99,8 +102,9 @@ def _empty_cores(count: int) -> Cores:
 def bound_rows(
     tables: CompiledTables, rows: Array, chain: Array, seconds: Array, memory: Array
 ) -> None:
-    """Write lower bounds of n rows: the `seconds` of a step and the bytes of `memory`, each (n,),
-    whatever is not decided yet. `chain` (n,) has the number of each row's pipeline."""
+    """Write lower bounds for all layouts that grow from each of n rows: the `seconds` of a step and
+    the bytes of `memory`, each (n,). `chain` (n,) has the number of each row's chain (pp with a
+    number of micro-batches)."""
     reset(tables.buffers)
     for i in range(len(rows)):
         set_mesh(tables.question, rows[i], tables.coefficients[0], tables.least, tables.buffers)
@@ -120,17 +124,17 @@ def cross_block(
     counts: Array,
     cores: Cores,
 ) -> int:
-    """Cross trunks (pp, tp, cp and micro-batch) with pairs of expert degrees, write to `cores`
-    those of one block whose bound is within the limits, and return their number. Crossings are
-    numbered from the trunks with the first pair to the trunks with the last. The block starts at
-    number `begin` and is as long as the buffers."""
+    """Cross one block of trunks with pairs of expert degrees, write the cores whose bound is within
+    the limits to `cores`, and return the number of these. Crossings are numbered pair by pair: all
+    trunks with the first pair, then all with the second. The block starts at number `begin` and is
+    as long as the buffers in `cores`."""
     reset(tables.buffers)
     count = 0
     for number in range(begin, min(begin + len(cores.bound), len(trunks) * len(crossing.ep))):
         trunk, pair = trunks[number % len(trunks)], number // len(trunks)
         if not set_core(crossing, trunk, pair):
             continue
-        counts[0].cores += crossing.splits[trunk]
+        counts[0].placed_meshes += crossing.placed_meshes[trunk]
         row, chain = crossing.row[0], crossing.chain[trunk]
         set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
         bound = (
@@ -151,12 +155,12 @@ def cross_block(
 @inlined
 def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
     """Write a trunk (pp, tp, cp and micro-batch) with a pair of expert degrees to `crossing.row`.
-    Return false, and write nothing, where these do not divide a stage's devices, or etp differs
-    from tp in a stack that cuts experts as all else."""
+    Return false, and write nothing, where ep · etp does not divide the devices of a stage, or where
+    etp differs from tp and must not."""
     row = crossing.rows[trunk]
     if (crossing.devices // row.pp) % (crossing.ep[pair] * crossing.etp[pair]) != 0:
         return False
-    if crossing.keeps_tensor and row.tp != crossing.etp[pair]:
+    if crossing.etp_is_tp and row.tp != crossing.etp[pair]:
         return False
     crossing.row[0] = row
     crossing.row[0].ep = crossing.ep[pair]
@@ -166,9 +170,9 @@ def set_core(crossing: CoreCrossing, trunk: int, pair: int) -> bool:
 
 @inlined
 def least_bytes(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return a lower bound of the bytes that any layout needs which grows from a row of undivided
-    data parallelism: the least over all variants of sharding and memory policy. `chain` is the
-    number of its pipeline."""
+    """Return a lower bound of the bytes of all layouts that grow from a row whose data parallelism
+    is not divided yet: the least over all variants (sharding with memory policy), which are written
+    into the row. `chain` is the number of the row's chain (pp with a number of micro-batches)."""
     least = np.inf
     for variant in range(len(tables.policies.variants)):
         set_variant(tables.policies, row, variant)

@@ -40,11 +40,12 @@ from models.search.tables import NoLegalLayout, SearchTables
 from models.spec.layout import Layouts
 from models.spec.profile import Profile
 
-# Cores that are opened together at first, to find a time to prune against, and later. With 64 at
-# first DeepSeek-V3 took 5 to 20% less time, and Llama-3.1-405B 25% more (docs/lab/search-speed.md).
+# Cores that are opened together: at first, to find a time to prune against soon, and later at most.
+# With 64 at first DeepSeek-V3 took 5 to 20% less time, and Llama-3.1-405B 25% more
+# (docs/lab/search-speed.md).
 _FIRST_CORES, _CORES = 1 << 8, 1 << 11
-# Cores that are bounded together at first; later all others are. With a quarter of it no search
-# took more or less time by more than 5% (docs/lab/search-speed.md).
+# Cores that are bounded together at first; afterwards all others are. With a quarter as many no
+# search took more or less time by more than 5% (docs/lab/search-speed.md).
 _CROSSED = 1 << 14
 # Meshes and places that are bounded between two looks at the clock, so that a time limit is kept.
 _STEPS = 1 << 13
@@ -68,9 +69,11 @@ def search(
     """Return the layouts of a space that reach the goal.
 
     `should_continue` is asked now and then. Once it says no, the search ends with the best so far,
-    marked as not exact. That answer is no worse than the `known` layouts, which are in the space,
-    as far as they fit. Raise NoLegalLayout, NothingFaster, Infeasible if every legal layout needs
-    more memory than there is, or OutOfTime.
+    marked as not exact. `known` layouts of the space are candidates from the start, so the answer
+    is no worse than those of them that fit.
+
+    Raise NoLegalLayout; NothingFaster; Infeasible if every legal layout needs more memory than
+    there is; OutOfTime; and TooLarge or Invalid as SearchTables does.
     """
     return search_on(SearchTables(space, profile), goal, should_continue, known)
 
@@ -82,14 +85,18 @@ def search_on(
     known: Layouts | None = None,
     among: Sequence[Meshes] | None = None,
 ) -> SearchAnswer:
-    """Return the layouts that reach the goal, from the tables of a space. `known` layouts are
-    candidates from the start. Search only the meshes `among` if they are given: the meshes that an
-    exact answer did not rule out hold every layout that may be faster than its fastest. Search once
-    more where the ranking may lack meshes."""
+    """Return the layouts that reach the goal, from the tables of a space. The other arguments and
+    the errors are those of `search`.
+
+    If `among` is given, only its meshes are searched. They must be those that an exact answer
+    `opened`, and the goal must ask for something faster than that answer: no other mesh has it,
+    even where layouts have to fit with less certainty.
+    """
     incumbent = Incumbent(goal)
     if known is not None:
         incumbent.add_known(*_known_that_fit(tables, known))
     answer = _Search(tables, incumbent, should_continue).run(among)
+    # The ranking may lack meshes. A search that starts from the times found adds them.
     while answer.certificate.exact and incumbent.may_lack_meshes:
         incumbent = incumbent.for_second_search()
         try:
@@ -101,13 +108,13 @@ def search_on(
 
 
 def search_all(
-    tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
+    tables: SearchTables, limits: Array, max_evaluated: int, should_continue: ShouldContinue
 ) -> tuple[Layouts, Array] | None:
-    """Return all layouts that fit in memory and take no longer than `limits` (2,), in seconds
-    without and with a pipeline; and their points of complexity. Return None if there are none, if
-    the search had to look at more than `most` layouts, or if there was no time."""
+    """Return all layouts that fit in memory and take no longer than `limits` (2,), the seconds
+    allowed without a pipeline and with one; and their points of complexity. Return None if there
+    are none, if the search evaluated `max_evaluated` layouts before its end, or if time ended."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
-    search = _Search(tables, incumbent, should_continue, most)
+    search = _Search(tables, incumbent, should_continue, max_evaluated)
     search.open_all()
     if not (search.exact and incumbent.layouts):
         return None
@@ -115,12 +122,12 @@ def search_all(
 
 
 def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
-    """Say whether any layout fits in memory and takes no longer than `limits` (2,), in seconds
-    without and with a pipeline. The search ends at the first one. Return None if there was no time
-    to tell."""
+    """Say whether any layout fits in memory and takes no longer than `limits` (2,), the seconds
+    allowed without a pipeline and with one. The search ends at the first such layout. Return None
+    if time ended before that was known."""
     incumbent = Incumbent(Goal(both_sides=True), all_within=limits)
     search = _Search(tables, incumbent, lambda: not incumbent.layouts and should_continue())
-    search.found = empty_found(1)  # A full buffer ends a step, so that the first layout counts.
+    search.found = empty_found(1)  # The first layout fills the buffer, which ends the loop.
     search.open_all()
     return bool(incumbent.layouts) if search.exact or incumbent.layouts else None
 
@@ -136,28 +143,29 @@ def _known_that_fit(tables: SearchTables, known: Layouts) -> tuple[Layouts, Arra
 
 class _Search:
     """Runs one search: it opens trunks, cores and meshes in order of their bounds, keeps layouts in
-    an incumbent, and counts what it looks at. It evaluates at most about `most` layouts."""
+    an incumbent, and counts what it looks at. It stops once it has evaluated more than
+    `max_evaluated` layouts."""
 
     def __init__(
         self,
         tables: SearchTables,
         incumbent: Incumbent,
         should_continue: ShouldContinue,
-        most: int = _MOST_LAYOUTS,
+        max_evaluated: int = _MOST_LAYOUTS,
     ) -> None:
         self.tables, self.incumbent = tables, incumbent
-        self.should_continue, self.most = should_continue, most
+        self.should_continue, self.max_evaluated = should_continue, max_evaluated
         self.rejected, self.pruned_by_memory = tables.rejected.copy(), tables.pruned_by_memory
         self.counts = new_counts()
         self.exact = True
         self.found = empty_found(_FOUND)
         self.opened: list[Meshes] = []
-        # A search for something faster has an answer already, and stops at once.
+        # Who asks for something faster has a layout already: no step is taken when time is over.
         self.last_steps = 0 if np.isfinite(incumbent.goal.faster_than) else _LAST_STEPS
 
     def run(self, among: Sequence[Meshes] | None = None) -> SearchAnswer:
-        """Search all meshes, or only `among` if they are given, and return the answer. Raise the
-        reason where there is none."""
+        """Search all meshes, or only `among` if they are given, and return the answer. Raise
+        NothingFaster, OutOfTime, Infeasible or NoLegalLayout where there is none."""
         if among is None:
             self.open_all()
         else:
@@ -171,11 +179,11 @@ class _Search:
 
     def open_all(self) -> None:
         """Search all trunks (pp, tp, cp and micro-batch): cross them with the degrees of experts,
-        and open the cores that this makes. Those of the lowest bounds come first, so that there is
-        a time to prune the others against."""
+        and open the cores that this makes. The trunks with the lowest bounds come first: the times
+        found there prune the others."""
         tables, crossing = self.tables, self.tables.crossing
         with_pipeline = crossing.rows["pp"] > 1
-        # With one pair of expert degrees, the bound of the core would only be worked out twice.
+        # With one pair of expert degrees each trunk makes one core, which is bounded anyway.
         if len(tables.experts) == 1:
             bound = np.zeros(len(with_pipeline))
         else:
@@ -189,17 +197,18 @@ class _Search:
             if len(promising):
                 self._open_cores(self._cross_with_experts(block[promising]))
             if not self.exact and self.incumbent.limits.is_fixed:
-                return  # The caller discards an answer that is not exact, or has what it asked for.
+                return  # search_all discards what is not exact; finds_any may have its layout.
 
     def _cross_with_experts(self, trunks: Array) -> Cores:
-        """Return the cores made of these trunks (positions) and every pair of expert degrees. Pairs
-        that do not divide a stage's devices are counted as rejected; cores whose bound is beyond
-        the limits are left out."""
-        tables, before = self.tables, int(self.counts[0]["cores"])
+        """Return the cores made of the trunks at these positions and every pair of expert degrees.
+        Pairs that do not divide a stage's devices are counted as rejected. Cores whose bound is
+        beyond the limits are left out."""
+        tables, before = self.tables, int(self.counts[0]["placed_meshes"])
         limits = self.incumbent.limits
         cores = cross_all(tables.compiled, tables.crossing, trunks, limits, self.counts)
-        every = int(tables.splits[trunks].sum()) * len(tables.experts)
-        folding = int(self.counts[0]["cores"]) - before
+        # Placed meshes under all pairs, and under the pairs that divide a stage's devices.
+        every = int(tables.placed_meshes[trunks].sum()) * len(tables.experts)
+        folding = int(self.counts[0]["placed_meshes"]) - before
         self.rejected["experts_fold_over_dense_axes"] += (every - folding) * len(tables.policies)
         return cores
 
@@ -209,6 +218,7 @@ class _Search:
         crossing = self.tables.crossing
         bound, with_pipeline = cores.bound, crossing.rows["pp"][cores.trunk] > 1
         order = _order_alternating_sides(bound, with_pipeline)
+        # `rest` is the block and all cores after it, which are left out if the search ends here.
         for block, rest in growing_slices(order, _FIRST_CORES, _CORES):
             if not self._may_go_on(float(bound[rest].min())):
                 return
@@ -223,10 +233,13 @@ class _Search:
     # -- meshes
 
     def _bounded_meshes(self, trunk: Array, pair: Array) -> Meshes:
-        """Return the meshes of some cores that may be in the answer, given by the positions of
-        their trunks and pairs. Meshes with and without a pipeline take turns, the lowest bounds
-        first. A bound is over the policies that may fit with an even chance, so that a later search
-        that asks for less certainty can go on with the meshes."""
+        """Return the meshes of some cores that may be in the answer. `trunk` and `pair` are the
+        positions of the cores' trunks and pairs of expert degrees. Meshes with and without a
+        pipeline take turns, the lowest bounds first.
+
+        A bound is over the policies that may fit with an even chance. A later search that asks for
+        less certainty can therefore go on with these meshes.
+        """
         meshes = self.tables.meshes(trunk, pair)
         bound_meshes(self.tables.at_even_chance.compiled, meshes)
         with_pipeline = meshes.rows["pp"] > 1
@@ -241,7 +254,7 @@ class _Search:
             progress = Progress(self.incumbent.limits, self.counts, self.found)
             opened = open_meshes(self.tables.compiled, meshes, _STEPS, progress)
             self._move_found_to_incumbent()
-            if not opened:  # One mesh has more layouts than the buffers hold.
+            if not opened:  # One mesh has more layouts than the buffers hold: it is opened again.
                 self.found = empty_found(8 * len(self.found.seconds))
             meshes = take_meshes(meshes, slice(opened, None))
 
@@ -255,37 +268,40 @@ class _Search:
     # -- what is left out
 
     def _promising_positions(self, bound: Array, with_pipeline: Array, points: Array) -> Array:
-        """Return the positions of rows that may be in the answer, by their least seconds and least
-        points of complexity. The least bound of the others is noted."""
+        """Return the positions of rows that may be in the answer. `bound` has the least seconds of
+        a step and `points` the least complexity of what grows from each row, (n,). The least bound
+        of the other rows is noted for the certificate."""
         promising = self.incumbent.is_promising(bound, with_pipeline, points)
         self._note_left_out(float(bound[~promising].min(initial=np.inf)))
         return np.flatnonzero(promising)
 
     def _note_left_out(self, bound: float) -> None:
-        """Lower the closing bound, the least seconds of all that was left out, to this one."""
+        """Lower the closing bound, the least seconds of all that was left out, to `bound` where
+        that is less."""
         self.counts["closing_bound"] = np.minimum(self.counts["closing_bound"], bound)
 
     def _may_go_on(self, bound: float) -> bool:
-        """Say whether the search may go on: it has time, and has evaluated no more than `most`
-        layouts. Otherwise mark it as not exact, and note `bound`, the least seconds of all that is
-        left out."""
-        if self.counts[0]["evaluated"] <= self.most and self._has_time():
+        """Say whether the search may go on: it has time, and has evaluated no more than
+        `max_evaluated` layouts. Otherwise mark it as not exact, and note `bound`, the least seconds
+        of all that is left out."""
+        if self.counts[0]["evaluated"] <= self.max_evaluated and self._has_time():
             return True
         self.exact = False
         self._note_left_out(bound)
         return False
 
     def _has_time(self) -> bool:
-        """Say whether the caller lets the search go on. It takes a few steps after that where
-        nothing has been found yet."""
+        """Say whether the search has time: the caller lets it go on; or time is over, but no layout
+        has been found yet and the caller has set no step time to reach. The latter is true for
+        `last_steps` calls at most, and each call uses one up."""
         if self.should_continue():
             return True
         self.last_steps -= 1
-        return self.last_steps >= 0 and not self.incumbent.limits_anything
+        return self.last_steps >= 0 and not self.incumbent.has_step_time_limit
 
     def _certificate(self) -> Certificate:
-        """Return what the search looked at, in layouts. All that no other count has was pruned by a
-        bound."""
+        """Return the numbers of layouts that the search looked at or left out. Layouts that are in
+        no other count were pruned by a bound."""
         tables = self.tables
         counts = self.counts[0]
         rejected = self.rejected + Counter(dominated=int(counts["dominated"]))
@@ -307,7 +323,7 @@ class _Search:
 
     def _why_no_answer(self) -> Exception:
         """Return the exception to raise for a search without an answer: nothing faster than was
-        asked, no time, too little memory, or no legal layout."""
+        asked (in the time there was), no time, too little memory, or no legal layout."""
         if np.isfinite(self.incumbent.goal.faster_than):
             return NothingFaster()
         if not self.exact:
@@ -316,9 +332,9 @@ class _Search:
 
 
 def _order_alternating_sides(bound: Array, with_pipeline: Array) -> Array:
-    """Return the positions of rows in order of the bound, alternating between those with a pipeline
-    and those without. The answer has the best of both sides, and each is pruned by its own best,
-    which is then found early."""
+    """Return the positions of rows in order of the bound, alternating between rows with a pipeline
+    and rows without. Rows of either kind are pruned by the best layout of their kind, and taking
+    turns finds both of these early."""
     order = np.argsort(bound, kind="stable")
     # Each row has its rank among the rows of its own side; equal ranks follow each other.
     turn = np.where(

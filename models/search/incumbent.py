@@ -17,13 +17,14 @@ from models.search.tables import SearchTables
 from models.spec.layout import DEGREES, Layouts
 
 _ROUNDING = 1e-9  # times that differ by less, relatively, differ by rounding only
-# Meshes that are held for each one that is asked for: many may take equally long, and count as one.
+# Meshes that the ranking has room for, for each that is asked for. Meshes that take equally long
+# count as one, and may be many.
 _RANKED = 64
 
 
 def limits_for(goal: Goal, fixed: Array | None) -> Limits:
-    """Return the limits of a search before it has found anything. `fixed` (2,), if given, has the
-    most seconds of layouts without and with a pipeline, and holds throughout the search."""
+    """Return the limits of a search before it has found anything. If `fixed` (2,) is given, it has
+    the most seconds of layouts without and with a pipeline, and the limits never get tighter."""
     capacity = _RANKED * goal.top
     limits = Limits(
         tolerance=float(goal.tolerance),
@@ -48,8 +49,8 @@ def limits_for(goal: Goal, fixed: Array | None) -> Limits:
 class Incumbent:
     """Holds layouts that may be in the answer, and the limits that they set.
 
-    If `all_within` is given, all layouts are held that take no longer, by whether they have a
-    pipeline; nothing is tolerated then.
+    If `all_within` (2,) is given, all layouts are held that take at most so many seconds: its first
+    entry is for layouts without a pipeline, and its second for layouts with one.
     """
 
     def __init__(self, goal: Goal, all_within: Array | None = None) -> None:
@@ -65,8 +66,9 @@ class Incumbent:
         return float(self.limits.best[0])
 
     @property
-    def limits_anything(self) -> bool:
-        """Say whether there is a step time that layouts have to reach."""
+    def has_step_time_limit(self) -> bool:
+        """Say whether layouts have to reach a step time: one that the caller gave, or the best that
+        was found."""
         limits = self.limits
         return limits.is_fixed or bool(np.isfinite(min(limits.best[0], limits.faster_than)))
 
@@ -81,37 +83,41 @@ class Incumbent:
         self.keep(layouts.take(held), times[held], complexities[held])
 
     def keep(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Keep layouts that the limits have taken account of already, as they have of those that
-        compiled functions found."""
+        """Keep layouts without tightening the limits. Call this only for layouts that have
+        tightened them already: compiled functions do so with every layout that they find."""
         if len(layouts):
             self.layouts.append(layouts.materialised())
             self.times.append(times)
             self.complexities.append(complexities)
 
     def add_known(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Add layouts that are known before the search begins. The limits are then loosened by
-        rounding errors, so that the search also finds layouts that take equally long."""
+        """Add layouts that are known before the search begins. The best times without and with a
+        pipeline are then raised by a rounding error, since the search must also find layouts that
+        take equally long."""
         self.add(layouts, times, complexities)
         self.limits.sides[:] *= 1 + _ROUNDING
         set_longest(self.limits)
 
     @property
     def may_lack_meshes(self) -> bool:
-        """Say whether slower meshes may belong in the ranking, which lists meshes of different
-        times. Meshes in it may have come to equal times as the search found faster layouts of them.
-        They then count as one, and others that were dropped may take the free place."""
+        """Say whether the search may have dropped meshes that belong in the ranking. The ranking
+        has `top` meshes of different times. When a faster layout of a ranked mesh is found, the
+        mesh may come to the time of another. Both then count as one, and a mesh that was dropped
+        before belongs in the free place."""
         times = self.limits.times[: self.limits.ranked_count[0]]
         different = np.unique([_to_nine_digits(time) for time in times])
         top = self.goal.top
         last = float(different[top - 1]) if len(different) >= top else np.inf
+        # Slower meshes than `limits.last` were dropped, but the ranking goes on to `last`, or to
+        # the slowest time that is tolerated.
         return _to_nine_digits(float(self.limits.last[0])) < min(
             last, slowest_tolerated(self.limits)
         )
 
     def for_second_search(self) -> Incumbent:
-        """Return a new incumbent to search once more. It starts from the ranking and from the best
-        times without and with a pipeline. These are raised a little, since bounds may exceed what
-        they bound by rounding errors."""
+        """Return a new incumbent to search once more. It holds no layouts, but starts from the
+        ranking and from the best times without and with a pipeline. The latter are raised by a
+        rounding error, since bounds may exceed what they bound by as much."""
         other = Incumbent(self.goal)
         for name in ("best", "ranked_count", "ranked", "times"):
             getattr(other.limits, name)[:] = getattr(self.limits, name)
@@ -136,7 +142,7 @@ class Incumbent:
         # Of layouts that take as long the simplest comes first. The knobs settle the ties that are
         # left, so that the order does not depend on how the search went.
         order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
-        # The search may have met known layouts again.
+        # The search may have met known layouts again: of equal layouts the first is kept.
         order = order[_differs_from_previous(layouts.take(order))]
         layouts = layouts.take(order)
         times = times[order]
@@ -162,9 +168,9 @@ class Incumbent:
 
 
 def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> list[int]:
-    """Return the positions of the fastest layouts of at most `top` meshes that take up to `last`
-    seconds. `times` must ascend. Of meshes that take equally long only the first is listed, since
-    variants would crowd a short list."""
+    """Return the positions of the fastest layout of each mesh, for the `top` fastest meshes that
+    take up to `last` seconds. `times` must ascend. Of meshes that take equally long only the first
+    is listed, since near copies of one mesh would crowd a short list."""
     # Of equal rows `distinct` names the last that it meets: backwards, that is the fastest.
     first, _ = distinct(*(getattr(layouts, name)[::-1] for name in DEGREES))
     rows = np.sort(len(layouts) - 1 - first).tolist()
@@ -186,9 +192,10 @@ def _differs_from_previous(layouts: Layouts) -> Array:
 
 def _equalise_times(times: Array) -> Array:
     """Return times (n,) in their order, with times that differ by rounding errors only set to the
-    least of them, since their order means nothing."""
+    least of them, since which of them is less means nothing."""
     order = np.argsort(times, kind="stable")
     ascending = times[order]
+    # A group of equal times starts where a time exceeds the one before it by more than rounding.
     starts = np.flatnonzero(np.diff(ascending, prepend=0.0) > _ROUNDING * ascending)
     alike = np.empty_like(times)
     alike[order] = np.repeat(ascending[starts], np.diff(starts, append=len(times)))

@@ -21,9 +21,10 @@ from models.spec.recompute import FULL, policy_code
 
 Allowed = Mapping[str, tuple[Any, ...]]
 
-# Placement is left out: the search decides it last of all, for layouts that are legal otherwise.
-_BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]
-_OF_A_MESH = (
+# Placement comes last, for layouts that are legal otherwise, so its rules are never to blame.
+_RULES_BEFORE_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]
+# The fields of rules that can be tested on a mesh before it has policies.
+_MESH_RULE_FIELDS = (
     "layout",
     "layout.tp",
     "layout.ep",
@@ -32,26 +33,28 @@ _OF_A_MESH = (
     "layout.sequence_parallel",
 )
 _AXES = ("pp", "tp", "cp", "dp_replicate", "dp_shard", "dp")
-# Meshes that are looked at for the nearest. It bounds time and memory: they are to name a rule, and
-# prove nothing.
-_MESHES_LOOKED_AT = 20_000
+# The most meshes that each knob is crossed with to find the nearest layout, which limits time and
+# memory. If meshes are left out, another layout may be called the nearest; nothing else changes.
+_MOST_MESHES = 20_000
 
 
 def none_legal(space: Space) -> Infeasible:
-    """Return the error that no layout in a space is legal, with the constraints that are in the
-    way, or else the rule."""
+    """Return the error that no layout in a space is legal. It names the constraints that are in the
+    way, or else the rule that the nearest layout breaks."""
     rule, message = rule_to_blame(space.problem)
     return constraints_in_the_way(space) or Infeasible(rule, none_uses_all(space.problem, message))
 
 
 def none_uses_all(problem: Problem, message: str) -> str:
-    """Return the sentence that no legal layout uses all chips, with the reason in brackets."""
+    """Return the sentence that no legal layout uses all chips, with `message`, the reason, in
+    brackets."""
     return f"no legal layout uses all {problem.cluster.num_chips} chips ({message})"
 
 
 def constraints_in_the_way(space: Space) -> Infeasible | None:
-    """Return the error that names the constraints which leave no layout. Return None where there
-    are no constraints, or no legal layout without them either."""
+    """Return the error that names the constraints which leave no legal layout. Return None where
+    there are no constraints, or where no layout is legal without them either. The space must have
+    no legal layout."""
     problem, constraints = space.problem, space.constraints
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         return contradiction(problem, constraints)
@@ -59,9 +62,9 @@ def constraints_in_the_way(space: Space) -> Infeasible | None:
 
 
 def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
-    """Return the error for constraints that leave no legal layout. It blames each constraint whose
-    removal alone would leave one, or else all of them together, and says what the nearest layout
-    breaks."""
+    """Return the error for constraints that leave no legal layout. It blames each constraint
+    without which there is a legal layout, or else all of them together, and says which rules the
+    nearest layout breaks."""
     allowed = constraints.allowed
 
     def has_legal_without(knob: str) -> bool:
@@ -74,7 +77,7 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     how = "without any one of these constraints" if single else "without these constraints"
     chips = problem.cluster.num_chips
     why = _nearest_obstacle(problem, allowed).sentence
-    rule = f"leaves no legal layout of {chips} chips" + " with the others" * (len(blamed) > 1)
+    rule = f"leaves no legal layout of {chips} chips{' with the others' if len(blamed) > 1 else ''}"
     return Infeasible(
         f"constraints.{blamed[0]}",
         f"no legal layout of {chips} chips has {values}; {how} there are legal layouts; {why}",
@@ -86,12 +89,13 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
 
 def rule_to_blame(problem: Problem) -> tuple[str, str]:
     """Return the name of the rule that keeps all chips from being used, whatever the constraints,
-    and a sentence about it. The batch is blamed, and not the number of layers, where no legal
-    degrees leave a dp that divides it."""
+    and a sentence about it: the first rule that the nearest layout breaks. The batch is blamed, and
+    not the number of layers, where no degrees that are legal otherwise leave a dp that divides the
+    batch."""
     obstacle = _nearest_obstacle(problem, {})
     if obstacle.rule not in ("batch_divides", "layers_divide"):
         return obstacle.rule, obstacle.sentence
-    # The batch is not to blame where every legal tp, cp and pp leaves a dp that divides it.
+    # The batch is not to blame where every legal tp, cp and pp leaves a dp that divides the batch.
     _, rejected = Space(problem, Constraints()).trunks
     if not rejected["batch_divides"]:
         return obstacle.rule, obstacle.sentence
@@ -101,12 +105,13 @@ def rule_to_blame(problem: Problem) -> tuple[str, str]:
 
 
 def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
-    """Return why no layout with, or without, a pipeline is in an answer: whether the reason holds
-    without the constraints too, and its words. These complete a sentence, such as "No layout with
-    a pipeline" + "fits in memory"."""
+    """Return why no layout with a pipeline (or without one) is in an answer: whether the reason
+    holds without the constraints too, and words that complete a sentence such as "No layout with
+    a pipeline ...": "fits in memory"."""
     problem, constraints = space.problem, space.constraints
     most_stages = max(problem.architecture.num_layers, 2)
     allowed_pp = tuple(range(2, most_stages + 1)) if with_pipeline else (1,)
+    # A search leaves out legal layouts only if they do not fit.
     if space.has_legal(with_pipeline=with_pipeline):
         return not (constraints.allowed or constraints.memory_reserve_gib), "fits in memory"
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": allowed_pp})).has_legal():
@@ -122,7 +127,7 @@ def why_none(space: Space, *, with_pipeline: bool) -> tuple[bool, str]:
 
 def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
     """Return the schedules of a stack that load balancing over the global batch rules out with more
-    than one micro-batch, and a sentence that says why. Both are empty where it rules out none."""
+    than one micro-batch, and words that say why. Both are empty where it rules out none."""
     rule, stack = RULES_BY_NAME["balancing_needs_all_forwards_first"], problem.stack
     layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
     allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
@@ -140,12 +145,14 @@ def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Obstacle:
-    """The first rule that the layout nearest to being legal breaks, what refuses the layout, and a
-    sentence that names the layout and every rule it breaks."""
+    """Says why the layout nearest to being legal is not legal."""
 
     rule: str
+    """The name of the first rule that the layout breaks; empty where it breaks none."""
     message: str
+    """The messages of all rules that the layout breaks."""
     sentence: str
+    """A sentence with the layout, and with the name and message of each rule that it breaks."""
 
 
 def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
@@ -154,19 +161,21 @@ def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
     The nearest layout breaks the fewest rules. Of those, it has as many layers on every stage,
     divides tensors and sequences the least, and gets furthest before the first rule that it breaks.
     """
-    layouts = _nearly_legal(problem, allowed)
+    layouts = _nearest_candidates(problem, allowed)
     if not len(layouts):
         unfilled = _why_not_filled(problem.cluster.num_devices, allowed)
         return _Obstacle("mesh_fills_cluster", unfilled, unfilled)
     broken = np.array(
-        [~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT]
+        [~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _RULES_BEFORE_PLACEMENT]
     )
-    # np.lexsort takes its most significant key last.
+    # np.lexsort takes its most significant key last. argmax gives the first rule that is broken.
     keys = -broken.argmax(axis=0), layouts.tp * layouts.cp, layouts.balanced, broken.sum(axis=0)
     nearest = int(np.lexsort(keys)[0])
     layout = layouts[nearest]
-    rules = [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
-    if not rules:  # A knob is asked for that has no effect, such as reshard without ZeRO 3.
+    rules = [_RULES_BEFORE_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
+    # The constraints ask for a knob that has no effect, such as reshard off without ZeRO 3. No rule
+    # refuses that, but the space has no such layout.
+    if not rules:
         no_effect = (
             f"{layout.summary()} breaks no rule, but what they ask for makes no difference to it,"
             " so that only its usual value is searched"
@@ -183,7 +192,7 @@ def _nearest_obstacle(problem: Problem, allowed: Allowed) -> _Obstacle:
 
 def _why_not_filled(devices: int, allowed: Allowed) -> str:
     """Return in words why the degrees that constraints allow cannot multiply to this number of
-    devices: their least product exceeds it, or no product is equal to it."""
+    devices: the least product is larger, or no product is equal."""
     least = [min(allowed[axis]) for axis in _AXES if axis in allowed]
     if (product := math.prod(least)) > devices:
         times = " · ".join(map(str, least)) + f" = {product}" if len(least) > 1 else str(product)
@@ -191,33 +200,34 @@ def _why_not_filled(devices: int, allowed: Allowed) -> str:
     return f"no degrees they allow multiply to the {devices} devices"
 
 
-def _nearly_legal(problem: Problem, allowed: Allowed) -> Layouts:
-    """Return candidates for the nearest layout within the constraints: one mesh for each pp and
-    each combination of shards and replicas, under every policy. The mesh is one that breaks the
-    fewest rules of meshes."""
-    degrees = _meshes(problem, allowed)
+def _nearest_candidates(problem: Problem, allowed: Allowed) -> Layouts:
+    """Return candidates for the nearest layout within the constraints: one mesh for each pp, with
+    and without shards (dp_shard > 1) and replicas (dp_replicate > 1), under every policy. The mesh
+    is one that breaks the fewest rules of meshes."""
+    degrees = _candidate_meshes(problem, allowed)
     if not len(degrees):
         return degrees
-    tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
+    tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _MESH_RULE_FIELDS]
     obeyed = np.sum(tests, axis=0)
     best = degrees.take(obeyed == obeyed.max())
-    # In a pipeline the meshes with most micro-batches come first, since every schedule runs with
-    # these; without one, those that divide the model least.
+    # The first of each kind is taken. In a pipeline it has most micro-batches (least dp and
+    # micro_batch), with which every schedule runs; without a pipeline it divides the model least.
     rank = np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp)
     best = best.take(np.argsort(rank, kind="stable"))
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
     _, first_of_kind = np.unique(kinds, axis=0, return_index=True)
-    policies = _policies(problem, allowed)
+    policies = _candidate_policies(problem, allowed)
     mesh, policy = np.indices((len(first_of_kind), len(policies))).reshape(2, -1)
     knobs = (*POLICY_KNOBS, "torus_block")
     columns = {knob: getattr(policies, knob)[policy] for knob in knobs}
     return best.take(first_of_kind[mesh]).with_columns(**columns)
 
 
-def _policies(problem: Problem, allowed: Allowed) -> Layouts:
+def _candidate_policies(problem: Problem, allowed: Allowed) -> Layouts:
     """Return every combination of schedule, sharding and memory policy that the constraints allow,
-    as layouts. Where they leave recompute open, it is "selective" or "full" if they name its
-    modules or layers, and else the stack's first kind."""
+    as layouts. Knobs of memory policies that constraints leave open have one value, which keeps
+    candidates few: no offload, and the stack's first kind of recompute, or "selective" or "full"
+    where the constraints name modules or layers of it."""
     stack, modules = problem.stack, allowed.get("recompute_modules", ())
     recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
     defaults: dict[str, Sequence[Any]] = {
@@ -243,15 +253,15 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
             values = [codes[knob](value) for value in values]
         rows = _cross_with(rows, knob, values)
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
-    # `reshard` off means something with ZeRO 3 only; other combinations go, unless none is left.
+    # reshard off has an effect with ZeRO 3 only. Other combinations stay if they are all there is.
     is_meant = (rows.zero_stage == 3) | rows.reshard
     return rows.take(is_meant) if is_meant.any() else rows
 
 
-def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
-    """Return the meshes on all devices that the constraints allow, as layouts. Knobs that they
-    leave open are ep = etp = 1, one sequence a micro-batch, and sequence parallelism on and off.
-    At most _MESHES_LOOKED_AT rows are crossed with each knob."""
+def _candidate_meshes(problem: Problem, allowed: Allowed) -> Layouts:
+    """Return meshes on all devices that the constraints allow, as layouts: every division of the
+    devices over pp, tp, cp, dp_replicate and dp_shard. Where constraints leave them open, ep, etp
+    and micro_batch are 1, and sequence parallelism is on and off."""
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
     rows = default_layouts(len(table)).with_columns(**dict(zip(axes, table.T, strict=True)))
@@ -259,7 +269,8 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
         rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
     defaults = {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}
     for knob, values in defaults.items():
-        first = rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT)))
+        # The rest is left out: another layout may then be called the nearest to being legal.
+        first = rows.take(np.arange(min(len(rows), _MOST_MESHES)))
         rows = _cross_with(first, knob, allowed.get(knob, values))
     return rows
 

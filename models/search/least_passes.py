@@ -1,10 +1,11 @@
 """The least that a pipeline takes for its passes, and holds of activations: sums over the parts of
-a model, worked out once for every chain and schedule (models.layouts.space.Trunks).
+a model (layer kinds, embedding and head). They are worked out once for every chain, which is pp
+with a number of micro-batches, and every schedule.
 
 The time of a schedule is that of its longest path (models.cost.pipeline.bubble). The sum here
-follows one of these paths: the one that would take longest by FLOPs. It takes both passes of each
-part so many times, and both without weight gradients so many times. Memory is that of the mean
-stage.
+follows one of these paths: the one that would take longest by FLOPs. It takes forward and backward
+of each part so many times with weight gradients, and so many times without. Memory is that of the
+mean stage.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from models.cost.stages import Workspace
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE
 
 _WITHOUT_WEIGHTS = 2 / 3
-"""The share of both passes that is left without weight gradients, by FLOPs."""
+"""The share of a part's FLOPs that is left without weight gradients: forward and input gradients
+are one product each, as weight gradients are."""
 
 
 class Chains(NamedTuple):
-    """Pipelines: the number of stages and micro-batches of each (n,), the schedules that it may
-    have, and the partition by which its layers are split then (n, s)."""
+    """Holds n chains: the numbers of stages and of micro-batches of each, (n,). For each of s
+    schedules, `legal` says whether a chain may have it, and `partition` has the number of the
+    partition by which its layers are then split over stages, (n, s)."""
 
     pp: Array
     micro_batches: Array
@@ -35,19 +38,20 @@ class Chains(NamedTuple):
 
 
 class LeastPasses(NamedTuple):
-    """Holds the least that each of n chains takes and holds."""
+    """Holds the least that each of n chains takes in time and holds in memory."""
 
-    both: Array
-    """The number of times that a schedule takes both passes of each part, (n, s, parts)."""
-    without: Array
-    """The number of times that a schedule takes both passes of each part without weight gradients,
-    (n, s, parts)."""
+    with_wgrad: Array
+    """The number of times that a schedule takes forward and all of backward of each part, (n, s,
+    parts)."""
+    without_wgrad: Array
+    """The number of times that a schedule takes only forward and input gradients of each part, (n,
+    s, parts)."""
     kept: Array
-    """The number of times that the mean stage holds the activations of each part at least, under
-    any schedule, (n, parts)."""
+    """The least number of times that the mean stage holds the activations of each part, under any
+    schedule, (n, parts)."""
     decisive: Array
-    """Schedules of which one takes least, whatever parts take, (n, s). Only the first
-    `decisive_count` mean something."""
+    """Numbers of the schedules one of which is fastest, whatever the parts take, (n, s). Only the
+    first `decisive_count` mean something."""
     decisive_count: Array
     """The number of decisive schedules, (n,)."""
 
@@ -56,34 +60,35 @@ def least_passes(
     chains: Chains, schedules: Array, flops: Array, tables: StageTables
 ) -> LeastPasses:
     """Return the sums that bound the time and memory of n chains under s schedules from below.
-    `schedules` are records of Row (s,). `flops` (parts,) is what each part of the model takes; it
-    chooses the path through the pipeline that is followed. `tables` has the partitions."""
+    `schedules` are records of Row (s,). `flops` (parts,) has the FLOPs of each part of the model:
+    they choose the path through the pipeline that is followed. `tables` has the partitions."""
     n, s = chains.legal.shape
-    both, without = np.zeros((2, n, s, len(flops)))
-    least = LeastPasses(
-        both, without, np.zeros((n, len(flops))), np.zeros((n, s), np.int64), np.zeros(n, np.int64)
-    )
+    with_wgrad, without_wgrad = np.zeros((2, n, s, len(flops)))
+    kept = np.zeros((n, len(flops)))
+    decisive, decisive_count = np.zeros((n, s), np.int64), np.zeros(n, np.int64)
+    least = LeastPasses(with_wgrad, without_wgrad, kept, decisive, decisive_count)
     _fill(chains, schedules, flops, tables, np.zeros((2, len(flops))), least)
     return least
 
 
 @inlined
 def seconds_of(workspace: Workspace, least: LeastPasses, chain: int, schedule: int) -> float:
-    """Return a lower bound of the seconds that a pipeline's passes take under one schedule. `chain`
-    is the number of the pipeline; the workspace holds the exposed seconds of the parts."""
+    """Return a lower bound of the seconds that all passes of a step take under one schedule.
+    `chain` (pp with a number of micro-batches) and `schedule` are numbers. The workspace must hold
+    the exposed seconds of the parts."""
     seconds = 0.0
     for part in range(len(workspace.counts)):
-        both = workspace.part_both[part]
-        without_weights = both - workspace.weights[part]
-        seconds += least.both[chain, schedule, part] * both
-        seconds += least.without[chain, schedule, part] * without_weights
+        passes = workspace.part_both[part]
+        seconds += least.with_wgrad[chain, schedule, part] * passes
+        seconds += least.without_wgrad[chain, schedule, part] * (passes - workspace.weights[part])
     return seconds
 
 
 @inlined
 def least_seconds(workspace: Workspace, least: LeastPasses, chain: int) -> float:
-    """Return a lower bound of the seconds that a pipeline's passes take under any of its schedules.
-    `chain` is its number; the workspace holds the exposed seconds of the parts."""
+    """Return a lower bound of the seconds that all passes of a step take under any legal schedule.
+    `chain` is the number of a chain (pp with a number of micro-batches). The workspace must
+    hold the exposed seconds of the parts."""
     seconds = np.inf
     for i in range(least.decisive_count[chain]):
         seconds = min(seconds, seconds_of(workspace, least, chain, least.decisive[chain, i]))
@@ -96,11 +101,12 @@ def _fill(
     schedules: Array,
     flops: Array,
     tables: StageTables,
-    sums: Array,
+    scratch: Array,
     least: LeastPasses,
 ) -> None:
-    """Write the sums of each chain under its legal schedules into `least`, whose arrays are all 0.
-    `flops` (parts,) is what each part of the model takes, and `sums` (2, parts) is scratch."""
+    """Write the sums of each chain under its legal schedules into `least`, whose arrays must be 0.
+    `flops` (parts,) has the FLOPs of each part of the model. `scratch` (2, parts) is
+    overwritten."""
     for chain in range(len(chains.pp)):
         pp, m = chains.pp[chain], chains.micro_batches[chain]
         least.kept[chain] = np.inf
@@ -108,7 +114,6 @@ def _fill(
             if not chains.legal[chain, schedule]:
                 continue
             row, partition = schedules[schedule], chains.partition[chain, schedule]
-            both, without = least.both[chain, schedule], least.without[chain, schedule]
             _set_path(
                 row=row,
                 pp=pp,
@@ -116,9 +121,9 @@ def _fill(
                 partition=partition,
                 flops=flops,
                 tables=tables,
-                sums=sums,
-                both=both,
-                without=without,
+                scratch=scratch,
+                with_wgrad=least.with_wgrad[chain, schedule],
+                without_wgrad=least.without_wgrad[chain, schedule],
             )
             _lower_kept(
                 row=row,
@@ -126,7 +131,7 @@ def _fill(
                 m=m,
                 partition=partition,
                 tables=tables,
-                held=sums[0],
+                held=scratch[0],
                 kept=least.kept[chain],
             )
             _insert_decisive(least, chain, schedule)
@@ -140,15 +145,16 @@ def _set_path(
     partition: int,
     flops: Array,
     tables: StageTables,
-    sums: Array,
-    both: Array,
-    without: Array,
+    scratch: Array,
+    with_wgrad: Array,
+    without_wgrad: Array,
 ) -> None:
-    """Write how often one path through the pipeline takes each part of the model: both passes
-    (`both`, (parts,)), and both without weight gradients (`without`, (parts,)). Of the paths that
-    bound the schedule's time, the one with most FLOPs is taken. `sums` (2, parts) is scratch; its
-    first row is left with the whole model."""
-    whole, before = sums[0], sums[1]  # amounts of each part in the model, and before a stage
+    """Write how often one path through a pipeline of `pp` stages with `m` micro-batches takes
+    forward and backward of each part of the model: with weight gradients to `with_wgrad` (parts,),
+    and without to `without_wgrad` (parts,), which must both be 0. Of the paths that bound the
+    schedule's time, the one with most FLOPs is taken. `scratch` (2, parts) is overwritten."""
+    # Amounts of each part in the whole model, and in the stages before the present one.
+    whole, before = scratch[0], scratch[1]
     kind = tables.kind[partition]
     whole[:] = 0.0
     before[:] = 0.0
@@ -156,82 +162,91 @@ def _set_path(
         _add(1.0, tables.amounts[partition, kind[stage]], whole)
     # Where stages do not end together, the mean stage bounds the step: its work and its idle time.
     if pp > 1 and not ends_together(row.schedule):
-        _add(m / pp, whole, both)
-        _add(_beside_others(row.schedule, pp, m), whole, without)
+        _add(m / pp, whole, with_wgrad)
+        _add(_idle_of_mean_stage(row.schedule, pp, m), whole, without_wgrad)
         return
-    _add(_on_mean_stage(row.schedule, pp, m), whole, both)
-    longest = weighed(both, flops)
+    _add(_on_mean_stage(row.schedule, pp, m), whole, with_wgrad)
+    longest = weighed(with_wgrad, flops)
     for stage in range(pp):
         own = tables.amounts[partition, kind[stage]]
-        rounds = tables.first if row.schedule == INTERLEAVED else tables.amounts
-        for number in range(2):
-            of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, number)
+        for path in range(2):
+            of_whole, of_before, of_own = _path(row.schedule, pp, m, stage, path)
             seconds = of_whole * weighed(whole, flops) + of_before * weighed(before, flops)
             seconds += of_own * weighed(own, flops)
             if seconds > longest:
                 longest = seconds
-                both[:] = 0.0
-                _add(of_whole, whole, both)
-                _add(of_before, before, both)
-                _add(of_own, own, both)
-        _add(1.0, rounds[partition, kind[stage]], before)
+                with_wgrad[:] = 0.0
+                _add(of_whole, whole, with_wgrad)
+                _add(of_before, before, with_wgrad)
+                _add(of_own, own, with_wgrad)
+        # An interleaved path passes only the first chunk of each stage before the one it stays on.
+        passed = tables.first if row.schedule == INTERLEAVED else tables.amounts
+        _add(1.0, passed[partition, kind[stage]], before)
     # One more path under ZB-H1 stays on the last stage, whose weight gradients of up to pp - 1
     # micro-batches come after the path's end.
     if pp > 1 and row.schedule == ZERO_BUBBLE:
         own, postponed = tables.amounts[partition, kind[pp - 1]], min(m, pp) - 1
         seconds = _WITHOUT_WEIGHTS * (weighed(whole, flops) + postponed * weighed(own, flops))
         if seconds + (m - 1 - postponed) * weighed(own, flops) > longest:
-            both[:] = 0.0
-            _add(m - 1 - postponed, own, both)
-            _add(1.0, whole, without)
-            _add(postponed, own, without)
+            with_wgrad[:] = 0.0
+            _add(m - 1 - postponed, own, with_wgrad)
+            _add(1.0, whole, without_wgrad)
+            _add(postponed, own, without_wgrad)
 
 
 @inlined
 def _on_mean_stage(schedule: int, pp: int, m: int) -> float:
-    """Return how often the path through the slowest stage takes both passes of the whole model,
-    where that stage counts as a mean one, 1/pp of the model.
-
-    Under afab the first micro-batch passes all stages, and the others the slowest of them. The same
-    holds under 1F1B with more micro-batches than stages: of the paths in
-    models.cost.pipeline.makespan, the one that stays on the slowest stage takes no less. With fewer
-    micro-batches, one path passes all stages and has the others' forwards on the slowest, and
-    another one their backwards. The longer of the two has half of both or more.
-    """
+    """Return how often the path through the slowest of `pp` stages takes forward and backward of
+    the whole model for `m` micro-batches. The slowest stage counts as a mean one, with 1/pp of the
+    model, since it is no faster."""
+    # The first micro-batch passes all stages, and the others stay on the slowest. Under 1F1B with
+    # more micro-batches than stages a path in models.cost.pipeline.makespan takes no less.
     if schedule == AFAB or (schedule == ONE_F_ONE_B and m > pp):
         return (m + pp - 1) / pp
+    # Under 1F1B with fewer micro-batches, the first passes all stages, and the others have either
+    # their forwards or their backwards on the slowest: half of both or more, on the longer of these
+    # two paths. Under other schedules all micro-batches stay on the slowest stage.
     return (pp + (m - 1) / 2) / pp if schedule == ONE_F_ONE_B else m / pp
 
 
 @inlined
-def _path(schedule: int, pp: int, m: int, stage: int, number: int) -> tuple[float, float, float]:
+def _path(schedule: int, pp: int, m: int, stage: int, path: int) -> tuple[float, float, float]:
     """Return one of two paths through a pipeline of `pp` stages with `m` micro-batches that stay on
-    a stage, as three numbers: how often it takes both passes of the whole model, of the stages
-    before (under interleaving, of their first round), and of the stage itself. `number` is 0 or 1;
-    some schedules have one path only."""
+    a stage, as three numbers: how often it takes forward and backward of the whole model, of the
+    stages before (under interleaving, of their first chunks), and of the stage itself. `path` is 0
+    or 1, and only 1F1B has two different ones."""
+    # The first micro-batch passes all stages, and the others stay on this one.
     if schedule == AFAB:
         return 1.0, 0.0, m - 1.0
+    # All micro-batches stay on this stage.
     if schedule == ZERO_BUBBLE:
         return 0.0, 0.0, float(m)
-    if schedule == INTERLEAVED or number == 0:
+    # The first micro-batch comes through the stages before, and all stay on this one.
+    if schedule == INTERLEAVED or path == 0:
         return 0.0, 1.0, float(m)
-    if m > pp - stage:  # This path also passes the stages after this one, twice.
+    # This path passes the stages before once, and this stage and those after it twice: two whole
+    # models less the stages before.
+    if m > pp - stage:
         return 2.0, -1.0, m - pp + stage - 1.0
+    # One micro-batch passes all stages, and the others have half of their passes on this one.
     return 1.0, 0.0, (m - 1) / 2
 
 
 @inlined
-def _beside_others(schedule: int, pp: int, m: int) -> float:
-    """Return the idle time of the mean stage under zero_bubble_v or dualpipe, at least, in forwards
-    and input gradients of the whole model (models.cost.pipeline.bubble has the paths)."""
+def _idle_of_mean_stage(schedule: int, pp: int, m: int) -> float:
+    """Return the least idle time of the mean of `pp` stages under zero_bubble_v or dualpipe with
+    `m` micro-batches, as a multiple of the time that forward and input gradients of the whole model
+    take. It is that of a path, or a mean of paths, with as much of F as of I
+    (models.cost.pipeline.bubble)."""
     others = pp - 1
     if schedule == DUALPIPE:
-        # A mean of the paths 2F and F + I - F1, with weights that give it as much of F as of I.
+        # The paths 2F and F + I - F1, weighed so that their mean has as much of F as of I.
         weight = 1 / max(pp / 2 - 1, 1.0)
         return 2 / (2 + weight) * (1 / 2 - 1 / pp)
+    # A stage has two chunks, each 1 / (2 · pp) of the model (models.cost.pipeline.makespan).
     if m <= pp:
         return (2 * others - (m - 1)) / (2 * pp)
-    missing = max(2 * pp - 1 - m, 0)  # below the 2 · pp - 1 of a full V
+    missing = max(2 * pp - 1 - m, 0)  # micro-batches below the 2 · pp - 1 that fill the V
     return (missing if missing > 0 else others / 2) / (2 * pp)
 
 
@@ -246,9 +261,9 @@ def _add(times: float, amounts: Array, to: Array) -> None:
 def _lower_kept(
     row: Row, pp: int, m: int, partition: int, tables: StageTables, held: Array, kept: Array
 ) -> None:
-    """Lower `kept` (parts,), how often the mean of `pp` stages holds the activations of each part,
-    to what it is under a row's schedule with `m` micro-batches where that is less. `held` (parts,)
-    is scratch."""
+    """Lower `kept` (parts,), the least number of times that the mean of `pp` stages holds the
+    activations of each part, to that under the row's schedule with `m` micro-batches where it is
+    less. `held` (parts,) is overwritten."""
     held[:] = 0.0
     for stage in range(pp):
         kind = tables.kind[partition, stage]
@@ -261,9 +276,9 @@ def _lower_kept(
 
 @inlined
 def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
-    """Add a schedule to the decisive ones of a pipeline (`chain` is its number), of which one takes
-    least whatever the parts take. It is not added where one of these never takes more, and drops
-    those that never take less."""
+    """Add a schedule to the decisive ones of a chain, unless one of them never takes longer than
+    it, and drop those of them that never take less. One of the decisive schedules is then fastest,
+    whatever the parts take. `chain` and `schedule` are numbers."""
     count = 0
     for i in range(least.decisive_count[chain]):
         other = least.decisive[chain, i]
@@ -278,11 +293,13 @@ def _insert_decisive(least: LeastPasses, chain: int, schedule: int) -> None:
 
 @inlined
 def _takes_no_more(least: LeastPasses, chain: int, schedule: int, other: int) -> bool:
-    """Say whether a schedule takes no more than another for any seconds of the parts. Weight
-    gradients may be any share of both passes, so both ends of that range are compared."""
-    for part in range(least.both.shape[2]):
-        saved = least.both[chain, other, part] - least.both[chain, schedule, part]
-        without = least.without[chain, schedule, part]
-        if saved < 0 or saved + least.without[chain, other, part] < without:
+    """Say whether a schedule takes no longer than another, however long the parts take. `chain`,
+    `schedule` and `other` are numbers."""
+    # Weight gradients may be any share of a part's seconds. If they are all of them, only passes
+    # with weight gradients take time; if none, passes without take as long. Time is linear between.
+    for part in range(least.with_wgrad.shape[2]):
+        saved = least.with_wgrad[chain, other, part] - least.with_wgrad[chain, schedule, part]
+        without_wgrad = least.without_wgrad[chain, schedule, part]
+        if saved < 0 or saved + least.without_wgrad[chain, other, part] < without_wgrad:
             return False
     return True

@@ -1,4 +1,5 @@
-"""The time that a layout may take to be in an answer, by what a search has found so far."""
+"""The most seconds that a layout may take and still be in an answer, by what a search has found so
+far."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from models.layouts.complexity import MOST_POINTS
 from models.search.pareto import ROUNDED
 
 _SAME_TIMES = 1e-8
-"""Step times that differ by less, relatively, may be the same to the nine digits by which a ranking
-tells them apart."""
+"""Step times that differ by less, relatively, may have the same nine digits, by which a ranking
+tells times apart."""
 _BELOW = 1 - 1e-15
 """Times count as shorter only if they are shorter by this factor, which is a few units in the last
 place of a double."""
@@ -24,8 +25,8 @@ it."""
 
 
 class Limits(NamedTuple):
-    """Holds what is asked for, what has been found of it, and the time that layouts may take to add
-    to it."""
+    """Holds what is asked for, what has been found of it, and how long other layouts may take to be
+    in the answer."""
 
     # as in Goal
     tolerance: float
@@ -61,9 +62,9 @@ class Limits(NamedTuple):
 
 @inlined
 def slowest_tolerated(limits: Limits) -> float:
-    """Return the seconds beyond which layouts are no part of the ranking, and too slow for their
-    simplicity to make up for it. It is raised by a rounding error, since bounds are summed in
-    another order than the times that they bound."""
+    """Return the seconds beyond which a layout is too slow for the ranking, and for its simplicity
+    to make up for it; -inf where limits are fixed. They are raised by a rounding error, since
+    bounds are summed in another order than the times that they bound."""
     return -np.inf if limits.is_fixed else limits.best[0] * (1 + limits.tolerance) * ROUNDED
 
 
@@ -73,6 +74,8 @@ def slowest_of_fastest(limits: Limits, side: int) -> float:
     without a pipeline and 1 with one. Slower layouts may be in it for their simplicity."""
     if limits.is_fixed:
         return limits.fixed[side]
+    # The ranking ends at its last time or at the tolerance, but never before the best layout. With
+    # `both_sides` the best layout of this side is in the answer too, however slow it is.
     ranked_to = max(min(limits.last[0], slowest_tolerated(limits)), limits.best[0])
     return max(ranked_to, limits.sides[side]) if limits.both_sides else ranked_to
 
@@ -96,15 +99,15 @@ def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
     whether it may be in the answer."""
     if seconds >= limits.faster_than:
         return False
-    side, last = 1 if row.pp > 1 else 0, limits.last[0]
+    side, last_before = 1 if row.pp > 1 else 0, limits.last[0]
     tightens = seconds < limits.sides[side]
     limits.best[0] = min(limits.best[0], seconds)
     limits.sides[side] = min(limits.sides[side], seconds)
-    holds = seconds <= max(slowest_of_fastest(limits, side), slowest_tolerated(limits))
-    if holds:
+    may_be_in_answer = seconds <= max(slowest_of_fastest(limits, side), slowest_tolerated(limits))
+    if may_be_in_answer:
         rank(limits, row, seconds)
-        tightens = tightens or limits.last[0] < last
-        # The front falls with points: behind the first entry that is as fast, all are.
+        tightens = tightens or limits.last[0] < last_before
+        # Entries of the front fall with points: after the first that is as fast, all are.
         for simpler in range(points, MOST_POINTS):
             if seconds * ROUNDED >= limits.front[simpler]:
                 break
@@ -112,7 +115,7 @@ def consider(limits: Limits, row: Row, seconds: float, points: int) -> bool:
             tightens = True
     if tightens:
         set_longest(limits)
-    return holds
+    return may_be_in_answer
 
 
 @compiled
@@ -123,9 +126,11 @@ def rank(limits: Limits, row: Row, seconds: float) -> None:
     ranked, times = limits.ranked, limits.times
     count = limits.ranked_count[0]
     place = 0
+    # A mesh that is not ranked yet gets the first free place, whose time is infinite. Where the
+    # list is full, it takes the place of the slowest.
     while place < count and not same_degrees(ranked[place], row):
         place += 1
-    if place == len(times):  # Where the list is full, the mesh takes the place of the slowest.
+    if place == len(times):
         place -= 1
     if seconds >= times[place]:
         return

@@ -40,8 +40,8 @@ def bound_meshes(tables: CompiledTables, meshes: Meshes) -> None:
 @inlined
 def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
     """Return a lower bound of the seconds of a step on one mesh under any policy that may fit, or
-    infinity where none may. Once a plain variant (no recompute, no offload) may fit, variants that
-    are not plain are skipped, since they only add work."""
+    infinity where none may. Where the plain variant of a sharding (no recompute, no offload) may
+    fit, its other variants are skipped, since they only add work."""
     row, policies = meshes.rows[mesh], tables.policies
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
     seconds, plain_may_fit = np.inf, False
@@ -51,6 +51,7 @@ def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
             continue
         bound = bound_variant(tables, meshes.chain[mesh], variant, row)
         seconds = min(seconds, bound)
+        # The variants of one sharding follow each other, the plain one first.
         if plain:
             plain_may_fit = bound < np.inf
     return seconds
@@ -58,9 +59,10 @@ def bound_mesh(tables: CompiledTables, meshes: Meshes, mesh: int) -> float:
 
 @inlined
 def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) -> float:
-    """Return a lower bound of the seconds of a step under a variant and any schedule, or infinity
-    where it cannot fit. The variant is written into `row`. Where it leaves open how many layers are
-    recomputed, the row gets the smallest number that may fit."""
+    """Return a lower bound of the seconds of a step under a variant (sharding with memory policy)
+    and any schedule, or infinity where the variant cannot fit. It is written into `row`. Where it
+    leaves open how many layers are recomputed, the row gets the smallest number that may fit.
+    `chain` (pp with a number of micro-batches) and `variant` are numbers."""
     capacity = tables.margin.capacity
     set_variant(tables.policies, row, variant)
     if bound_memory(tables, chain, row) > capacity:
@@ -81,8 +83,9 @@ def bound_variant(tables: CompiledTables, chain: int, variant: int, row: Row) ->
 
 @inlined
 def bound_memory(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return a lower bound of the bytes on the fullest stage of a row's layouts under any schedule
-    that its chain may have (`chain` is the number of its pipeline)."""
+    """Return a lower bound of the bytes on the fullest stage of all layouts that grow from a row,
+    under any schedule that is legal for its chain. `chain` is the number of that chain (pp with a
+    number of micro-batches)."""
     facts = tables.question.facts[0]
     workspace = tables.buffers.workspace
     set_kept(facts, tables.question.policies, row, workspace)
@@ -91,8 +94,9 @@ def bound_memory(tables: CompiledTables, chain: int, row: Row) -> float:
 
 @inlined
 def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
-    """Return a lower bound of the seconds of a step for a row under any schedule that its chain may
-    have (`chain` is the number of its pipeline)."""
+    """Return a lower bound of the seconds of a step of all layouts that grow from a row, under any
+    schedule that is legal for its chain. `chain` is the number of that chain (pp with a number of
+    micro-batches)."""
     expose(tables, row)
     workspace = tables.buffers.workspace
     passes = least_seconds(workspace, tables.passes, chain)
@@ -101,8 +105,9 @@ def bound_schedules(tables: CompiledTables, chain: int, row: Row) -> float:
 
 @inlined
 def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) -> float:
-    """Return a lower bound of the seconds of a step for a row under one schedule, given by its
-    number. The row has that schedule's fields already."""
+    """Return a lower bound of the seconds of a step of all layouts that grow from a row, under the
+    schedule with this number, which must have been written into the row (`set_schedule`). `chain`
+    is the number of the row's chain (pp with a number of micro-batches)."""
     expose(tables, row)
     workspace = tables.buffers.workspace
     passes = seconds_of(workspace, tables.passes, chain, schedule)
@@ -111,7 +116,7 @@ def bound_schedule(tables: CompiledTables, chain: int, schedule: int, row: Row) 
 
 @inlined
 def step_seconds(tables: CompiledTables, row: Row) -> float:
-    """Return the seconds of a step of a layout. Its parts must have been exposed (`expose`)."""
+    """Return the seconds of a step of a layout. Call `expose` on the row before."""
     question = tables.question
     buffers = tables.buffers
     time = tables.scratch.time
@@ -121,13 +126,13 @@ def step_seconds(tables: CompiledTables, row: Row) -> float:
 
 
 @inlined
-def price_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progress) -> bool:
-    """Write to the scratch the seconds of a step under every policy of a mesh that fits and may be
-    in the answer, over the least links of any placement; infinity for others. Write also how many
-    layers each recomputes. Return whether any policy is left.
+def time_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progress) -> bool:
+    """Write to the scratch the seconds of a step under every policy of a mesh, over the best links
+    of any placement; infinity for policies that do not fit or cannot be in the answer. Write also
+    how many layers each policy recomputes. Return whether any policy is left.
 
     Where the plain variant of a sharding (no recompute, no offload) fits under a schedule, or takes
-    too long, the schedule is settled: other variants only add work and are skipped.
+    too long, the schedule is settled: other variants of the sharding only add work and are skipped.
     """
     policies, counts = tables.policies, progress.counts[0]
     settled = tables.scratch.settled
@@ -149,7 +154,8 @@ def price_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: 
         tables.scratch.fewest[variant] = row.recompute_layers
         if seconds > longest[points]:
             counts.closing_bound = min(counts.closing_bound, seconds)
-            # Others are slower still, unless it is memory (infinity) that rules the plain one out.
+            # If the plain variant is too slow, so are the others of its sharding. If it only needs
+            # too much memory (infinity), they may still fit.
             if plain and seconds < np.inf:
                 settled[:] = True
             continue
@@ -157,7 +163,7 @@ def price_policies(tables: CompiledTables, meshes: Meshes, mesh: int, progress: 
             if not policies.legal[chain, schedule] or settled[schedule]:
                 continue
             set_schedule(policies, chain, row, schedule)
-            # The bound holds for any number of layers, since every layer more only adds work.
+            # The fewest layers give a bound for any number, since every layer more only adds work.
             row.recompute_layers = fewest_layers(policies) if policies.open_layers[variant] else 0
             limit = longest[points + with_pipeline * policies.schedule_points[schedule]]
             seconds = bound_schedule(tables, chain, schedule, row)
@@ -182,9 +188,8 @@ def is_promising(
     tables: CompiledTables, meshes: Meshes, mesh: int, points: int, progress: Progress
 ) -> bool:
     """Say whether a layout of a mesh may be in the answer, by a bound over the policies that
-    `price_policies` left. The mesh's row has a placement and a filling of the torus, or UNPLACED
-    for the best placement. `points` is its complexity there. The workspace is left with this mesh.
-    """
+    `time_policies` left. The mesh's row has a placement and a filling of the torus, or UNPLACED for
+    the best placement. `points` is its complexity there. The workspace then holds this mesh."""
     row, chain, counts = meshes.rows[mesh], meshes.chain[mesh], progress.counts[0]
     longest = progress.limits.longest[1 if row.pp > 1 else 0]
     set_mesh(tables.question, row, tables.coefficients[0], tables.least, tables.buffers)
@@ -207,9 +212,10 @@ def is_promising(
 def evaluate_policies(
     tables: CompiledTables, meshes: Meshes, mesh: int, points: int, progress: Progress
 ) -> bool:
-    """Evaluate the policies that `price_policies` left for a mesh in its present placement, and
+    """Evaluate the policies that `time_policies` left for a mesh in its present placement, and
     write the layouts that may be in the answer to `progress.found`. `points` is the mesh's
-    complexity there. Return false where the buffers of found layouts were full."""
+    complexity there. The workspace must hold the mesh, as `is_promising` leaves it, and be marked
+    as decided (`set_decided`). Return false where the buffers of found layouts were full."""
     policies, least = tables.policies, tables.scratch.least
     counts, found = progress.counts[0], progress.found
     row, chain = meshes.rows[mesh], meshes.chain[mesh]
@@ -249,10 +255,10 @@ def evaluate_policies(
 
 @inlined
 def set_decided(tables: CompiledTables, decided: bool) -> None:
-    """Set whether exposed times are those of a layout whose placement and policy are decided, or
-    lower bounds where they are not. Results of the layout before are marked as stale."""
+    """Set whether `expose` gives the times of a layout whose placement and policy are decided, or
+    lower bounds for whatever they may be."""
     tables.buffers.workspace.mesh[0].undecided = not decided
-    tables.buffers.row[0].policy = -1
+    tables.buffers.row[0].policy = -1  # No policy has this number: times are worked out anew.
 
 
 @inlined
@@ -267,8 +273,8 @@ def all_settled(policies: PolicyTables, chain: int, settled: Array) -> bool:
 
 @inlined
 def expose(tables: CompiledTables, row: Row) -> None:
-    """Write the exposed seconds of a layout's parts to the workspace, unless those of the layout
-    before are the same."""
+    """Write the exposed seconds of a layout's parts (layer kinds, embedding and head) to the
+    workspace, unless the layout before left the same there."""
     buffers = tables.buffers
     if not same_regime(row, buffers.row[0]):
         expose_parts(tables.question, row, tables.coefficients[0], buffers.workspace)
@@ -279,9 +285,10 @@ def expose(tables: CompiledTables, row: Row) -> None:
 def recompute_until_it_fits(
     tables: CompiledTables, row: Row, variant: int, schedule: int, counts: SearchCounts
 ) -> bool:
-    """Set the row's number of layers to recompute, where its variant leaves that open, to the
-    fewest with which it fits, since every layer more only adds work. Count the numbers that are too
-    small, and those that do more than they must. Return whether it fits with any."""
+    """Set how many layers the row recomputes, where its variant leaves that open, to the fewest
+    with which it fits, since every layer more only adds work. Layouts that recompute fewer are
+    counted as over memory, and layouts that recompute more as dominated. Return whether it fits
+    with any number."""
     partial, choices = layer_choices(tables, row, variant, schedule)
     least = least_that_fits(tables, row, partial, choices)
     row.recompute_layers = tables.policies.layers[least] if least < partial else 0
@@ -299,7 +306,8 @@ def layer_choices(tables: CompiledTables, row: Row, variant: int, schedule: int)
     if not policies.open_layers[variant]:
         return 0, 1
     chunk = tables.question.facts[0].num_layers // (row.pp * row.virtual_stages)
-    # A number of layers has no meaning for unequal chunks, which have all recomputed or none.
+    # A number of layers has no meaning for unequal chunks, which have all recomputed or none: no
+    # number is below 1.
     limit = 1 if policies.balanced[schedule] else chunk
     partial = int(np.searchsorted(policies.layers, limit))
     return partial, partial + (1 if policies.all_layers else 0)
@@ -308,10 +316,10 @@ def layer_choices(tables: CompiledTables, row: Row, variant: int, schedule: int)
 @compiled
 def least_that_fits(tables: CompiledTables, row: Row, partial: int, choices: int) -> int:
     """Return the position of the first choice with which a layout fits, or `choices`, their number,
-    where it fits with none. A choice is a number of layers to recompute, ascending; those from
+    where it fits with none. A choice is a number of layers to recompute, ascending; choices from
     position `partial` on mean all layers."""
     low, high = 0, choices
-    tried = choices - 1  # The most frugal comes first: where it does not fit, none does.
+    tried = choices - 1  # The most frugal is tried first: where it does not fit, none does.
     while low < high:
         row.recompute_layers = tables.policies.layers[tried] if tried < partial else 0
         on_host = set_memory(tables, row)
@@ -344,8 +352,9 @@ def fewest_layers(policies: PolicyTables) -> int:
 
 @inlined
 def set_variant(policies: PolicyTables, row: Row, number: int) -> None:
-    """Write the sharding and memory policy of a variant into a row. Its schedule becomes one that
-    hides at least as much traffic as any offered, and its layers to recompute become 0 (all)."""
+    """Write the sharding and memory policy of the variant with this number into a row. For lower
+    bounds, the row's schedule becomes one that hides at least as much traffic as any offered. Its
+    number of layers to recompute becomes 0, which means all."""
     variant = policies.variants[number]
     row.zero_stage = variant.zero_stage
     row.reshard = variant.reshard
@@ -358,7 +367,8 @@ def set_variant(policies: PolicyTables, row: Row, number: int) -> None:
 
 @inlined
 def set_schedule(policies: PolicyTables, chain: int, row: Row, number: int) -> None:
-    """Write a schedule into a row, with the partition that the row's chain has under it."""
+    """Write the schedule with this number into a row, with the partition of layers that the row's
+    chain (pp with a number of micro-batches) has under it."""
     schedule = policies.schedules[number]
     row.schedule = schedule.schedule
     row.virtual_stages = schedule.virtual_stages

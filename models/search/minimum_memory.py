@@ -31,10 +31,10 @@ _SAME_DEVIATIONS = 1e-9  # standard deviations: layouts that differ by less are 
 class MinimumMemory:
     """Finds the layout that needs least memory, by opening cores in order of a bound.
 
-    `least` is the number of bytes on its fullest device, and `layout` the layout, among those that
-    the hosts can hold. With `counts_host` every layout counts, by the larger share of the device's
-    memory or of its host's. `run_to_completion` is false where time ended before all were looked
-    at.
+    `layout` is this layout, or None, and `least` the bytes on its fullest device (`needed_bytes`).
+    A layout that offloads more than a host has does not count, and sets `beyond_host`. With
+    `counts_host` it counts too: by the share of the host that it fills, if that is more than the
+    share of the device. `is_complete` is false where time ended before all layouts were looked at.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class MinimumMemory:
         self.layout: Layout | None = None
         self.least = np.inf
         self.beyond_host = False
-        self.run_to_completion = True
+        self.is_complete = True
         self._search()
 
     def error(self) -> Infeasible | None:
         """Return the error that says how much memory is missing, with the most frugal layout and
         the one that is surest to fit. Return None if no layout is legal."""
         tables = self.tables
-        if self.layout is None and not self.run_to_completion:
+        if self.layout is None and not self.is_complete:
             return Infeasible(
                 "memory", "no legal layout fits; by how much, there was no time to find"
             )
         if self.layout is None and not self.beyond_host:
-            return None
+            return None  # There was no legal layout to look at.
         surest = self._surest()
         host_gib = tables.problem.cluster.host_bytes / GIB
         host = f"{host_gib:.1f} GiB of host memory beside"
@@ -66,7 +66,7 @@ class MinimumMemory:
             detail += self._surest_words(surest)
             return Infeasible("memory", detail, available=host_gib, unit="GiB", surest=surest)
         needed, usable = self.least / GIB, tables.capacity / GIB
-        searched = "" if self.run_to_completion else ", of those that there was time for,"
+        searched = "" if self.is_complete else ", of those that there was time for,"
         detail = (
             f"the most frugal legal layout{searched} needs {needed:.1f} GiB on its fullest device,"
             f" {usable:.1f} GiB are usable"
@@ -86,14 +86,15 @@ class MinimumMemory:
         """Return the layout that is surest to fit, or None where no layout is legal or time ran
         out. Where all layouts are equally uncertain, it is the most frugal one."""
         tables = self.tables
-        # With one spread for all, and no limit of the host, the least memory is the surest.
+        # With one spread for all layouts and no limit of the host, least memory is surest to fit.
         if tables.memory_uncertainty.is_uniform and math.isinf(tables.problem.cluster.host_bytes):
             return None if self.layout is None else _surest_with_odds(tables, self.layout)
         return surest_layout(tables, self.should_continue)
 
     def _surest_words(self, surest: Surest | None) -> str:
-        """Return words such as "; it fits with a probability of 43%", with the constraint to ask
-        for to get the layout, if there is one. They are empty without a surest layout."""
+        """Return words such as "; it fits with a probability of 43%", and the constraint under
+        which the surest layout is an answer, if there is one. They are empty without a surest
+        layout."""
         if surest is None:
             return ""
         is_named = self.layout and _differ_in_placement_only(surest.layout, self.layout)
@@ -106,8 +107,8 @@ class MinimumMemory:
         return words
 
     def _search(self) -> None:
-        """Set `layout` and `least` to the most frugal layout. Cores are opened in order of a lower
-        bound of their memory, until no other can need less than what was found, or time is over."""
+        """Set the attributes to the most frugal layout. Cores are opened in order of a lower bound
+        of their memory, until no other can need less than what was found, or time is over."""
         tables, no_limits = self.tables, limits_for(Goal(), None)
         trunks = np.arange(len(tables.trunks.rows))
         cores = cross_all(
@@ -118,13 +119,13 @@ class MinimumMemory:
             least = float(cores.bound[block[0]])
             if least >= self.least:
                 return
-            # Where layouts fail on the host alone, the error names the host: those that are too
-            # large for a device as well cannot change it.
+            # All layouts so far exceed the host alone, and the error will say that. Those from here
+            # on are too large for a device as well.
             only_host_is_short = self.beyond_host and self.layout is None
             if only_host_is_short and least > tables.capacity_and_rounding:
                 return
             if not self.should_continue():
-                self.run_to_completion = False
+                self.is_complete = False
                 return
             meshes = tables.meshes(cores.trunk[block], cores.pair[block])
             find_most_frugal(tables.compiled, meshes, self.counts_host, frugal)
@@ -135,16 +136,16 @@ class MinimumMemory:
 
 def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Surest | None:
     """Return the layout that fits with the highest probability, where none fits as surely as the
-    tables ask. Where not even the predicted memory of any is there, return the layout that needs
-    the least share of what there is. Return None where no layout is legal, or time ran out.
+    tables ask. Where no layout fits even as predicted, return the one that needs the least share of
+    what there is. Return None where no layout is legal, or time ran out.
 
-    A layout has some standard deviations left between what it needs and what there is. The layout
-    with most of them is found step by step (Dinkelbach's method for the largest ratio). Each step
-    takes a safety factor of so many deviations, and asks which layout then needs least. That
-    layout's deviations are those of the next step, until no other layout has more.
+    A layout has some standard deviations left between the memory it needs and the memory there is.
+    The layout with most of them is found step by step (Dinkelbach's method for the largest ratio).
+    Each step asks which layout needs least with a safety factor of so many deviations. The
+    deviations that this layout has left are taken in the next step, until no layout has more.
 
-    Only layouts that recompute as many layers as they can are looked at. With fewer they need more
-    memory, and could only be surer by having less of what is uncertain in it.
+    Only layouts that recompute as many layers as they can are looked at. With fewer layers they
+    need more memory, and could be surer only if less of that memory is uncertain.
     """
     best: Layout | None = None
     most_deviations = -math.inf
@@ -162,7 +163,7 @@ def surest_layout(tables: SearchTables, should_continue: ShouldContinue) -> Sure
         next_probability = max(NormalDist().cdf(deviations), EVEN_CHANCE)
         if uncertainty.is_uniform or next_probability == probability:
             break
-        # Where it is as sure as was asked, what is short is the memory to leave free.
+        # A layout as sure as was asked fits the device, but not beside the caller's reserve.
         if next_probability >= uncertainty.probability:
             break
         probability = next_probability
@@ -178,9 +179,9 @@ def _deviations(tables: SearchTables, layout: Layout) -> float:
 
 
 def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
-    """Return the layout in a legal placement, with the probability that it fits and the constraint
-    min_fit_probability under which it does. The constraint is that probability rounded down to a
-    percent, or None where the layout does not fit under it or it is less than even."""
+    """Return the layout in a legal placement, with the probability that it fits and the
+    min_fit_probability to ask for: the former rounded down to a percent. It is None where that is
+    less than an even chance, or where the layout does not fit under it."""
     fit_probability = NormalDist().cdf(_deviations(tables, layout))
     asked = min(math.floor(100 * fit_probability) / 100, MAX_FIT_PROBABILITY)
     predictions = tables.predict(Layouts.of([layout]))
@@ -194,8 +195,8 @@ def _surest_with_odds(tables: SearchTables, layout: Layout) -> Surest:
 
 
 def _placed_legally(tables: SearchTables, layout: Layout) -> Layout:
-    """Return the layout in the first placement on the fabric, and filling of a torus, that is
-    legal; or as it is where none is. It needs as much memory in all of them."""
+    """Return the layout in the first legal placement on the fabric and filling of a torus; or as it
+    is where none is legal. It needs as much memory in all of them."""
     torus_axes, torus_block = tables.space.fillings.T
     in_every_filling = Layouts.of([layout] * len(torus_axes)).with_columns(
         torus_axes=torus_axes, torus_block=torus_block

@@ -62,7 +62,7 @@ def find_most_frugal(
 ) -> None:
     """Search meshes under every policy for the layout that needs least memory, and write it to
     `frugal` where it needs less than the one there. Where a policy leaves open how many layers are
-    recomputed, the largest number is taken. `counts_host` is explained at `needed_bytes`."""
+    recomputed, the largest number is taken. `counts_host` is that of `needed_bytes`."""
     reset(tables.buffers)
     policies = tables.policies
     for mesh in range(len(meshes.rows)):
@@ -81,7 +81,7 @@ def find_most_frugal(
                 partial, choices = layer_choices(tables, row, variant, schedule)
                 if choices == 0:
                     continue
-                # The last choice recomputes most: all layers (0), unless constraints forbid that.
+                # The last choice recomputes most: all layers (written as 0) if that is allowed.
                 row.recompute_layers = policies.layers[choices - 1] if choices <= partial else 0
                 on_host = set_memory(tables, row)
                 needed = needed_bytes(tables.margin, tables.scratch.memory, on_host, counts_host)
@@ -111,13 +111,13 @@ def is_more_frugal(needed: float, points: int, frugal: Frugal) -> bool:
 
 @inlined
 def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: bool) -> float:
-    """Return the bytes by which layouts of different uncertainty compare: `memory` (terms,) scaled
-    such that, with the least safety factor of all layouts, it would fit as surely as the layout
-    does with its own.
+    """Return the bytes on the device by which layouts of different uncertainty compare. They are
+    the sum of `memory` (terms,), whose reserved part is scaled by the layout's safety factor over
+    the least factor that any layout has.
 
-    Return infinity where the host has less than `on_host` with its safety factor. With
-    `counts_host`, the offloaded share of the host counts instead as that share of the device, and
-    the larger of both shares of the device is returned.
+    Return infinity where `on_host` bytes, times the safety factor, exceed the host. With
+    `counts_host` a layout that fills a share of its host counts as if it filled the same share of
+    its device, if that is more than it does.
     """
     runtime = memory[RUNTIME]
     reserved = allocated_bytes(memory) + memory[FRAGMENTATION]
@@ -127,4 +127,5 @@ def needed_bytes(margin: Margin, memory: Array, on_host: float, counts_host: boo
         reserved = max(reserved, share * (margin.usable - runtime))
     elif factor * on_host > margin.host:
         return np.inf
+    # The least safety factor is that of a layout with the measured spread alone.
     return runtime + factor * math.exp(-margin.deviations * margin.spread.measured) * reserved

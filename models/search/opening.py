@@ -8,7 +8,7 @@ from models.cost.stages import reset
 from models.cost.step import set_mesh
 from models.layouts.groups import set_groups
 from models.search.compiled_tables import CompiledTables, Meshes, Progress
-from models.search.mesh_policies import evaluate_policies, is_promising, price_policies, set_decided
+from models.search.mesh_policies import evaluate_policies, is_promising, set_decided, time_policies
 from models.search.placements import closes_rings, is_among, points_of_place, set_links
 
 
@@ -18,7 +18,8 @@ def open_meshes(tables: CompiledTables, meshes: Meshes, most_steps: int, progres
     be in the answer to `progress`, and tighten its limits by them.
 
     Return how many meshes were done. They are fewer than all after about `most_steps` steps, or
-    where the buffers of found layouts were full; the mesh after them then has to be searched again.
+    where the buffers of found layouts were full. Empty the buffers then, and pass the other meshes
+    again, from the mesh in which they became full.
     """
     reset(tables.buffers)
     counts = progress.counts[0]
@@ -34,7 +35,7 @@ def open_meshes(tables: CompiledTables, meshes: Meshes, most_steps: int, progres
         over_memory, dominated = counts.over_memory, counts.dominated
         evaluated = counts.evaluated
         if not open_mesh(tables, meshes, mesh, progress):
-            # The caller opens this mesh once more, which counts its layouts anew.
+            # The caller searches this mesh again, which counts its layouts anew.
             counts.over_memory, counts.dominated = over_memory, dominated
             counts.evaluated = evaluated
             return mesh
@@ -54,14 +55,14 @@ def open_mesh(tables: CompiledTables, meshes: Meshes, mesh: int, progress: Progr
     row = meshes.rows[mesh]
     row.placement, row.filling = UNPLACED, ANY_FILLING
     set_mesh(question, row, tables.coefficients[0], tables.least, tables.buffers)
-    if not price_policies(tables, meshes, mesh, progress):
+    if not time_policies(tables, meshes, mesh, progress):
         return True
     first = meshes.first_order[mesh]
     orders = tables.places.orders[first : first + meshes.order_count[mesh]]
     for filling in fillings:
         row.placement, row.filling = UNPLACED, filling
         points = meshes.points[mesh]
-        # The bound of a single filling is that of any, which has been looked at already.
+        # With a single filling, time_policies has looked at this bound already.
         if len(fillings) > 1 and not is_promising(tables, meshes, mesh, points, progress):
             continue
         different = 0  # placements whose links differ from those of all before

@@ -1,10 +1,9 @@
-"""Lower bounds of step time and memory: sums of which a part is left out, for all layouts that grow
-from a row.
+"""Lower bounds of step time and memory for all layouts that grow from a row: partial sums, in which
+what is not decided yet is left out or taken at its best.
 
-A partial sum is the step time that the same functions give (models.cost.time_terms) where something
-costs nothing or is not told apart: traffic over links that are not decided yet, and the split of
-layers over stages. It never exceeds the whole, since the slowest stage is no faster than the mean
-of all, no term of a step is negative, and no step gets shorter on slower links
+The terms are those of a prediction (models.cost.time_terms), over the best links where links are
+not decided, and on the mean stage. A partial sum never exceeds the whole: the slowest stage is no
+faster than the mean of all, no term of a step is negative, and no step gets shorter on slower links
 (tests/models/search).
 """
 
@@ -28,19 +27,20 @@ from models.spec.layout import DUALPIPE
 def least_step(
     facts: Facts, row: Row, coefficients: CoefficientRecord, workspace: Workspace, passes: float
 ) -> float:
-    """Return a lower bound of a step's seconds. `passes` is the least that all passes take
+    """Return a lower bound of a step's seconds. `passes` has the least seconds of all passes
     (models.search.least_passes). The update and the traffic once a step are those of the mean
     stage, and all traffic hides as far as it may."""
     mesh = workspace.mesh[0]
     m, pp = mesh.micro_batches, row.pp
     dense = expert = gather = reduce = 0.0
+    # The parts of a model are its kinds of layers, its embedding and its head.
     for index in range(facts.kinds + 2):
         count = workspace.counts[index]
         dense += count * workspace.parts[index].trained_dense
         expert += count * workspace.parts[index].trained_expert
         gather += count * workspace.gather_once[index]
         reduce += count * workspace.reduce_once[index]
-    # Beside infinitely much compute, so that the bound holds however much there is.
+    # Traffic hides beside infinitely much compute, since a bound must hold however much there is.
     gather = hide_once(facts, coefficients, row, gather / pp, np.inf)
     reduce = hide_once(facts, coefficients, row, reduce / pp, np.inf)
     owned = over_shards(mesh, dense / pp, expert / pp, row.zero_stage >= 1)
@@ -59,12 +59,12 @@ def least_memory(
     row: Row,
     coefficients: CoefficientRecord,
     workspace: Workspace,
-    held_layers: Array,
+    times_held: Array,
 ) -> float:
     """Return a lower bound of the bytes on the fullest stage: those on the mean stage, without
-    logits. `held_layers` (parts,) is how often that stage holds the activations of each part
-    (models.search.least_passes). In a pipeline one layer at most counts as gathered, or as on its
-    way to the host, since the fullest stage need not have more."""
+    logits. `times_held` (parts,) is how often that stage holds the activations of each part at
+    least (`LeastPasses.kept`). In a pipeline one layer at most counts as gathered by FSDP, or as on
+    its way to the host, since the fullest stage need not have more."""
     mesh = workspace.mesh[0]
     regime = workspace.regime[0]
     pp = row.pp
@@ -77,7 +77,7 @@ def least_memory(
     # The parameters and the kept bytes of the smallest layer, which every stage has at least.
     smallest, smallest_kept = np.inf, np.inf
     for kind in range(facts.kinds):
-        kept += held_layers[kind] * workspace.mean_kept[kind]
+        kept += times_held[kind] * workspace.mean_kept[kind]
         smallest = min(smallest, workspace.parts[kind].dense + workspace.parts[kind].expert)
         smallest_kept = min(smallest_kept, workspace.mean_kept[kind])
     if pp == 1:
@@ -85,21 +85,24 @@ def least_memory(
     elif facts.splits_by_threshold:  # A split by thresholds may leave a stage without layers.
         smallest, smallest_kept = 0.0, 0.0
     # The mean stage has 1/pp of the model; under DualPipe a device has the parameters of two.
-    held = 2.0 / pp if row.schedule == DUALPIPE else 1.0 / pp
-    trained_dense, trained_expert = trained_dense * held, trained_expert * held
+    share = 2.0 / pp if row.schedule == DUALPIPE else 1.0 / pp
+    trained_dense, trained_expert = trained_dense * share, trained_expert * share
     size = gradient_bytes(facts, row, mesh, regime, trained_dense, trained_expert)
     if not row.offload_optimizer:
         sharded = row.zero_stage >= 1
         size += state_bytes(facts, row) * over_shards(mesh, trained_dense, trained_expert, sharded)
+    # Below ZeRO 3 every device has all parameters of its stage. With it, they stay gathered after
+    # use unless they are resharded.
     if row.zero_stage < 3:
-        size += facts.base_bytes * (dense + expert) * held
+        size += facts.base_bytes * (dense + expert) * share
     elif not row.reshard:
-        size += facts.parameter_bytes * (dense + expert) * held
+        size += facts.parameter_bytes * (dense + expert) * share
     else:  # FSDP holds two gathered units, the one in use and the next.
         size += facts.parameter_bytes * min(2 * mesh.largest_unit, smallest)
     if row.offload_activations:
         kept = min(2 * regime.largest_kept, smallest_kept)
-    # Activations of the encoder of images are never offloaded.
-    kept += held_layers[facts.kinds] * workspace.mean_kept[facts.kinds]
+    # The part after the kinds of layers is the embedding, whose activations are those of the
+    # encoder of images. They are never offloaded.
+    kept += times_held[facts.kinds] * workspace.mean_kept[facts.kinds]
     size += (kept + regime.working) * coefficients.activation_memory
     return size * (1 + coefficients.fragmentation) + coefficients.context_gib * GIB

@@ -45,7 +45,8 @@ class Places(NamedTuple):
 @inlined
 def points_of_place(dims: Array, row: Row, groups: Groups) -> int:
     """Return the points of complexity that a mesh gets for its placement: axes across scale-up
-    domains, an unusual order of axes, and blocks of a torus (models.layouts.complexity)."""
+    domains, another order of axes than the default, and blocks of a torus
+    (models.layouts.complexity)."""
     points = 0
     if row.ep > 1 and crosses_domains(dims, groups, EP):
         points += _EXPERT_ACROSS
@@ -53,6 +54,7 @@ def points_of_place(dims: Array, row: Row, groups: Groups) -> int:
         points += _TENSOR_ACROSS
     if row.placement != DEFAULT_PLACEMENT:
         points += _PLACEMENT
+    # The remainder is the position in TORUS_BLOCKS, which begin with 1 (`filling_code`).
     if row.filling % _BLOCKS > 0:
         points += _TORUS_BLOCK
     return points
@@ -78,10 +80,10 @@ def is_among(links: Array, last: int) -> bool:
     """Say whether row `last` of `links` equals one of the rows before it."""
     width = links.shape[1]
     for row in range(last):
-        equal = 0
-        while equal < width and links[row, equal] == links[last, equal]:
-            equal += 1
-        if equal == width:
+        column = 0
+        while column < width and links[row, column] == links[last, column]:
+            column += 1
+        if column == width:
             return True
     return False
 

@@ -15,9 +15,10 @@ from models.spec.layout import Layouts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Says what an answer has to contain: the `top` fastest meshes; the simplest layout within the
-    tolerance of the fastest; and, with `both_sides`, the best with and without a pipeline. Only
-    layouts that are `faster_than` so many seconds are an answer."""
+    """Says what an answer has to contain: the `top` fastest meshes; the simplest layout that is
+    slower than the fastest by no more than `tolerance`, a share; and, with `both_sides`, the best
+    layouts with and without a pipeline. Layouts that take `faster_than` seconds or longer are no
+    answer."""
 
     tolerance: float = 0.0
     top: int = 1
@@ -87,8 +88,8 @@ class SearchAnswer:
 
     def inexact(self, bound_s: float = np.inf) -> SearchAnswer:
         """Return this answer marked as not exact, since time ended before everything was looked at.
-        Layouts that were not looked at take at least `bound_s`; the certificate's bound and gap
-        take account of that."""
+        Layouts that were not looked at take at least `bound_s`, by which the bound and the gap of
+        the certificate get worse. Without it they stay as they are."""
         certificate, closing = self.certificate, bound_s
         if certificate.closing_bound_s is not None:
             closing = min(bound_s, certificate.closing_bound_s)

@@ -1,4 +1,4 @@
-"""Tables that every level of a search looks things up in."""
+"""Tables that every level of a search looks things up in (docs/search.md has the levels)."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
 
 MOST_CORES = 30_000_000
-"""The most meshes with their expert degrees that a search crosses. Each of them is bounded, so that
-this bounds the time of a search."""
-# The tables that depend on links, and are worked out anew for others.
-_OF_LINKS = ("question", "least", "compiled", "at_even_chance")
-_OF_MESH = (*DEGREES, "micro_batch", "sequence_parallel")
+"""The most cores (trunks with expert degrees) that a search makes. Each gets a bound, so this
+limits the time of a search."""
+# Cached properties that depend on links, and are worked out anew where those differ.
+_LINK_PROPERTIES = ("question", "least", "compiled", "at_even_chance")
+_MESH_FIELDS = (*DEGREES, "micro_batch", "sequence_parallel")
 
 
 class NoLegalLayout(Exception):
@@ -82,16 +82,17 @@ class NoLegalLayout(Exception):
 
 
 class SearchTables:
-    """Holds a space's trunks, expert degrees and policies, without those that cannot be in an
-    answer, and all that the compiled functions need to predict them.
+    """Holds a space's trunks (pp, tp, cp and micro-batch), expert degrees and policies, without
+    those that cannot be in an answer, and all that the compiled functions need to predict them.
 
     `rejected` and `pruned_by_memory` count the layouts that are left out already. The constructor
-    raises NoLegalLayout, TooLarge, or Invalid if nothing is left of a device's memory.
+    raises NoLegalLayout; TooLarge; or Invalid if the constraints leave nothing of a device's
+    memory, or ask for recompute of modules that the stack or the model lacks.
     """
 
     def __init__(self, space: Space, profile: Profile) -> None:
         self.space, self.problem = space, space.problem
-        self.c: Coefficients = profile.coefficients(self.problem.scopes)
+        self.coefficients: Coefficients = profile.coefficients(self.problem.scopes)
         self.memory_uncertainty = MemoryUncertainty.of(
             self.problem, profile, space.constraints.min_fit_probability
         )
@@ -107,25 +108,27 @@ class SearchTables:
         if (cores := len(rows) * len(self.experts)) > MOST_CORES:
             chips = self.problem.cluster.num_chips
             raise TooLarge(chips, cores, "meshes with their expert degrees", MOST_CORES)
-        self.splits = space.splits(rows) * space.allowed_placements
+        # The meshes in all placements that grow from a trunk with one pair of expert degrees.
+        self.placed_meshes = space.splits(rows) * space.allowed_placements
         self._count_refused(refused_pairs, refused_policies)
         self.legal_variants = space.legal_variants
         self.legal_schedules = self._drop_schedules()
         self._drop_offload()
         self._list_variants()
 
-    def _count_refused(self, pairs: Counter[str], policies: Counter[str]) -> None:
-        """Add to `rejected` the layouts on legal trunks that have refused placements, or pairs of
-        expert degrees or policies that a rule refuses, given their numbers by rule."""
-        space, meshes = self.space, int(self.splits.sum())
-        # Placements that the constraints do not allow count with all pairs of expert degrees, since
-        # the constraints refuse them first.
-        all_pairs = len(self.experts) + sum(pairs.values())
+    def _count_refused(self, refused_pairs: Counter[str], refused_policies: Counter[str]) -> None:
+        """Add to `rejected` the layouts on legal trunks whose placement, pair of expert degrees or
+        policy is refused. `refused_pairs` and `refused_policies` have the numbers of pairs and of
+        policies that each rule refuses."""
+        space, placed_meshes = self.space, int(self.placed_meshes.sum())
+        # A layout counts for what refuses it first: its placement, then its pair, then its policy.
+        # Refused placements therefore count with all pairs, and refused pairs with all policies.
+        all_pairs = len(self.experts) + sum(refused_pairs.values())
         placed_anywhere = int(space.splits(self.trunks.rows).sum()) * space.placements
-        refused_placements = (placed_anywhere - meshes) * all_pairs * len(space.policies)
+        refused_placements = (placed_anywhere - placed_meshes) * all_pairs * len(space.policies)
         self.rejected["constraints.torus_block"] += refused_placements
-        self.rejected += scaled(pairs, meshes * len(space.policies))
-        self.rejected += scaled(policies, meshes * len(self.experts))
+        self.rejected += scaled(refused_pairs, placed_meshes * len(space.policies))
+        self.rejected += scaled(refused_policies, placed_meshes * len(self.experts))
 
     def at_fit_probability(self, probability: float) -> SearchTables:
         """Return the tables for layouts that must fit with this probability. Legality and cost do
@@ -143,18 +146,19 @@ class SearchTables:
 
     def with_links_of(self, problem: Problem) -> SearchTables | None:
         """Return the tables for a problem whose chips are joined by other links. Legality, compute
-        and memory do not depend on links, so those tables are shared. Return None where the problem
-        differs in more, or its torus wraps otherwise."""
+        and memory do not depend on links, so their tables are shared. Return None where the problem
+        differs in anything else, or its torus wraps along other dims."""
         mine, links = self.problem.cluster, problem.cluster
         joined = replace(mine, fabric=links.fabric, chips_per_domain=links.chips_per_domain)
         differs_in_links_only = problem == replace(self.problem, cluster=joined)
+        # Coefficients depend on the scopes, which may name the fabric.
         if not differs_in_links_only or problem.scopes != self.problem.scopes:
             return None
         if links.wraps != mine.wraps:
             return None
         other = copy(self)
         other.problem, other.space = problem, self.space.with_links_of(problem)
-        for name in _OF_LINKS:
+        for name in _LINK_PROPERTIES:
             vars(other).pop(name, None)
         return other
 
@@ -163,13 +167,14 @@ class SearchTables:
         return fits(self.margin, costs.memory_terms, costs.host_bytes)
 
     def _set_capacity(self) -> None:
-        """Set `capacity`, the most bytes that a layout may be predicted to need on a device: what
-        the caller's reserve leaves, and what the least safety factor leaves. Raise Invalid where
-        nothing is left."""
+        """Set `capacity`, the most bytes that a layout may be predicted to need on a device: the
+        lesser of what the caller's reserve leaves and what the least safety factor leaves. Raise
+        Invalid where nothing is left."""
         usable = self.problem.cluster.usable_bytes
         reserve = self.space.constraints.memory_reserve_gib
-        runtime = float(self.c.context_gib) * GIB
-        # No layout has a smaller safety factor than the least.
+        runtime = float(self.coefficients.context_gib) * GIB
+        # Each layout has a safety factor of its own, which scales all but the runtime's bytes. It
+        # is tested in `fits`; no layout has less than the least factor.
         self.capacity = min(
             usable - reserve * GIB,
             runtime + (usable - runtime) / self.memory_uncertainty.least_safety_factor,
@@ -177,18 +182,18 @@ class SearchTables:
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
-        # Bounds add up memory in another order, and may exceed what they bound by rounding.
+        # Bounds add up memory in another order than predictions, and may exceed them by rounding.
         self.capacity_and_rounding = self.capacity * (1 + 1e-12)
 
     # -- policies
 
     def _drop_schedules(self) -> Array:
-        """Drop the schedules that no trunk may have from `policies`, and count what is refused.
-        Return which of the others each chain (pp with a number of micro-batches) may have,
-        (chains, schedules)."""
+        """Drop the schedules that no trunk may have from `policies`, and add their layouts to
+        `rejected`. Return which of the others each chain (pp with a number of micro-batches) may
+        have, (chains, schedules)."""
         trunks = self.trunks
         used = np.asarray(trunks.legal.any(axis=0))
-        meshes = np.bincount(trunks.chains, self.splits, len(trunks.pp)).astype(np.int64)
+        meshes = np.bincount(trunks.chains, self.placed_meshes, len(trunks.pp)).astype(np.int64)
         dropped = first_refusals(trunks.breaks[:, ~used], meshes * len(self.experts))
         policies_per_schedule = len(self.policies.shardings) * int(self.policies.counts.sum())
         self.rejected += scaled(dropped, policies_per_schedule)
@@ -199,8 +204,8 @@ class SearchTables:
 
     def _drop_offload(self) -> None:
         """Drop the memory policies that offload the optimizer where the hosts are too small for its
-        states, and count them as pruned by memory. They stay where all policies offload, so that
-        the answer can say why nothing fits."""
+        states, and count them as pruned by memory. Keep them where every policy offloads: the
+        answer then says why nothing fits. Set `hosts_too_small`."""
         memory_policies = self.policies.memory_policies
         kept = ~memory_policies.offload_optimizer
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
@@ -209,15 +214,16 @@ class SearchTables:
         self.legal_variants = self.legal_variants[:, np.tile(kept, len(self.policies.shardings))]
         left = self.policies.with_memory_policies(kept)
         dropped = len(self.policies) - len(left)
-        self.pruned_by_memory += int(self.splits.sum()) * len(self.experts) * dropped
+        self.pruned_by_memory += int(self.placed_meshes.sum()) * len(self.experts) * dropped
         self.policies = left
 
     def _hosts_hold_states(self) -> bool:
         """Say whether all hosts together could hold the optimizer's states. If not, no layout can
-        offload them, since some device has at least its even share of the states of the layers and
-        the embedding."""
+        offload them, since some device has at least its even share of them."""
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
+        # The least that is trained: the layers and the embedding, without the head and the final
+        # norm. Of adapters, or where parts of the model are frozen, only what layers train counts.
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
         if problem.workload.lora or problem.workload.trained:
             least = problem.trained_layer_parameters
@@ -227,22 +233,22 @@ class SearchTables:
         )
 
     def _list_variants(self) -> None:
-        """Set `sharding` and `memory_policy`, (variants,): the numbers of both in each variant. The
-        variants are every sharding with every memory policy. Set `variant_points` (variants,) and
-        `schedule_points` (schedules,): the points of complexity of a variant, and of a schedule in
-        a pipeline."""
+        """List the variants: every sharding (ZeRO stage and reshard) with every memory policy
+        (recompute and offload). Set `sharding` and `memory_policy` (variants,), the numbers of
+        these in each variant. Set `variant_points` (variants,) and `schedule_points` (schedules,),
+        the points of complexity of a variant, and of a schedule in a pipeline."""
         shape = len(self.policies.shardings), len(self.policies.memory_policies)
         self.sharding, self.memory_policy = np.indices(shape).reshape(2, -1)
         schedules, variant = self.policies.schedules, np.arange(len(self.sharding))
         in_pipeline = schedules.with_columns(pp=np.full(len(schedules), 2))
         self.schedule_points = points_of_policy(in_pipeline)
-        # Without a pipeline, as default layouts are, no schedule has points.
+        # Any schedule will do: default layouts have no pipeline, where schedules have no points.
         variants = self.with_policies(default_layouts(len(variant)), 0 * variant, variant)
         self.variant_points = points_of_policy(variants)
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
-        """Return meshes with the knobs of a schedule and of a variant (sharding with memory policy)
-        set, whose numbers are given for each mesh, (n,)."""
+        """Return n meshes with their policies set. `schedule` (n,) has the number of each mesh's
+        schedule, and `variant` (n,) that of its variant (sharding with memory policy)."""
         parts = (
             (self.policies.schedules, SCHEDULE_KNOBS, schedule),
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
@@ -254,8 +260,8 @@ class SearchTables:
         return meshes.with_columns(**columns)
 
     def layouts(self, rows: Array, schedule: Array, variant: Array) -> Layouts:
-        """Return n records of Row as layouts. `schedule` and `variant` (n,) have the numbers of
-        their schedules and variants, which set the knobs of policies."""
+        """Return n records of Row as layouts. `schedule` and `variant` (n,) are numbers: they set
+        the knobs of policies, except `recompute_layers`, which is that of the record."""
         # Columns of records are views with gaps: each is copied, so that the records can be freed.
         numbers = (*DEGREES, "micro_batch", "placement", "filling", "recompute_layers")
         columns = {name: rows[name].astype(np.int64) for name in numbers}
@@ -274,12 +280,12 @@ class SearchTables:
             rows=self.undivided_rows(trunks.rows),
             chain=trunks.chains,
             points=points_of_degrees(trunks.rows),
-            splits=self.splits,
+            placed_meshes=self.placed_meshes,
             ep=np.ascontiguousarray(self.experts.ep),
             etp=np.ascontiguousarray(self.experts.etp),
             pair_points=points_of_degrees(self.experts),
             devices=self.problem.cluster.num_devices,
-            keeps_tensor=bool(self.problem.experts_keep_tensor),
+            etp_is_tp=bool(self.problem.experts_keep_tensor),
             row=np.zeros(1, dtype=ROW),
         )
 
@@ -292,7 +298,8 @@ class SearchTables:
     @cached_property
     def _partitions(self) -> tuple[StageTables, Array]:
         """The distinct partitions of layers over stages, and the number of the one that each chain
-        (pp with a number of micro-batches) has under each schedule, (chains, schedules)."""
+        (pp with a number of micro-batches) has under each schedule, (chains, schedules). The number
+        is 0, and not read, where the schedule is not legal."""
         partition = np.zeros(self.legal_schedules.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal_schedules)
         shapes = self.policies.schedules.take(schedule).with_columns(pp=self.trunks.pp[chain])
@@ -301,15 +308,16 @@ class SearchTables:
 
     @cached_property
     def passes(self) -> LeastPasses:
-        """Sums that bound the time and memory of every chain's passes from below."""
+        """Sums that bound the time and memory of the passes of every chain (pp with a number of
+        micro-batches) from below."""
         tables, partition = self._partitions
         trunks, schedules = self.trunks, self.policy_tables.schedules
         chains = Chains(trunks.pp, trunks.micro_batches, self.legal_schedules, partition)
         return least_passes(chains, schedules, layers_of(self.problem).costs, tables)
 
     @cached_property
-    def coefficients(self) -> Array:
-        return coefficient_records(self.c)
+    def coefficient_records(self) -> Array:
+        return coefficient_records(self.coefficients)
 
     @cached_property
     def least(self) -> LeastLinks:
@@ -321,14 +329,15 @@ class SearchTables:
         fillings = filling_code(*self.space.fillings.T)
         count = len(degrees)
         costs = np.empty((len(fillings) + 1, DISPATCH + len(question.layers), count, count + 1, 2))
-        # The last row of costs is for a torus filled in any way.
+        # The last row of costs is for a torus filled in any way. Rows for fillings that the space
+        # does not have are not looked up.
         row = np.full(ANY_FILLING + 1, len(fillings))
         row[fillings] = np.arange(len(fillings))
         least = LeastLinks(
             degrees.astype(np.int64), costs, row, cluster.scale_up_domain, self._slows_outwards
         )
-        groups = self.buffers.groups
-        fill_least(question, fillings, cluster.num_devices, self.coefficients[0], groups, least)
+        coefficients, groups = self.coefficient_records[0], self.buffers.groups
+        fill_least(question, fillings, cluster.num_devices, coefficients, groups, least)
         return least
 
     @property
@@ -336,7 +345,7 @@ class SearchTables:
         """Say whether links get slower, and hops longer, from the inside of the cluster outwards.
         It is false on a torus and for links between peers, where two axes together may be faster
         than one."""
-        c, dims = self.c, self.problem.cluster.dims
+        c, dims = self.coefficients, self.problem.cluster.dims
         if any(dim.peer_gb_s or dim.kind == "ring" for dim in dims):
             return False
         rates = [dim.gb_s * (c.scaleup if dim.scale == "up" else c.scaleout) for dim in dims]
@@ -350,9 +359,10 @@ class SearchTables:
     @cached_property
     def hides_most(self) -> int:
         """The code of a schedule under which at least as much traffic hides as under any offered
-        one, for lower bounds. It stands for all of them before the schedule is chosen."""
+        one. In lower bounds it stands for all of them before the schedule is chosen."""
         schedules = self.policies.schedules
-        # Traffic hides beside another micro-batch's compute where devices have several chunks.
+        # Traffic also hides beside another micro-batch's compute where devices have several chunks:
+        # with virtual stages, and under zero_bubble_v and dualpipe.
         overlapping = (schedules.virtual_stages > 1) | (schedules.schedule >= ZERO_BUBBLE_V)
         return ZERO_BUBBLE_V if overlapping.any() else ZERO_BUBBLE
 
@@ -360,7 +370,7 @@ class SearchTables:
         """Return meshes as records of Row, (n,), to be bounded: not placed, and with the knobs of
         policies that hide most traffic."""
         rows = np.zeros(len(meshes), dtype=ROW)
-        for name in _OF_MESH:
+        for name in _MESH_FIELDS:
             rows[name] = getattr(meshes, name)
         rows["placement"], rows["filling"] = UNPLACED, ANY_FILLING
         rows["reshard"] = True
@@ -378,7 +388,7 @@ class SearchTables:
 
     def set_variant(self, rows: Array, variant: Array) -> Array:
         """Write the sharding and the memory policy of each variant number (n,) into n records of
-        Row, and return these."""
+        Row, and return the records."""
         self.set_sharding(rows, self.sharding[variant])
         policies = self.policies.memory_policies.take(self.memory_policy[variant])
         codes = policy_numbers(self.policies.memory_policies.recompute)
@@ -389,7 +399,7 @@ class SearchTables:
 
     def set_sharding(self, rows: Array, sharding: Array) -> Array:
         """Write ZeRO stage and reshard of each sharding number (n,) into n records of Row, and
-        return these."""
+        return the records."""
         rows["zero_stage"] = self.policies.shardings.zero_stage[sharding]
         rows["reshard"] = self.policies.shardings.reshard[sharding]
         return rows
@@ -441,7 +451,7 @@ class SearchTables:
         return CompiledTables(
             question=self.question,
             stages=self._partitions[0],
-            coefficients=self.coefficients,
+            coefficients=self.coefficient_records,
             least=self.least,
             passes=self.passes,
             policies=policies,
@@ -474,13 +484,15 @@ class SearchTables:
 
     def meshes_of(self, layouts: Layouts, chain: Array) -> Meshes:
         """Return n meshes with what a search needs of each: the variants that it may have, its
-        points of complexity, and its list of placements. `chain` (n,) has the number of its
-        pipeline. Bounds are not filled yet."""
-        # The pipeline's axis innermost stands for every placement that has it not outermost.
+        points of complexity, and its list of placements. `chain` (n,) has the number of each mesh's
+        chain (pp with a number of micro-batches). Bounds are not filled yet."""
+        # Some stacks allow only pp outermost where experts have another data parallelism than the
+        # rest. To that rule every other place of pp is alike, so innermost stands for all of them.
         inside = PLACEMENTS.index(("pp", *(axis for axis in AXES if axis != "pp")))
         innermost = layouts.with_columns(placement=np.full(len(layouts), inside))
         only_outermost = ~equal_data_parallel(self.problem, innermost)
         _, first_order, order_count = placement_lists(self.problem.stack.placements)
+        # A list for each set of active axes comes first, then as many with pp outermost only.
         orders = active_axes(layouts) + only_outermost * (1 << len(AXES))
         return Meshes(
             rows=self.rows(layouts),
@@ -498,16 +510,17 @@ class SearchTables:
         largest matrix products."""
         layers = self.question.layers.copy()
         layers["num_experts"] = 0
-        free = self.question._replace(layers=layers)
-        return self.bound(rows, chain, free)[0]
+        without_experts = self.question._replace(layers=layers)
+        return self.bound(rows, chain, without_experts)[0]
 
     def bound(self, rows: Array, chain: Array, question: ProblemRecords) -> tuple[Array, Array]:
-        """Return lower bounds of the seconds of a step and of the bytes of n rows, each (n,),
-        whatever is not decided yet. `chain` (n,) has the number of each row's pipeline."""
+        """Return lower bounds of the seconds of a step and of the bytes of n rows, each (n,). They
+        hold for every layout that grows from a row. `chain` (n,) has the number of each row's chain
+        (pp with a number of micro-batches)."""
         seconds, memory = np.empty((2, len(rows)))
         bound_rows(self.compiled._replace(question=question), rows, chain, seconds, memory)
         return seconds, memory
 
     def predict(self, layouts: Layouts) -> Predictions:
         """Return predictions of layouts in the space."""
-        return predict(self.problem, layouts, self.c)
+        return predict(self.problem, layouts, self.coefficients)

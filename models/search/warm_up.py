@@ -23,8 +23,9 @@ from models.spec.workload import Workload
 
 
 class WarmUp:
-    """Compiles whatever an answer may need, or loads what an earlier process compiled. The answers
-    to some small questions need all of it, since all questions are of the same types."""
+    """Compiles whatever an answer may need, or loads what an earlier process compiled. Each step
+    answers a small question. Together they compile everything, since the compiled functions get
+    arguments of the same types from every question."""
 
     def __init__(self, *steps: Callable[[], None]) -> None:
         self.steps = steps
@@ -34,21 +35,21 @@ class WarmUp:
             step()
 
     def shares(self, count: int) -> Sequence[Sequence[Callable[[], None]]]:
-        """Return the steps dealt out to `count` processes that compile at once, a list for each."""
+        """Return the steps for each of `count` processes that compile at the same time."""
         return [self.steps[start::count] for start in range(count)]
 
 
 @cache
 def _search_dense_model() -> None:
-    """Compile the search, which has the largest functions. A search of a dense model comes to them
-    soonest."""
+    """Compile the search, which has the largest functions. It is a search of a dense model, which
+    gets to them soonest."""
     search(Space(_problem("llama-3.1-8b", 16), Constraints()), shipped_profile(), Goal())
 
 
 @cache
 def _predict_layout() -> None:
-    """Compile what predictions of a single layout need: its time, the spread of its memory and the
-    cost of its parts."""
+    """Compile what predictions of a single layout need: its time, the spread of its memory, the
+    cost of its parts and its groups of micro-batches under an interleaved schedule."""
     problem, profile = _problem("qwen3-30b-a3b", 16), shipped_profile()
     layout = Layout(dp_shard=16, zero_stage=3)
     coefficients = profile.coefficients(problem.scopes)

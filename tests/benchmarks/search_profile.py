@@ -44,7 +44,7 @@ _BESIDES: dict[Callable[..., Any], str] = {
 _LEVELS: dict[Callable[..., Any], str] = {
     SearchTables.__init__: "tables",
     Space.trunks.func: "tables",
-    _Search._crossed: "cores",
+    _Search._cross_with_experts: "cores",
     _Search._open_cores: "cores",
     _Search._bounded_meshes: "meshes",
     _Search._open_meshes: "layouts",

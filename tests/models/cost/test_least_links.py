@@ -26,7 +26,7 @@ def tables_of(problem: Problem, rng: np.random.Generator) -> SearchTables | None
         tables = SearchTables(Space(problem, Constraints()), shipped_profile())
     except (NoLegalLayout, Invalid, TooLarge):
         return None
-    tables.c = random_coefficients(problem, rng)
+    tables.coefficients = random_coefficients(problem, rng)
     return tables
 
 
@@ -43,7 +43,7 @@ def random_places(
 
 
 def require_least(tables: SearchTables, row: np.void) -> None:
-    q, c = tables.question, tables.coefficients[0]
+    q, c = tables.question, tables.coefficient_records[0]
     exchange, least_exchange = np.zeros((2, len(q.layers), 2))
     whole = links_of(q.facts[0], q.layers, q.dims, q.order, row, c, tables.buffers.groups, exchange)
     for filling in (row["filling"], ANY_FILLING):

@@ -186,7 +186,7 @@ def some_members(
         tables = SearchTables(Space(question, Constraints()), shipped_profile())
     except (NoLegalLayout, Invalid, TooLarge):
         return None
-    tables.c = coefficients
+    tables.coefficients = coefficients
     members = Members.of(tables, layouts) if len(layouts) else None
     return None if members is None or not len(members.layouts) else (tables, members)
 
