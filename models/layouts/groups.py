@@ -60,7 +60,8 @@ def device_order(orders: DeviceOrders) -> DeviceOrder:
 
 
 class Groups(NamedTuple):
-    """Holds communication groups: those of a layout by their numbers, or any others."""
+    """Holds communication groups, one a row: those of a layout, by number (TP to REPLICAS), or
+    others."""
 
     degree: Array
     """The number of all members of a group, (GROUPS,)."""
