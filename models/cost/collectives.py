@@ -433,4 +433,5 @@ def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
 
 @compiled
 def doublings(count: float) -> float:
+    """Return how often 1 must be doubled to reach `count`; 0 for less than 1."""
     return math.log2(max(count, 1.0))
