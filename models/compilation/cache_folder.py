@@ -25,8 +25,8 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 class CacheFolders:
     """Folders that keep files by name. A file is looked for in each of them, and kept in the first
-    that takes it. A name has parts between dashes: the first names the function, the second is its
-    version. A new version replaces the others.
+    that can be written. A name is FUNCTION-VERSION-TYPES. A new version of a function replaces the
+    others.
 
     A folder counts only where no other user could put a file into it, because its files are code
     that will run.
@@ -47,8 +47,8 @@ class CacheFolders:
                 yield folder
 
     def load(self, name: str) -> bytes | None:
-        """Return the content that was kept under a name, without the checksum before it. Return
-        None where there is none, or where it does not match its checksum."""
+        """Return the content that was kept under a name. Return None where no folder has it with
+        the right checksum, which lies before the content in the file."""
         for folder in self.existing():
             with suppress(OSError):
                 content = (folder / name).read_bytes()
@@ -59,7 +59,7 @@ class CacheFolders:
 
     def claim(self, name: str) -> Claim | None:
         """Wait until no other process has claimed a name, and claim it. Return None where no folder
-        can be written, or has no locks."""
+        can be written and locked."""
         for folder in self.usable():
             with suppress(OSError):
                 return Claim(folder / _CLAIMS, name)
@@ -81,13 +81,13 @@ class CacheFolders:
 
 
 class Claim:
-    """A claim is a name that one process has at a time, as a lock on a byte of a file. It ends with
-    the process, however that ends."""
+    """A lock on a name, which one process holds at a time. It is a lock on a byte of a file, which
+    the system frees when the process ends, however that ends."""
 
     def __init__(self, file: Path, name: str) -> None:
         """Wait until no other process holds the claim on this name, and take it. Raise OSError
         where the file cannot be opened or locked."""
-        # Each name has a byte of its own, so that names are claimed independently of each other.
+        # Each name has a byte of its own, up to collisions, in which one process only waits longer.
         byte = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -101,8 +101,8 @@ class Claim:
 
 
 def _remove_other_versions(file: Path) -> None:
-    """Remove the files of other versions of a function. Names are FUNCTION-VERSION-TYPES; files of
-    the same version stay, whatever their types of arguments."""
+    """Remove the files of other versions of a file's function. Files are named
+    FUNCTION-VERSION-TYPES; those of its own version stay, whatever their types of arguments."""
     function, version, _ = file.name.split("-", 2)
     for other in file.parent.glob(f"{function}-*"):
         if not other.name.startswith(f"{function}-{version}-"):
@@ -133,7 +133,7 @@ def machine_code() -> CacheFolders:
     files."""
     interpreter = sys.implementation.cache_tag
     folders = [_PACKAGE / "__pycache__" / f"machine-code-{interpreter}"]
-    # There may be other copies of this package, whose machine code goes to the same places.
+    # Other copies of this package keep machine code in the same places, under another name.
     package = hashlib.sha256(str(_PACKAGE).encode()).hexdigest()[:8]
     name = f"shardwright-{package}-{interpreter}"
     if numba.config.CACHE_DIR:

@@ -29,23 +29,25 @@ def compiled(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Return the function as machine code that becomes a part of every function that calls it. It
-    is for functions that run for every layout and are called from few places."""
+    """Return the function as machine code that is copied into every compiled function that calls
+    it. Use it for functions that run for every layout and are called from few places."""
     return _compiled(function, forceinline=True)
 
 
 def _compiled(function: F, *, forceinline: bool) -> F:
     """Return a dispatcher that compiles the function for the types of its arguments at the first
-    call. Its machine code is kept in files, unless the function is from outside this package."""
+    call. Its machine code is kept in files if the function is from this package, and not if it is
+    from a test."""
     dispatcher = Dispatcher(function, options(forceinline=forceinline))
-    if function.__module__.startswith(f"{_PACKAGE.name}."):  # a function of a test is not kept
+    if function.__module__.startswith(f"{_PACKAGE.name}."):
         dispatcher._cache = MachineCode(function, _PACKAGE, machine_code())
     return cast(F, dispatcher)
 
 
 def options(*, forceinline: bool) -> dict[str, Any]:
-    """Return the options of numba. Arrays are borrowed from their owner in Python, so references
-    need no counts, and no function is called from C, so none needs a wrapper."""
+    """Return the options of numba. Compiled functions allocate no arrays and only borrow those of
+    their callers in Python, so they need no counts of references (`_nrt`). No function is called
+    from C, so none needs a wrapper."""
     return {
         "nopython": True,
         "nogil": True,

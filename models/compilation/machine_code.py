@@ -37,8 +37,8 @@ def only_kept() -> AbstractContextManager[None]:
 
 
 def taking_turns() -> AbstractContextManager[None]:
-    """Make each function that is compiled within a `with` block wait while another process compiles
-    it, and then take that process's result, so that none is compiled twice."""
+    """Make each function that is to be compiled within a `with` block wait while another process
+    compiles it, and then take that process's result."""
     return set_within(_takes_turns, True)
 
 
@@ -58,11 +58,11 @@ class MachineCode:
         return str(next(iter(self._folders.existing()), None))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return the compiled code kept for these types of arguments. Return None where there is
-        none, so that numba compiles, or raise NotKept where compiling is not allowed. Within
+        """Return the compiled code kept for these types of arguments, or None to make numba
+        compile. Raise NotKept where none is kept and compiling is not allowed (`only_kept`). Within
         `taking_turns`, wait first for another process that is compiling it."""
-        target.refresh()
-        if is_part():
+        target.refresh()  # kept code may need what numba registered since the last call
+        if is_part():  # parts are not kept
             return None
         name = self._file_name(signature, target.codegen())
         kept = self._folders.load(name)
@@ -77,17 +77,18 @@ class MachineCode:
         return CompileResult._rebuild(target, *pickle.loads(kept))
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Write compiled code to the cache, if it is that of a function which Python calls. Parts,
-        which only compiled functions call, are quickly made anew and not kept."""
+        """Write the compiled code of a function that Python calls to the cache. Parts, which only
+        compiled functions call, are quickly made anew and not kept."""
         if isinstance(result.library, PartLibrary):
             return
-        if not result.library.has_dynamic_globals:  # as addresses are, which end with a process
+        # Dynamic globals are addresses in this process, which mean nothing in another one.
+        if not result.library.has_dynamic_globals:
             name = self._file_name(signature, result.library.codegen)
             self._folders.save(name, dumps(result._reduce()))
         self._end_claim()
 
     def _end_claim(self) -> None:
-        """Let other processes compile the function, if this one has claimed that."""
+        """Let other processes compile the function, if this one has claimed to do it."""
         if self._claim is not None:
             self._claim.end()
             self._claim = None

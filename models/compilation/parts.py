@@ -38,8 +38,7 @@ def set_within(variable: ContextVar[bool], value: bool) -> Iterator[None]:
 
 
 class PartLibrary(JITCodeLibrary):
-    """The intermediate code of a function that is called from others, without that of its
-    callees."""
+    """The intermediate code of a part, without that of the functions that it calls."""
 
     def add_linking_library(self, library: Any) -> None:
         """Note a library that this code calls, without linking it: the whole links it."""
@@ -51,7 +50,7 @@ class PartLibrary(JITCodeLibrary):
     def with_callees(self) -> list[Any]:
         """Return this library and those of all that it calls, directly or not."""
         libraries = [self]
-        for library in libraries:  # grows on the way, by the callees that are not in it yet
+        for library in libraries:  # The loop also visits the callees that it appends.
             if isinstance(library, PartLibrary):
                 libraries += [
                     callee for callee in library._linking_libraries if callee not in libraries
@@ -63,7 +62,8 @@ class _Whole(JITCodeLibrary):
     """The machine code of a function that Python calls, with that of all that it calls."""
 
     def add_linking_library(self, library: Any) -> None:
-        """Link a library that this code calls, and for a part all that it calls in turn."""
+        """Link a library that this code calls. With a part, link all that the part calls in turn,
+        since parts are not linked among themselves."""
         is_part = isinstance(library, PartLibrary)
         for linked in library.with_callees() if is_part else [library]:
             super().add_linking_library(linked)
@@ -82,8 +82,8 @@ class _Pipeline(Compiler):
         flags: Any,
         locals_: Any,
     ) -> None:
-        """Make the compiler for one function. The library is this class's choice, in place of the
-        one that numba passes."""
+        """Make the compiler for one function. It takes a library for a part or a whole, in place of
+        the one that numba passes. Flags say which (`_translate_parts_only`)."""
         kind = PartLibrary if flags.no_compile else _Whole
         library = kind(target_context.codegen(), kind.__name__)
         library.enable_object_caching()
@@ -99,13 +99,15 @@ class Dispatcher(CPUDispatcher):
         self._compiler._customize_flags = _translate_parts_only
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Compile for a caller that is being compiled."""
+        """Return numba's template of a call from a function that is being compiled. numba compiles
+        this function for it, here as a part."""
         with set_within(_is_part, True):
             return super().get_call_template(args, kws)
 
     def compile(self, sig: Any) -> Any:
-        """Compile for these types: as a part within a caller that is being compiled, and else whole
-        for Python. A part that was compiled earlier is dropped where Python needs a whole."""
+        """Compile for these types: as a part for a caller that is being compiled, and otherwise as
+        a whole for Python. A part of the same types is dropped where Python needs a whole, since
+        numba would take it as compiled."""
         args, _ = sigutils.normalize_signature(sig)
         compiled = self.overloads.get(tuple(args))
         if compiled and isinstance(compiled.library, PartLibrary) and not is_part():
@@ -118,6 +120,7 @@ class Dispatcher(CPUDispatcher):
         if not isinstance(result.library, PartLibrary):
             super().add_overload(result)
             return
+        # numba finds the code of a call by its entry point: a part, which has none, gets a key.
         key = object()
         self.targetctx.insert_user_function(key, result.fndesc, [result.library])
         self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)

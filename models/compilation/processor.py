@@ -11,8 +11,8 @@ _X86_64_V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xs
 
 def target_any_like_this_one() -> None:
     """Set numba's target to the processor level x86-64-v3 if this processor has it, so that what
-    one machine compiled runs on others of that level. The code is as fast: the features of later
-    processors are for long vectors. A user's NUMBA_CPU_NAME takes precedence."""
+    one machine compiled runs on others of that level. The code is as fast as for this processor:
+    what later levels add is for long vectors. A user's NUMBA_CPU_NAME takes precedence."""
     if numba.config.CPU_NAME is None and all(map(_features().get, _X86_64_V3)):
         numba.config.CPU_NAME = "x86-64-v3"
         numba.config.CPU_FEATURES = ""

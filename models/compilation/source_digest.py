@@ -52,8 +52,8 @@ def _imported(file: Path) -> list[list[str]]:
 
 @cache
 def _text(file: Path) -> str:
-    """Return the text of a file when it was first asked for, which is while its functions are
-    imported."""
+    """Return the text that a file had at the first call, while its functions were imported. Later
+    edits of the file do not change the functions of this process."""
     return file.read_text("utf-8")
 
 

@@ -1,7 +1,7 @@
 """Costs of collectives on nested levels and tori: α + bytes / bandwidth, per level.
 
-A collective costs a group some seconds for each byte, and some before the first byte. Bytes are
-those of the whole tensor that a device ends up with (gather) or starts from (scatter, reduce).
+The cost of a collective is some seconds for each byte (β) and a latency (α). Bytes are those of the
+whole tensor that a device ends up with (gather) or starts from (scatter, reduce).
 
 Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus
 terms from the public scaling book (jax-ml/scaling-book, sharding.md), where an axis gathers at the
@@ -50,17 +50,16 @@ times as long between nodes."""
 
 
 class Cost(NamedTuple):
-    """The cost of a collective over a group: seconds for each byte, and seconds before the first
-    byte."""
+    """The cost of a collective over a group: seconds for each byte, and the latency in seconds."""
 
     byte_s: float
     latency_s: float
 
 
 class Links(NamedTuple):
-    """Holds the costs of the collectives of a layout over its links. A field is a gather unless its
-    docstring says otherwise. The exchange of tokens for experts is given apart, for every kind of
-    layer."""
+    """Holds the costs of the collectives of a layout over its links. A Cost is that of a gather
+    unless its docstring says otherwise. The exchange of tokens with experts is not here, since it
+    has a cost for every kind of layer (Workspace.dispatch)."""
 
     tp: Cost
     tp_reduce: Cost
@@ -103,7 +102,7 @@ def links_of(
 ) -> Links:
     """Return the costs of a layout's collectives over the links that its placement gives them.
     Write the cost of an exchange of tokens in every kind of layer into `dispatch` (kinds, 2):
-    seconds for each byte, and before the first byte. `g` is overwritten."""
+    seconds for each byte, and the latency. `g` is overwritten with the layout's groups."""
     set_groups(order, row, g)
     for kind in range(f.kinds):
         cost = dispatch_cost(f, layers[kind], dims, c, g)
@@ -130,13 +129,13 @@ def links_of(
 def dispatch_cost(
     f: Facts, layer: LayerFacts, dims: Array, c: CoefficientRecord, g: Groups
 ) -> Cost:
-    """Return the cost of sending tokens to experts over expert parallelism, in one direction, for
-    each byte of all copies of a device's tokens. It is 0 for a dense layer."""
+    """Return the cost of sending tokens to experts over expert parallelism, in one direction. It is
+    0 for a dense layer. Bytes are those of a device's tokens, each as often as it has experts."""
     if not layer.sparse or g.degree[EP] == 1:
         return Cost(0.0, 0.0)
     if f.dispatcher == ALLGATHER:
         return gather(f, dims, c, g, EP)
-    slowest, inside = 0.0, 1.0
+    slowest, inside = 0.0, 1.0  # inside: members in a domain of the levels so far
     for d in range(len(dims)):
         members = g.members[EP, d]
         if members > 1:
@@ -148,9 +147,10 @@ def dispatch_cost(
 
 @compiled
 def copies_crossing(f: Facts, layer: LayerFacts, dims: Array, g: Groups, d: int) -> float:
-    """Return the share of a token's copies that cross level d of the fabric (`dims[d]`). It is 1
-    unless the dispatcher sends a token once to each domain that holds some of its experts. The dims
-    of a torus are no domains.
+    """Return the share of a token's copies, one for each of its experts, that cross level d of the
+    fabric (`dims[d]`). It is below 1 where the dispatcher sends one copy to each domain that holds
+    some of the experts. Every copy crosses the innermost level and the dims of a torus, which have
+    no domains inside.
 
     A token that picks k experts at random meets D(1 - (1 - 1/D)^k) of the D domains within reach of
     its groups; node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
@@ -173,9 +173,11 @@ def domains_in_reach(layer: LayerFacts, domains: float) -> float:
     that share all experts evenly. Group-limited routing lets a token choose from groups_per_token
     of the layer's num_groups expert groups."""
     groups = layer.num_groups
+    # A token may choose from all groups, which are in all domains.
     if layer.groups_per_token == groups:
         return domains
     groups_per_domain = max(groups / domains, 1.0)
+    # Each group is in one domain or spread over several, and no domain has two groups.
     if groups_per_domain <= 1:
         return layer.groups_per_token * max(domains / groups, 1.0)
     # The probability that a domain holds none of the groups, which are drawn one by one.
@@ -211,7 +213,7 @@ def reduce(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -
 @compiled
 def context_exchange(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
     """Return the cost of what context parallelism sends over a group: an all-to-all under Ulysses,
-    and otherwise a gather, which a ring of sends equals."""
+    and otherwise a gather. A ring of sends costs as much as a gather."""
     if f.context == ULYSSES:
         return all_to_all(f, dims, c, g, group)
     return gather(f, dims, c, g, group)
@@ -227,8 +229,8 @@ def transfer(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int)
     """
     if f.is_torus:
         return torus_transfer(dims, c, g, group)
-    missing = 1 - 1 / g.degree[group]
-    slowest, inside = 0.0, 1.0
+    missing = 1 - 1 / g.degree[group]  # all but the member's own part
+    slowest, inside = 0.0, 1.0  # inside: members in a domain of the levels so far
     for d in range(len(dims)):
         members = g.members[group, d]
         if members > 1:
@@ -241,9 +243,10 @@ def transfer(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int)
 def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
     """Return the seconds for each byte of a gather on a torus.
 
-    A torus gathers level by level, so what enters a domain is all but the part already inside. All
-    dims of the torus are one level, at the sum of their links. Traffic between slices is a
-    collective of its own, before or after the one within them, so its time is added.
+    The group gathers level by level: each member receives all that its own domain of the level
+    below does not have yet. All dims of the torus are one level, at the sum of their links' rates.
+    Traffic between slices is a collective of its own, before or after the one within them, so its
+    time is added.
     """
     slowest = 0.0
     between = 0.0
@@ -274,9 +277,9 @@ def torus_transfer(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> 
 @compiled
 def ring_gather_rate(dims: Array, c: CoefficientRecord, g: Groups, group: int, d: int) -> float:
     """Return the bytes a second that a device gathers over the links of dim d of a torus; 0 where
-    the group has one member along it. Members that are `stride` devices apart share their links
-    with as many other groups. A ring works in both directions where the group goes all round it and
-    it closes."""
+    the group has one member along it. Where members are `stride` devices apart, `stride` groups
+    share each link. Both directions of a ring work where it closes and the group goes all round
+    it."""
     dim, members, stride = dims[d], g.members[group, d], g.stride[group, d]
     if members == 1:
         return 0.0
@@ -292,7 +295,7 @@ def all_to_all(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: in
     the group."""
     if g.degree[group] == 1:
         return Cost(0.0, 0.0)
-    slowest, inside = 0.0, 1.0
+    slowest, inside = 0.0, 1.0  # inside: members in a domain of the levels so far
     for d in range(len(dims)):
         members = g.members[group, d]
         if members > 1:
@@ -308,9 +311,9 @@ def exchange_s(
     """Return the seconds for each byte of an all-to-all over level d of the fabric (`dims[d]`),
     where `inside` members of the group share each domain of the levels below.
 
-    On switched levels, the part that leaves a domain crosses its own NIC only (no aggregation), and
-    all of it crosses the innermost links. A ring dim passes n/8 of the bytes over each one-way link
-    where it closes, and n/4 where it is open.
+    On switched levels, what a device sends out of its domain crosses that device's NIC alone (no
+    aggregation). A ring of n devices passes n/8 of a device's bytes over each one-way link where it
+    closes, and n/4 where it is open.
     """
     dim, members = dims[d], g.members[group, d]
     if dim.ring:
@@ -319,8 +322,10 @@ def exchange_s(
         closed = dim.wraps and spans * below == dim.domain
         return spans / ((8 if closed else 4) * link_rate(dim, c) * c.alltoall)
     rate = link_rate(dim, c) * c.alltoall
+    # Without a switch a device drives only the links to other members.
     if dim.peer_gb_s > 0:
         rate *= min((members - 1) * dim.peer_gb_s / dim.gb_s, 1.0)
+    # At least 1 byte/s, so that the quotient is finite.
     return (1 - inside / g.degree[group]) / max(rate, 1.0)
 
 
@@ -333,6 +338,7 @@ def send(dims: Array, c: CoefficientRecord, g: Groups, group: int) -> Cost:
         if g.members[group, d] > 1:
             dim = dims[d]
             rate = link_rate(dim, c)
+            # Without a switch a send has the link to one peer.
             if dim.peer_gb_s > 0:
                 rate *= dim.peer_gb_s / dim.gb_s
             seconds = max(seconds, 1 / rate)
@@ -360,8 +366,8 @@ def link_rate(dim: DimFacts, c: CoefficientRecord) -> float:
 
 @compiled
 def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
-    """Return the bytes a second that a device reaches in a group with `members` on a dim. Where
-    there is no switch, it drives only the links to these."""
+    """Return the bytes a second that a device reaches in a group with `members` on a dim. Without a
+    switch, which `peer_gb_s` shows, it drives only the links to the other members."""
     rate = link_rate(dim, c)
     if dim.peer_gb_s > 0:
         # A group with one member on the dim drives no link; 1e-9 keeps its rate above 0.
@@ -372,8 +378,8 @@ def switch_rate(dim: DimFacts, c: CoefficientRecord, members: float) -> float:
 @compiled
 def ring(f: Facts, dims: Array, c: CoefficientRecord, g: Groups, group: int) -> float:
     """Return the seconds of one message once round a ring of the group. It passes every member,
-    over slow hops between domains and fast ones within. In a group that leaves a domain, the
-    network adds something to each step.
+    over slow hops between domains and fast ones within. Where the group has members in several
+    domains, every hop takes `ring_step_s` longer.
 
     Source: NCCL src/graph/tuning.cc has (ranks - nodes) and (nodes - 1) hops, and a network's
     overhead in every step of a ring between nodes. It takes the larger of a hop and this overhead,
@@ -427,4 +433,5 @@ def spread(dims: Array, g: Groups, group: int) -> tuple[float, float]:
 
 @compiled
 def doublings(count: float) -> float:
+    """Return how often 1 must be doubled to reach `count`; 0 for less than 1."""
     return math.log2(max(count, 1.0))

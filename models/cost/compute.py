@@ -37,9 +37,9 @@ from models.cost.facts import (
 )
 from models.cost.kernels import (
     Passes,
+    add,
     attention,
     backward,
-    both,
     choice_of_keys,
     gemm_efficiency,
     grouped,
@@ -47,14 +47,14 @@ from models.cost.kernels import (
     linear_16,
     move,
     recurrence,
-    times,
+    scale,
 )
 from models.cost.shard import Shard, kv_share, routed_tokens
 from models.spec.problem import Problem
 
 OLDEST_YEARS = 3.0
-"""The most years of age that slow software down: runs further back are on other chips and models,
-so that age cannot be told from these."""
+"""The most years of age that slow software down. Older runs are on other chips and models, whose
+effect cannot be told from that of age."""
 SETTLED_YEARS = 0.5
 """Years during which software counts as new: dense runs of one layout stayed as fast for longer
 than this (docs/lab/age.md)."""
@@ -111,8 +111,8 @@ class LayerTime(NamedTuple):
 
 @compiled
 def plain_time(forward: float, backward: float, weight: float, factor: float) -> LayerTime:
-    """Return these seconds, each times `factor`, as the time of work without attention and without
-    gaps in which the device waits for the host."""
+    """Return a LayerTime of these seconds, each times `factor`, for work that has no attention and
+    never waits for the host."""
     return LayerTime(
         forward=forward * factor,
         backward=backward * factor,
@@ -128,9 +128,8 @@ def plain_time(forward: float, backward: float, weight: float, factor: float) ->
 @compiled
 def overhead(f: Facts, c: CoefficientRecord) -> float:
     """Return the factor by which compute takes longer than its kernels. It grows with the age of
-    the software, up to OLDEST_YEARS. Software counts as at least as old as the kernels that the
-    coefficients of the chip's generation come from (`kernel_age`), since no run shows newer
-    ones."""
+    the software, from SETTLED_YEARS to OLDEST_YEARS. Software counts as no younger than that of the
+    runs on the chip's generation (`kernel_age`), since no run shows what younger software does."""
     age = min(max(f.age_years, c.kernel_age), OLDEST_YEARS)
     return c.compute_overhead * math.exp(c.ageing * max(age - SETTLED_YEARS, 0.0))
 
@@ -141,11 +140,12 @@ def layer_time(
 ) -> LayerTime:
     """Return the time of one layer for a micro-batch.
 
-    Write into `pieces` the forward seconds of each piece that a recompute policy may repeat. Pieces
-    that take work to price are written only where their bit in `piece_bits` is set.
+    Write into `pieces` the forward seconds of each piece that a recompute policy may repeat. UP,
+    ENDS, OUT_PROJECTION and DENSE_HALF need products of their own: they are written only where
+    their bit in `piece_bits` is set.
     """
     pieces[:] = 0.0
-    products = both(
+    products = add(
         projections(f, layer, shard, c), dense_products(f, layer, shard, c, piece_bits, pieces)
     )
     core = Passes(0.0, 0.0, 0.0)
@@ -153,14 +153,14 @@ def layer_time(
         core = attention(f, layer, c, shard.tokens, layer.num_attention_heads / shard.tp)
         pieces[ATTENTION] = core.forward
     if layer.scoring_flops > 0:
-        core = both(core, choice_of_keys(f, layer, c, shard.local_tokens))
+        core = add(core, choice_of_keys(f, layer, c, shard.local_tokens))
     if layer.recurs:
-        products = both(products, recurrence(f, layer, c, shard.tokens / shard.tp))
+        products = add(products, recurrence(f, layer, c, shard.tokens / shard.tp))
     light = body_traffic(f, layer, shard, c, pieces)
     if layer.sparse:
         experts = expert_products(f, layer, shard, c)
         router = routing(f, layer, shard, c)
-        products = both(both(products, experts), router)
+        products = add(add(products, experts), router)
         light += expert_traffic(f, layer, shard, c, pieces)
         pieces[EXPERTS] += router.forward
         pieces[GROUPED] += experts.forward
@@ -172,7 +172,7 @@ def layer_time(
         pieces[OUT_PROJECTION] = output_projection(f, layer, shard, c)
     if not layer.trains_weights:  # Frozen weights have no gradients; adapters have.
         frozen = Passes(products.forward, products.input, 0.0)
-        products = both(frozen, adapter_products(f, layer, shard, c))
+        products = add(frozen, adapter_products(f, layer, shard, c))
     return waiting_for_host(
         f=f, layer=layer, shard=shard, c=c, products=products, core=core, light=light, pieces=pieces
     )
@@ -203,17 +203,17 @@ def waiting_for_host(
     light: float,
     pieces: Array,
 ) -> LayerTime:
-    """Return the time of a layer whose kernels are `products`, attention (`core`) and `light`
-    seconds of memory-bound work in forward, and twice that in backward. Each pass takes no less
-    than the host needs to launch it. `pieces` are scaled in place by the overhead of compute."""
+    """Return the time of a layer, of which each pass takes no less than the host needs to launch
+    it. Its kernels are `products`, attention (`core`), and memory-bound work of `light` seconds in
+    forward and twice that in backward. `pieces` are scaled in place by the overhead of compute."""
     slower = overhead(f, c)
     host = host_seconds(f, layer, shard, c)
     device_forward = products.forward + core.forward + light
     device_backward = backward(products) + backward(core) + 2 * light
     forward = slower_of(device_forward, host)
     back = slower_of(device_backward, 2 * host)
-    # Backward hides the host's time behind weight gradients too, so that these add only the time by
-    # which it is longer than without them.
+    # Weight gradients hide the host's time too. What they add to backward is therefore the time by
+    # which it is longer with them than without.
     without_weights = slower_of(device_backward - products.weight, 2 * host)
     for piece in range(len(pieces)):
         pieces[piece] *= slower
@@ -260,14 +260,14 @@ def head_time(f: Facts, shard: Shard, c: CoefficientRecord) -> LayerTime:
     vocabulary = f.vocab_size / shard.tp if f.parallel_loss else f.vocab_size
     # Half of the traffic counts for forward, and half for backward.
     logits = move(f, c, shard.tokens * vocabulary * f.loss_traffic_bytes) * 0.5
-    heads, more = 1 + f.mtp_layers, mtp_projection(f, shard, c)
+    heads, mtp = 1 + f.mtp_layers, mtp_projection(f, shard, c)
     if not f.trains_head:
         product = Passes(product.forward, product.input, 0.0)
-        more = Passes(more.forward, more.input, 0.0)
+        mtp = Passes(mtp.forward, mtp.input, 0.0)
     return plain_time(
-        heads * (product.forward + logits) + f.mtp_layers * more.forward,
-        heads * (backward(product) + logits) + f.mtp_layers * backward(more),
-        heads * product.weight + f.mtp_layers * more.weight,
+        heads * (product.forward + logits) + f.mtp_layers * mtp.forward,
+        heads * (backward(product) + logits) + f.mtp_layers * backward(mtp),
+        heads * product.weight + f.mtp_layers * mtp.weight,
         overhead(f, c),
     )
 
@@ -291,7 +291,7 @@ def projections(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord)
     with them."""
     total = Passes(0.0, 0.0, 0.0)
     for index in range(layer.num_products):
-        total = both(total, projection(f, layer, shard, c, index))
+        total = add(total, projection(f, layer, shard, c, index))
     return total
 
 
@@ -308,6 +308,8 @@ def projection(
     outputs += matrix[KV_OUTPUTS] * kv_share(layer, tp)
     if matrix[GROUPS] == 1:
         return linear(f, c, tokens, inputs, outputs)
+    # Each block of a block-diagonal matrix has its part of the inputs and of the outputs. Tensor
+    # parallelism divides the blocks, of which every rank has at least one.
     groups = max(matrix[GROUPS] / tp, 1.0)
     return grouped(f, c, tokens, inputs / matrix[GROUPS], outputs / groups, groups)
 
@@ -343,7 +345,7 @@ def dense_products(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, piece_bits: int, pieces: Array
 ) -> Passes:
     """Return the time of the products of a layer's dense MLP or shared expert: up (with its gate),
-    and down. Write their forward seconds into `pieces`, by what a recompute policy repeats. An MLP
+    and down. Write their forward seconds into the pieces DENSE, DENSE_HALF and LAST_PRODUCT. An MLP
     that works on tiles of tokens repeats its forward within backward."""
     if layer.dense_width == 0:
         return Passes(0.0, 0.0, 0.0)
@@ -357,7 +359,7 @@ def dense_products(
         pieces[DENSE_HALF] = every_second_product(f, layer, shard, c, repeated_down)
     pieces[LAST_PRODUCT] = skipped
     pieces[DENSE] = up.forward + repeated_down - pieces[DENSE_HALF]
-    passes = both(up, down)
+    passes = add(up, down)
     if f.tiled_mlp:
         return Passes(passes.forward, passes.input + passes.forward, passes.weight)
     return passes
@@ -368,9 +370,10 @@ def every_second_product(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, down: float
 ) -> float:
     """Return the forward seconds of those products of an MLP that are the second, fourth and so on
-    of their layer, as a policy that keeps every second product counts. Attention's four products
-    come before the MLP's, or MLA's five. `down` is the seconds of the MLP's last product, or 0
-    where it is not repeated."""
+    of their layer. A policy that keeps every second product (alternate_mm) repeats these. `down` is
+    the seconds of the MLP's last product, or 0 where it is not repeated."""
+    # An MLP has gate, up and down, or up and down. They come after MLA's five products, where the
+    # first and third are even ones of the layer, or after attention's four, where the second is.
     up = linear(f, c, shard.tokens, f.hidden_size, layer.dense_width / shard.tp).forward
     if layer.mla:
         return up + down if layer.gated else up
@@ -381,6 +384,7 @@ def every_second_product(
 def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
     """Return the time of a device's routed experts as grouped products, each over an equal share of
     the tokens, times the load of the busiest device over the mean (`skew`)."""
+    # The search bounds layouts before ep and etp are decided; num_experts is then 0.
     if layer.num_experts == 0:
         return least_expert_products(f, layer, shard, c)
     local_experts = layer.num_experts / shard.ep
@@ -389,13 +393,13 @@ def expert_products(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRec
     up_width = width * (layer.expert_matrices - 1)
     up = grouped(f, c, tokens, layer.expert_input, up_width, local_experts)
     down = grouped(f, c, tokens, width, layer.expert_input, local_experts)
-    return times(both(up, down), skew(f, layer, c, shard.ep))
+    return scale(add(up, down), skew(f, layer, c, shard.ep))
 
 
 @compiled
 def routing(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord) -> Passes:
-    """Return the time of the product that scores experts for each token, in 16 bits; 0 while a
-    bound leaves experts out (`num_experts` is 0)."""
+    """Return the time of the product that scores experts for each token, in 16 bits. It is 0, which
+    bounds it from below, while ep and etp are not decided (`num_experts` is 0)."""
     if layer.num_experts == 0:
         return Passes(0.0, 0.0, 0.0)
     return linear_16(f, c, shard.local_tokens, f.hidden_size, layer.num_experts)
@@ -415,8 +419,8 @@ def least_expert_products(
 
 @compiled
 def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
-    """Return the tokens of the busiest device's experts over the mean device's. A capacity factor
-    pads every device to that; forced balance makes it 1."""
+    """Return the tokens of the busiest device's experts over those of the mean device. Under a
+    capacity factor every device is padded to that many; forced balance makes it 1."""
     if f.capacity_factor > 0:
         return f.capacity_factor
     if not f.natural_routing:
@@ -426,16 +430,16 @@ def skew(f: Facts, layer: LayerFacts, c: CoefficientRecord, ep: float) -> float:
 
 @compiled
 def busiest(num_experts: float, ep: float) -> float:
-    """Return how far the largest of ep shares of the tokens lies above their mean, in standard
-    deviations of one expert's share. A device's share is the mean of E/ep experts' shares, which
-    are taken to be normal."""
+    """Return how far the share of tokens of the busiest of ep devices is expected to lie above the
+    mean, in standard deviations of one expert's share. A device's share is the mean over its E/ep
+    experts, whose shares are taken to be normal and independent."""
     return largest_of(ep) * math.sqrt(ep / num_experts)
 
 
 @compiled
 def largest_of(count: float) -> float:
     """Return the expected largest of `count` normal values, in standard deviations above their
-    mean. It is interpolated between powers of two."""
+    mean. It is interpolated between powers of two, and stays the same above 2^14 values."""
     doublings = min(math.log2(count), len(_LARGEST) - 1.0)
     below = min(int(doublings), len(_LARGEST) - 2)
     part = doublings - below
@@ -462,9 +466,9 @@ def body_traffic(
 ) -> float:
     """Return the forward seconds of memory-bound work outside experts: norms, residuals, rotary
     embeddings, the dense activation function, casts and the rest. Write those of norms and of the
-    activation function into `pieces`. Kernels are fused, or in a gated (Llama-like) layer without
-    fused kernels run operation by operation."""
+    activation function into `pieces`."""
     tp, stream = shard.tp, shard.local_tokens * f.hidden_size
+    # Without fused kernels, only gated (Llama-like) layers run operation by operation.
     eager = layer.gated and not f.fused
     # Bytes of norms, with the casts of what they put out.
     per_element = EAGER_NORM if eager and not f.fused_norm else 2
@@ -493,8 +497,8 @@ def expert_traffic(
     f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord, pieces: Array
 ) -> float:
     """Return the forward seconds of memory-bound work of experts: activation functions and biases,
-    and sorting tokens by expert and back. Write them into `pieces`, by what a recompute policy
-    repeats."""
+    and sorting tokens by expert and back. Write them into the pieces EXPERT_ACT, EXPERTS and
+    GROUPED."""
     routed, width = routed_tokens(layer, shard), layer.expert_width / shard.etp
     act = routed * width * layer.expert_matrices * f.activation_bytes
     act += routed * width * f.cast_bytes
@@ -507,9 +511,8 @@ def expert_traffic(
     sorting = 4 * routed * layer.expert_input * c.routing_traffic * older * f.activation_bytes
     sorting += routed * layer.expert_input * f.cast_bytes
     pieces[EXPERT_ACT] = elementwise(f, c, act)
-    # The half on the way to experts belongs to the grouped products, unless tokens arrive sorted
-    # from other devices. They may where the degrees of experts are not decided yet, so that a bound
-    # charges the products for none of it.
+    # The half on the way to experts is repeated with the grouped products, unless tokens come from
+    # other devices. A lower bound, made before ep is decided, takes it that they do.
     sorted_in = 0.5 if shard.ep == 1 and layer.num_experts > 0 else 0.0
     pieces[EXPERTS] = elementwise(f, c, sorting * (1 - sorted_in))
     pieces[GROUPED] = elementwise(f, c, sorting * sorted_in)
@@ -539,15 +542,15 @@ def gathered_bytes(f: Facts, shard: Shard) -> float:
     """Return the bytes moved to quantise the inputs of a block for one element of each token.
 
     Without sequence parallelism nothing is gathered, and the kernel that writes the input casts it.
-    Where tokens are cast before they are gathered, a device casts its own and transposes all of
-    them. Rows that are cast after they are gathered are read once more, since no kernel here wrote
-    them that could have cast them.
     """
     if shard.tokens == shard.local_tokens:
         return shard.tokens * f.cast_bytes
+    # Gathered, then cast. With scales of rows the gathered rows are read once more: no kernel of
+    # this device wrote them and could have cast them then.
     if f.tensor_gather_bytes >= f.activation_bytes:
         read = shard.tokens * f.activation_bytes if f.scales_rows else 0.0
         return shard.tokens * f.cast_bytes + read
+    # Cast, then gathered: a device casts its own tokens and transposes all.
     own = shard.local_tokens * (f.activation_bytes + f.gemm_bytes)
     return own + shard.tokens * 2 * f.gemm_bytes
 
@@ -561,8 +564,8 @@ def host_seconds(f: Facts, layer: LayerFacts, shard: Shard, c: CoefficientRecord
 
     It launches projections, attention and element-wise kernels, and routing and dispatch where the
     layer is sparse. Experts add a few launches for all at once, a few for every local expert from a
-    loop in C++, or every operation of every local expert from a loop in Python. A conversion goes
-    with every product in a low format.
+    loop in C++, or every operation of every local expert from a loop in Python. Where a step is
+    captured as a graph but for the experts, only these and their dispatch are launched.
     """
     # A product in a low format has a conversion of each operand before it.
     per_product = 3.0 if f.gemm_bytes < 2 else 1.0

@@ -13,7 +13,7 @@ from models.columns import Array
 from models.compilation.compiled import compiled
 from models.cost.compute import LayerTime, layer_time, overhead, plain_time
 from models.cost.facts import ALL_PIECES, CoefficientRecord, Images
-from models.cost.kernels import Passes, both, linear
+from models.cost.kernels import Passes, add, linear
 from models.cost.memory import PartSize, activations, layer_size
 from models.cost.recomputation import kept_bytes, recompute_seconds
 from models.cost.rows import Row
@@ -57,14 +57,14 @@ def encoder_time(
     for kind in range(len(images.layers)):
         layer = images.layers[kind]
         seconds = layer_time(facts, layer, shard, coefficients, EVERY_PIECE, pieces)
-        forward += layer.trained_layers * seconds.forward
+        forward += layer.num_layers * seconds.forward
         if not encoder.trained:
             continue
-        backward += layer.trained_layers * seconds.backward
-        weight += layer.trained_layers * seconds.weight
+        backward += layer.num_layers * seconds.backward
+        weight += layer.num_layers * seconds.weight
         for policy in range(len(recompute)):
             repeated = recompute_seconds(images.policies[policy, kind], seconds.forward, pieces)
-            recompute[policy] += layer.trained_layers * repeated
+            recompute[policy] += layer.num_layers * repeated
     return plain_time(forward, backward, weight, 1.0)
 
 
@@ -82,7 +82,7 @@ def end_products(images: Images, shard: Shard, coefficients: CoefficientRecord) 
         product = linear(facts, coefficients, tokens, n_in, n_out / shard.tp)
         if not encoder.projector_trained:
             product = Passes(product.forward, 0.0, 0.0)
-        total = both(total, product)
+        total = add(total, product)
     return total
 
 
@@ -95,7 +95,7 @@ def encoder_size(images: Images, shard: Shard) -> PartSize:
     tower, unit = encoder.whole_parameters, 0.0
     for kind in range(len(images.layers)):
         size = layer_size(facts, images.layers[kind], shard)
-        tower += images.layers[kind].trained_layers * size.dense
+        tower += images.layers[kind].num_layers * size.dense
         unit = max(unit, size.unit)
     projector = encoder.projector_vectors
     for matrix in range(len(images.projector)):
@@ -126,4 +126,4 @@ def add_encoder_kept(images: Images, shard: Shard, kept: Array, pieces: Array) -
         stored = activations(facts, images.layers[kind], shard, pieces)
         for policy in range(len(kept)):
             of_layer = kept_bytes(images.policies[policy, kind], stored, pieces)
-            kept[policy] += images.layers[kind].trained_layers * of_layer
+            kept[policy] += images.layers[kind].num_layers * of_layer

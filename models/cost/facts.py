@@ -49,8 +49,8 @@ dropped and worked out again when it is asked for."""
 
 
 class Facts(NamedTuple):
-    """Holds what a problem says about all layers, its chip and its stack. A field named `_bytes` is
-    the size of one element unless its docstring says otherwise."""
+    """Holds what a problem says about all layers, its chip and its stack. Formulas name it `f`. A
+    field named `_bytes` is the size of one element unless its docstring says otherwise."""
 
     # the workload
     seq_len: float
@@ -209,8 +209,8 @@ Products = Any
 class LayerFacts(NamedTuple):
     """Holds what a problem says about one kind of layer."""
 
-    trained_layers: float
-    """The number of layers of this kind, layers of multi-token prediction included."""
+    num_layers: float
+    """The number of layers of this kind in the model, layers of multi-token prediction included."""
     trains_weights: bool
     """True where the layer's own weights are trained, false where only adapters or nothing are."""
     has_backward: bool
@@ -361,7 +361,8 @@ _PRODUCTS = ("f8", (MAX_PRODUCTS, 8))
 
 @cache
 def record_type(cls: Any) -> np.dtype[Any]:
-    """Return the dtype of records with the fields of a class."""
+    """Return the dtype of records with the fields of a class. Each field is annotated as int,
+    float, bool or Products."""
     hints = get_type_hints(cls)
     types = [(name, *_CODES.get(hint, _PRODUCTS)) for name, hint in hints.items()]
     return np.dtype(types, align=True)
@@ -369,7 +370,7 @@ def record_type(cls: Any) -> np.dtype[Any]:
 
 def facts_from(cls: type[F], sources: Sequence[object], **worked_out: Any) -> F:
     """Return facts of this class. Fields that are not `worked_out` come from the first of `sources`
-    that has an attribute of the same name."""
+    that has an attribute of the same name. Some source must have one."""
 
     def value(name: str) -> Any:
         return next(getattr(source, name) for source in sources if hasattr(source, name))
@@ -384,7 +385,8 @@ def records(cls: Any, rows: Sequence[Any]) -> Array:
 
 
 CoefficientRecord = Any
-"""A record with one number for each field of models.spec.profile.Coefficients."""
+"""A record with one number for each field of models.spec.profile.Coefficients. Formulas name it
+`c`."""
 COEFFICIENTS = np.dtype([(field.name, "f8") for field in fields(Coefficients)])
 _COEFFICIENT_VALUES = attrgetter(*(field.name for field in fields(Coefficients)))
 
@@ -420,7 +422,7 @@ class Images(NamedTuple):
 
 
 class ProblemRecords(NamedTuple):
-    """Holds a problem as compiled functions take it."""
+    """Holds a problem as compiled functions take it, under the name `question`."""
 
     facts: Array
     """Records of Facts, (1,)."""

@@ -92,8 +92,9 @@ def _fill_spreads(spread: MemorySpread, memory: Array, spreads: Array) -> None:
 
 @inlined
 def fits_memory(margin: Margin, memory: Array, on_host: float) -> bool:
-    """Say whether a layout fits. `memory` has its bytes on the device by term, which a safety
-    factor scales without those of the runtime; `on_host` is its bytes on the host."""
+    """Say whether a layout fits. `memory` has its bytes on the device by term, and `on_host` is its
+    bytes on the host. The safety factor scales all of these but the runtime's. The capacity is a
+    limit of the prediction itself."""
     reserved = allocated_bytes(memory) + memory[FRAGMENTATION]
     needed = reserved + memory[RUNTIME]
     if needed > margin.capacity:
@@ -115,9 +116,8 @@ def allocated_bytes(memory: Array) -> float:
 
 @inlined
 def safety_factor(margin: Margin, memory: Array) -> float:
-    """Return the factor by which a layout's reserved memory may exceed its prediction and still has
-    to fit, with the probability that the margin stands for; 1 where the prediction itself counts.
-    """
+    """Return the factor that a layout's predicted memory is multiplied by before it is tested, so
+    that it fits with the margin's probability; 1 where the prediction itself must fit."""
     if margin.deviations == 0:
         return 1.0
     return math.exp(margin.deviations * memory_spread(margin.spread, memory))

@@ -40,13 +40,13 @@ class Passes(NamedTuple):
 
 
 @compiled
-def both(one: Passes, other: Passes) -> Passes:
+def add(one: Passes, other: Passes) -> Passes:
     """Return the time of two pieces of work one after the other, pass by pass."""
     return Passes(one.forward + other.forward, one.input + other.input, one.weight + other.weight)
 
 
 @compiled
-def times(passes: Passes, factor: float) -> Passes:
+def scale(passes: Passes, factor: float) -> Passes:
     return Passes(passes.forward * factor, passes.input * factor, passes.weight * factor)
 
 
@@ -116,8 +116,9 @@ def product(
 
     A product of b output tiles on u units takes b/u waves plus a tail; b / (b + tail·u) is the
     share of the time that works. With tail = 0.3 waves this gives 0.80, 0.77, 0.66, 0.41 of peak
-    for square 8K, 4K, 2K, 1K on A100, where 0.80, 0.73, 0.71, 0.38 were measured. The tiles of all
-    groups fill the waves together, or some groups wait for others, each with a tail of its own.
+    for square 8K, 4K, 2K, 1K on A100, where 0.80, 0.73, 0.71, 0.38 were measured. The coefficient
+    `expert_serialisation` is 0 where the tiles of all groups fill waves together, and 1 where the
+    groups run one by one, each with a tail of its own.
     """
     tiles = groups * max(m / TILE_M, 1.0) * max(n / TILE_N, 1.0)
     tails = 1 + (groups - 1) * c.expert_serialisation
@@ -129,9 +130,9 @@ def product(
 
 @compiled
 def row_share(f: Facts, c: CoefficientRecord, k: float, n: float, element_bytes: float) -> float:
-    """Return the share of their rate that products between k and n features keep: 1, or less where
-    a row of k or of n elements is not a multiple of VECTOR_BYTES and so slow to load. Forward and
-    both gradients read or write rows of both sizes."""
+    """Return the share of their rate that products between k and n features keep. It is below 1
+    where a row of k or of n elements is no multiple of VECTOR_BYTES, which is slow to load, and the
+    stack does not pad. Forward and both gradients read or write rows of both sizes."""
     whole = (k * element_bytes) % VECTOR_BYTES == 0 and (n * element_bytes) % VECTOR_BYTES == 0
     return 1.0 if whole or f.pads_products else c.ragged_rows
 
@@ -157,10 +158,11 @@ def attention(
         return materialised_attention(f, c, queries, heads, dims)
     keys = layer.mean_keys
     if 0 < layer.sliding_window < f.attended_length:
-        # Whole blocks of keys are read at a window's edge.
+        # Whole blocks of keys are read at a window's edge, but no more than causal attention reads
+        # without a window.
         keys = min(keys + f.key_block, f.seq_len / 2)
     flops = 2.0 * queries * keys * heads * dims
-    # A causal query sees half of the keys on average, so that the kernel works on twice as many.
+    # The rate is that of the sequence's length, of which a causal query sees half on average.
     length = min(f.seq_len, 2 * keys)
     narrow = min(layer.head_dim / WHOLE_HEAD, 1.0) ** c.narrow_heads
     shape = length / (length + FLASH_HALF_LENGTH) * narrow
@@ -201,12 +203,12 @@ def materialised_attention(
     """Return the time of attention that computes every score (no causal skipping) and moves it to
     memory and back. `dims` is the elements of a key and of a value together.
 
-    An unfused softmax reads and writes scale, mask, softmax and dropout one by one; the fused one
-    does once.
+    An unfused softmax reads and writes the scores for scale, mask, softmax and dropout each; a
+    fused one does so once (`score_passes`).
     """
     scores = queries * f.seq_len * heads
     products = 2.0 * scores * dims / (f.flops_16 * c.gemm_16)
-    traffic = move(f, c, scores * 2 * f.score_passes)
+    traffic = move(f, c, scores * 2 * f.score_passes)  # scores of 16 bits
     return Passes(products + traffic, 2 * products + traffic, 0.0)
 
 

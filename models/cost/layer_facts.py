@@ -29,22 +29,22 @@ class _Product(NamedTuple):
     is_up: bool = False
 
 
-_NOTHING = LayerFacts(*[0.0] * len(LayerFacts._fields))  # type: ignore[arg-type]
+_EMPTY_LAYER = LayerFacts(*[0.0] * len(LayerFacts._fields))  # type: ignore[arg-type]
 """A layer without anything. Fields that a layer does not have are 0 or false."""
 
 
 def layer_facts(
     layer: Layer, count: float, hidden: int, seq_len: float, lora: Lora | None, skips_last: bool
 ) -> LayerFacts:
-    """Return the facts of a kind of layer, of which the model has `count`. `seq_len` is the number
-    of tokens that attend to each other. `skips_last` is true where recompute leaves out the layer's
-    last product."""
+    """Return the facts of a kind of layer, of which the model has `count`, MTP layers included.
+    `seq_len` is the number of tokens that attend to each other. `skips_last` is true where
+    recompute leaves out the layer's last product."""
     dense = layer.dense
     expert_parameters = layer.moe.expert_parameters(hidden) if layer.moe else 0
     muon_dense, muon_expert = layer.orthogonalisation_flops(hidden)
     products = _products(layer, hidden)
-    return _NOTHING._replace(
-        trained_layers=count,
+    return _EMPTY_LAYER._replace(
+        num_layers=count,
         trains_weights=lora is None and layer.gradients == "weights",
         has_backward=layer.gradients != "none",
         blocks=layer.blocks,
@@ -71,8 +71,8 @@ def layer_facts(
 
 
 def _experts(moe: Moe | None, hidden: int) -> dict[str, Any]:
-    """Return the fields of LayerFacts about routed experts. A layer without them has one group of
-    one expert, which others divide by."""
+    """Return the fields of LayerFacts about routed experts. A layer without them gets one group of
+    one expert, since formulas divide by these numbers."""
     if moe is None:
         return {"num_experts": 1, "num_groups": 1, "groups_per_token": 1}
     return {
@@ -89,9 +89,9 @@ def _experts(moe: Moe | None, hidden: int) -> dict[str, Any]:
 
 
 def _training(lora: Lora | None, layer: Layer, hidden: int) -> dict[str, Any]:
-    """Return the fields of LayerFacts about trained parameters and adapters. Without LoRA they
-    count all parameters of a layer that trains its weights. For each element that LoRA's matrices
-    take in, an adapter reads one more; for each that comes out, it reads and writes one."""
+    """Return the fields of LayerFacts about trained parameters and adapters: all parameters of a
+    layer that trains its weights, those of its adapters under LoRA, and none of a frozen layer. An
+    adapter reads the inputs of the matrix that it adapts, and reads and writes its outputs."""
     if lora is None and layer.gradients != "weights":
         return {}
     if lora is None:
@@ -119,7 +119,8 @@ def _kv_parameters(layer: Layer, hidden: int) -> int:
 
 
 def _largest_matrix(layer: Layer, hidden: int) -> int:
-    """Return the elements of the largest matrix outside routed experts."""
+    """Return the elements of the largest matrix outside routed experts; one row of the hidden size
+    for a layer without any."""
     matrices = [projection.parameters for projection in layer.projections(hidden)]
     if layer.dense:
         matrices.append(hidden * layer.dense.intermediate_size)
@@ -161,18 +162,20 @@ def _product(projection: Projection) -> _Product:
 
 
 def _attention(attention: Attention | None, hidden: int, seq_len: float) -> dict[str, Any]:
-    """Return the fields of LayerFacts about attention. A layer without it has one key-value head,
-    which others divide by."""
+    """Return the fields of LayerFacts about attention. A layer without it gets one key-value head,
+    since formulas divide by that number."""
     if attention is None:
         return {"num_key_value_heads": 1.0}
     indexer = attention.indexer
     scored = attention.mean_scored(seq_len)
+    # The results of the indexer and of pooling. Latents, which "_down" gives, count apart.
     index_elements = sum(
         projection.n_out
         for projection in attention.projections(hidden)
         if projection.cut == "whole" and not projection.name.endswith("_down")
     )
     score_dims = attention.head_dim + attention.v_head_dim
+    # Context parallelism passes on pooled keys, or latents, beside the indexer's keys.
     passed_keys = attention.kv_dim if attention.compression else 0
     if indexer and attention.kv_lora_rank:
         # Sparse attention over MLA reads chosen keys as latents, which all heads share.

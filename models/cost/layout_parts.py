@@ -40,19 +40,18 @@ class LayoutParts:
     """The number of times that a step reduces each gradient over the data-parallel ranks."""
 
     @classmethod
-    def of(cls, problem: Problem, layout: Layout, c: Coefficients) -> LayoutParts:
+    def of(cls, problem: Problem, layout: Layout, coefficients: Coefficients) -> LayoutParts:
         """Return the costs of the parts of a layout, by running its prediction and reading them
         from the buffers that the prediction fills."""
         asked = LayoutRows.of(problem, Layouts.of([layout]))
         question = asked.question
         rows = asked.records
-        tables = asked.tables
-        coefficients, buffers = coefficient_records(c), buffers_for(question, tables)
+        record, buffers = coefficient_records(coefficients), buffers_for(question, asked.tables)
         predict_rows(
             question=question,
-            tables=tables,
+            tables=asked.tables,
             rows=rows,
-            coefficients=coefficients,
+            coefficients=record,
             least=NO_LINKS,
             buffers=buffers,
             costs=empty_costs(1),
@@ -60,9 +59,10 @@ class LayoutParts:
         workspace = buffers.workspace
         regime = workspace.regime[0]
         m = int(workspace.mesh[0]["micro_batches"])
+        # The sends of a micro-batch may hide beside the others' passes on a mean stage.
         beside = (m - 1) * float(workspace.counts @ workspace.exposed["free"]) / layout.pp
         sends = exposed_sends(
-            question.facts[0], coefficients[0], rows[0], m, float(workspace.mesh[0]["send"]), beside
+            question.facts[0], record[0], rows[0], m, float(workspace.mesh[0]["send"]), beside
         )
         return cls(
             counts=workspace.counts,
@@ -71,7 +71,8 @@ class LayoutParts:
             both_s=workspace.part_both,
             weights_s=workspace.weights,
             send_s=sends / (2 * m * layout.virtual_stages),
-            # ZeRO 1 and 2 gather parameters once, after the optimizer has changed them.
+            # Otherwise ZeRO 1 to 3 gather parameters once a step, after the optimizer has changed
+            # them, and ZeRO 0 never.
             gathers=(
                 m * (2 if regime["gathers_again"] else 1)
                 if regime["gathers"]

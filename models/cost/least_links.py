@@ -47,10 +47,10 @@ class LeastLinks(NamedTuple):
     """The degrees that axes may have, ascending, (d,). Distances between neighbours are among the
     same numbers."""
     costs: Array
-    """Seconds for each byte and seconds before the first byte, (fillings + 1, collectives, d, d +
-    1, 2). The first index is a filling of a torus, and last of all the best of them. The third is
-    the degree of the axis; the fourth is the distance between its neighbours, and last of all any
-    distance."""
+    """Seconds for each byte and the latency, (fillings + 1, collectives, d, d + 1, 2). The first
+    index is a filling of a torus; its last entry is for the best of all fillings. The third is the
+    degree of the axis. The fourth is the distance between its neighbours; its last entry is for the
+    best of all distances."""
     filling: Array
     """The row of `costs` for the number of a filling, (ANY_FILLING + 1,)."""
     domain: int
@@ -72,7 +72,7 @@ def fill_least(
 ) -> None:
     """Fill the tables of `least` for a cluster: try each collective for every degree, distance
     between neighbours and filling of a torus (`fillings`, numbers), and keep the least cost.
-    Degrees and distances that do not fit on `devices` devices keep infinite costs."""
+    Distances at which an axis does not divide `devices` devices keep infinite costs."""
     facts = question.facts[0]
     dims = question.dims
     order = question.order
@@ -81,6 +81,7 @@ def fill_least(
         degree = least.degrees[i]
         for j in range(len(least.degrees)):
             stride = least.degrees[j]
+            # Direct neighbours are tried whatever the degree, so that every degree has some cost.
             if stride > 1 and (stride * degree > devices or devices % (stride * degree) != 0):
                 continue
             for filling in fillings:
@@ -100,8 +101,8 @@ def fill_least(
 def lower(
     least: LeastLinks, filling: int, collective: int, degree: int, stride: int, cost: Cost
 ) -> None:
-    """Lower the entries of `least.costs` for a collective to this cost where it is less: that of
-    the filling and distance, and those of any filling and any distance. `degree` and `stride` are
+    """Lower four entries of `least.costs` for a collective to this cost, where it is less: those of
+    its filling and of any filling, each at its distance and at any. `degree` and `stride` are
     positions in `least.degrees`."""
     for row in (least.filling[filling], least.filling[ANY_FILLING]):
         for column in (stride, len(least.degrees)):
@@ -140,9 +141,8 @@ def least_expert_cost(
 @compiled
 def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> Links:
     """Return lower bounds of the costs of a layout's collectives, each in the placement that is
-    best for its axis. Write those of exchanges of tokens into `dispatch` (kinds, 2). Collectives
-    that depend on how data parallelism is divided cost nothing where that is UNDECIDED, and where
-    two axes together might gather faster than one."""
+    best for its axis. Write those of exchanges of tokens into `dispatch` (kinds, 2). The bound is 0
+    for collectives that depend on the division of data parallelism while it is UNDECIDED."""
     for kind in range(facts.kinds):
         cost = least_expert_cost(least, row, DISPATCH + kind, row.etp, row.ep)
         dispatch[kind, 0] = cost.byte_s
@@ -152,6 +152,8 @@ def least_links(facts: Facts, row: Row, least: LeastLinks, dispatch: Array) -> L
     replicas = sharding * row.dp_replicate
     routed = row.etp * row.ep
     experts = max(devices_sharing_experts(row) // routed, 1)
+    # The table has costs of single axes. They bound a collective over several axes only where these
+    # gather no faster than one (`joins_axes`); elsewhere its bound is 0.
     axes = (row.dp_shard > 1) + (row.cp > 1)
     knows_sharding = decided and (least.joins_axes or axes < 2)
     knows_replicas = decided and (least.joins_axes or axes + (row.dp_replicate > 1) < 2)

@@ -92,8 +92,8 @@ def head_size(f: Facts, shard: Shard) -> PartSize:
 
 @compiled
 def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Activations:
-    """Return the bytes that a layer keeps of a micro-batch from forward to backward, without what
-    recompute may drop. Write that into `pieces`, in bytes by piece.
+    """Return the bytes that a layer keeps of a micro-batch from forward to backward whatever is
+    recomputed. Write the bytes that recompute may drop into `pieces`, by piece.
 
     Tensor parallelism divides the inside of blocks always, and norms and residuals with sequence
     parallelism only.
@@ -113,7 +113,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     between = stream * streams * (layer.blocks - 1) * element
     read = (layer.blocks if streams > 1 else 0.0) + max(layer.num_norms - 2, 0.0)
     others = (stream * read + latent + values) * element
-    others += shard.local_tokens * layer.chosen_keys * 4
+    others += shard.local_tokens * layer.chosen_keys * 4  # indices of 32 bits
     if f.saves_scattered and shard.tp > 1:
         others += between
     else:
@@ -125,7 +125,7 @@ def activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array) -> Act
     else:
         pieces[KEYS] = inner * keys_and_values / 2 * element
         others += heads - pieces[KEYS]
-    # The outputs of both norms stay, since the projections after them read them.
+    # The output of the norm before each block stays, since the block's projections read it.
     pieces[NORM] = stream * f.gemm_bytes * layer.blocks
     if f.materialises_scores:  # softmax output, dropout mask and output: 5 bytes of 2-byte scores
         pieces[ATTENTION] = inner * layer.num_attention_heads * f.seq_len * (2.5 * element)
@@ -146,6 +146,7 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
     hidden = f.gemm_bytes if f.low_precision_activations else f.activation_bytes
     width = shard.tokens / mlp_tiles(f, shard) / shard.tp * layer.dense_width
     if layer.dense_width > 0:
+        # The outputs of the up-projections. A gated MLP has two, and the second is DENSE_HALF.
         pieces[DENSE] = width * hidden
         pieces[DENSE_HALF] = width * hidden * (layer.dense_matrices - 2)
         pieces[DENSE_ACT] = width * f.gemm_bytes
@@ -153,7 +154,8 @@ def network_activations(f: Facts, layer: LayerFacts, shard: Shard, pieces: Array
         routed = routed_tokens(layer, shard)
         width = routed * layer.expert_width / shard.etp
         pieces[GROUPED] = width * hidden * (layer.expert_matrices - 1)
-        # Tokens that came from other devices are not repeated with the products alone.
+        # Tokens that came from other devices are not there again when the products alone are
+        # repeated.
         tokens = GROUPED if shard.ep == 1 else EXPERTS
         pieces[tokens] += routed * f.gemm_bytes * layer.expert_input
         pieces[EXPERT_ACT] = width * f.gemm_bytes

@@ -113,8 +113,9 @@ def offloaded_bytes(
     f: Facts, row: Row, mesh: Mesh, stages: Stages, stage: int, states: float
 ) -> float:
     """Return the bytes that an offloaded optimizer has on the host, for one device: its `states`;
-    fp32 gradients where the stack offloads them; and ZeRO 3's parameters where it keeps them on the
-    host. Copies of the whole model that ranks may load before it is sharded are not counted."""
+    fp32 gradients where the stack offloads these; and ZeRO 3's parameters where the stack keeps
+    these on the host, if they are not the states' master copy. Copies of the whole model that ranks
+    may load before it is sharded are not counted."""
     if not row.offload_optimizer:
         return 0.0
     size = states
@@ -135,27 +136,25 @@ def state_bytes(f: Facts, row: Row) -> float:
 
 @inlined
 def parameter_bytes(f: Facts, row: Row, mesh: Mesh, stages: Stages, stage: int) -> float:
-    """Return the bytes of parameters in use on a device of a stage, without the master copy, which
-    counts with the optimizer.
-
-    ZeRO 3 holds two gathered layers with `reshard`, and all layers without. The shards themselves
-    count where they are not the master copy, or where the host updates them, unless all are on the
-    host. Other stages hold all parameters, with copies in the GEMM format in some stacks. A
-    reference model is sharded as the trained one is (TRL models/utils.py, prepare_deepspeed and
-    prepare_fsdp).
+    """Return the bytes of parameters in use on a device of a stage. The fp32 master copy counts
+    with the optimizer instead. A reference model is sharded as the trained one is (TRL
+    models/utils.py, prepare_deepspeed and prepare_fsdp).
     """
     dense = stages.dense[stage]
     expert = stages.expert[stage]
     layers = stages.of_layers[stage]
     ends = dense + expert - layers  # The ends are not quantized where layers are.
     copies = f.reference_copies * f.parameter_bytes
+    # Below ZeRO 3 a device holds all parameters, in some stacks with copies in the GEMM format.
     if row.zero_stage < 3:
         of_layers = f.base_bytes * layers + f.parameter_bytes * ends + f.operand_bytes * layers
         return of_layers + copies * (dense + expert)
+    # ZeRO 3 holds two gathered layers with `reshard`, and all layers without.
     held = dense + expert
     if row.reshard:
         held = min(2 * mesh.largest_unit, held)
     size = f.parameter_bytes * held
+    # The shards count too, unless they are the master copy on the device, or are on the host.
     on_host = row.offload_optimizer and f.parameters_on_host
     if (row.offload_optimizer or f.parameter_shards) and not on_host:
         size += f.base_bytes * over_shards(mesh, dense, expert, True)
@@ -168,8 +167,8 @@ def gradient_bytes(
     f: Facts, row: Row, mesh: Mesh, regime: Regime, dense: float, expert: float
 ) -> float:
     """Return the bytes of gradients on a device: the accumulated ones, unless these are on the
-    host, and those of the layer being reduced where ZeRO shards them. `dense` and `expert` are the
-    trained parameters of the stage outside and inside experts."""
+    host; and, where ZeRO shards gradients, the whole ones of the layer being reduced. `dense` and
+    `expert` are the trained parameters of the stage outside and inside experts."""
     sharded = row.zero_stage >= 2 and not regime.once
     size = f.gradient_bytes * over_shards(mesh, dense, expert, sharded)
     if row.offload_optimizer and f.offloads_gradients and row.zero_stage >= 2:

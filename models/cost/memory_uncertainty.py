@@ -49,6 +49,8 @@ class MemoryUncertainty:
     def of(
         cls, problem: Problem, profile: Profile, probability: float = EVEN_CHANCE
     ) -> MemoryUncertainty:
+        """Return the uncertainty that a profile states for a problem, under the probability with
+        which layouts must fit."""
         variances = dict.fromkeys(_COEFFICIENTS, 0.0)
         for term in profile.with_offsets(problem.scopes).terms_in(problem.scopes):
             if term.coefficient in variances and term.is_unknown:
@@ -88,13 +90,15 @@ class MemoryUncertainty:
 
     @property
     def is_uniform(self) -> bool:
-        """Say whether every layout has the spread of the neighbourhood."""
+        """Say whether every layout has the spread of the neighbourhood, whatever its memory
+        consists of."""
+        # A coefficient adds at most its variance, of which `unidentified` is in that spread.
         return sum(self.variances.values()) <= self.neighbourhood.unidentified**2
 
     @cached_property
     def least_safety_factor(self) -> float:
-        """The safety factor of a layout whose memory rests on no terms without runs. No layout has
-        a smaller one."""
+        """The smallest safety factor that a layout may have: that of the neighbourhood's spread, to
+        which uncertain coefficients only add."""
         return math.exp(self.deviations_asked * self.neighbourhood.spread)
 
     def deviations(self, costs: StepCosts, cluster: Cluster) -> Array:
@@ -102,6 +106,7 @@ class MemoryUncertainty:
         memory, in standard deviations. The device or its host counts, whichever leaves less. It is
         negative where the prediction exceeds what is available."""
         runtime = costs.memory["context_bytes"]
+        # A layout that offloads nothing fits on its host with infinite certainty.
         with np.errstate(divide="ignore"):
             device = np.log(np.maximum(cluster.usable_bytes - runtime, 0.0) / costs.reserved_bytes)
             host = np.log(np.divide(cluster.host_bytes, costs.host_bytes))
@@ -115,8 +120,8 @@ class MemoryUncertainty:
 
 
 def percent(probability: float) -> str:
-    """Return a probability in percent, such as "93.4%", rounded down to a tenth, so that what is
-    shown as 90% is at least that."""
+    """Return a probability in percent, rounded down to a tenth, such as "93.4%". What is shown as
+    90% is therefore at least that. Near the ends it is "more than 99%" or "less than 1%"."""
     if probability > _SHOWN_AS_CERTAIN:
         return f"more than {_SHOWN_AS_CERTAIN:.0%}"
     if probability < _SHOWN_AS_IMPOSSIBLE:

@@ -8,7 +8,7 @@ class Part:
     layer of a kind, the embedding with the encoder of images, or the head.
 
     The fields up to `host` are those of LayerTime, and those from `dense` to `trained_expert` are
-    those of PartSize. All others in seconds are communication, of which nothing is hidden.
+    those of PartSize. All others in seconds are communication, before any overlap.
     """
 
     forward: float
@@ -79,8 +79,8 @@ class Mesh:
     norm: float
     """Seconds of the gradient's norm."""
     uneven: float
-    """Seconds for each micro-batch that the rank with the longest documents spends on attention
-    beyond the mean rank, on the mean stage."""
+    """Seconds a micro-batch by which attention takes longer on the data-parallel rank with the
+    longest documents than on the mean rank, on the mean stage."""
     straggling: float
     """The share of a step that waiting for the slowest device adds to it."""
     largest_unit: float

@@ -1,4 +1,5 @@
-"""Compute, and communication that nothing hides, of each part of a model under a policy.
+"""The exposed seconds of each part of a model under a policy: compute, and communication that no
+compute hides.
 
 Times are those of one micro-batch, for one layer of a kind, the embedding or the head.
 """
@@ -23,9 +24,9 @@ class Pair(NamedTuple):
 
 
 class Exposed(NamedTuple):
-    """Holds the exposed seconds of a part. `forward` is of forward alone. All others are of both
-    passes: `both` is the sum of the terms from `compute` to `offload`, and `free` the seconds
-    beside which nothing else is sent."""
+    """Holds the exposed seconds of a part. `forward` is of forward alone. All others are of forward
+    and backward together: `both` is the sum of the terms from `compute` to `offload`, and `free`
+    the seconds of compute behind which no traffic hides."""
 
     forward: float
     both: float
@@ -53,7 +54,8 @@ class Regime:
     """True where parameters are gathered before every backward."""
     offload: bool
     experts_hide: float
-    """The share of the micro-batches whose all-to-all may run beside another one's compute."""
+    """The share of the micro-batches whose all-to-all may run beside another micro-batch's
+    compute."""
     largest_kept: float
     """Bytes of activations that the largest layer keeps."""
     working: float
@@ -64,8 +66,8 @@ class Regime:
 def set_regime(
     f: Facts, row: Row, micro_batches: int, repeats_experts: bool, regime: Regime
 ) -> None:
-    """Fill `regime` for a layout, without the bytes of activations. `repeats_experts` says whether
-    recompute repeats the exchange of tokens with experts, which then hides behind nothing."""
+    """Fill `regime` for a layout, except `largest_kept` and `working`. `repeats_experts` says
+    whether recompute repeats the exchange of tokens with experts. Then no exchange hides."""
     zero3 = row.zero_stage == 3
     regime.share = recomputed_share(f, row)
     # A pipeline adds up gradients until its last micro-batch, also those that ZeRO 2 shards (arXiv
@@ -115,9 +117,11 @@ def expose_layer(
     hides. `weight` seconds of weight gradients are taken out of backward, and `recompute` seconds
     of repeated forward are added. The layer keeps `kept` bytes, which may be offloaded."""
     backward = part.backward - weight
+    # `ahead` and `back` are the seconds of forward and backward, with what these wait for so far.
     ahead, back = part.forward, backward + recompute
-    returns = 1 - part.forward_only
+    returns = 1 - part.forward_only  # the share of the part that has a backward
     repeated = regime.share * policy.context
+    # Attention's kernels, which come again where recompute repeats attention.
     kernels = Pair(
         part.attention_forward,
         part.attention_backward + returns * repeated * part.attention_forward,
@@ -143,8 +147,8 @@ def expose_layer(
     repeated_tensor = returns * (1.0 + regime.share * policy.tensor)
     tensor = Pair(part.tensor, part.tensor * repeated_tensor)
     if f.overlap_tensor:
-        # Attention may be all that a pass has, and its kernels may take longer than a backward that
-        # does not repeat them, so that the difference has a floor of 0.
+        # The seconds of each pass beside attention. At least 0: attention may be all of a pass, and
+        # its kernels may be counted longer than a backward from which weight gradients are taken.
         beside = Pair(max(ahead - kernels.forward, 0.0), max(back - kernels.backward, 0.0))
         hidden = Pair(0.0, 0.0)
         if row.sequence_parallel and not mesh.tensor_across_domains:
@@ -168,12 +172,14 @@ def expose_layer(
     ahead, back = ahead + hooked.forward, back + hooked.backward
     idle = Pair(idle.forward + hooked.forward, idle.backward + hooked.backward)
 
+    # From here on `forward` is the result, and `ahead` and `back` are what traffic may hide behind.
     forward = ahead
     context = 0.0
     context_forward = 0.0
     if row.cp > 1:
-        sent_context = Pair(part.context, part.context * returns * (context_returns(f) + repeated))
+        sent_context = Pair(part.context, part.context * returns * (backward_context(f) + repeated))
         hidden = Pair(0.0, 0.0)
+        # Attention over a ring hides its traffic, and is slower: it meets the keys in short chunks.
         if f.context == RING:
             hidden = hidden_context(c, sent_context, kernels, idle)
             slower = slower_in_chunks(f, layer, row.cp)
@@ -191,7 +197,7 @@ def expose_layer(
     forward, free = forward + data.forward, data.free
     expert = expert_forward = reference_expert = 0.0
     if layer.sparse:
-        passes = 2.0 - part.forward_only
+        passes = 2.0 - part.forward_only  # forward, and backward where the layer has one
         hidden_expert = min(c.expert_overlap * passes * part.dispatch, free) * regime.experts_hide
         expert_forward = part.dispatch - hidden_expert / passes
         forward += expert_forward
@@ -203,6 +209,7 @@ def expose_layer(
     compute, tensor_all = part.forward + backward, tensor.forward + tensor.backward
     tensor_all += held.forward + held.backward
     data_all = data.both + hooked.forward + hooked.backward
+    # A reference model (as of preference training) runs forwards alone, with the same traffic.
     if f.reference_forwards > 0:
         times = f.reference_forwards
         compute += times * part.forward
@@ -232,8 +239,8 @@ def expose_layer(
 @inlined
 def waiting_for_hooks(part: Part, row: Row, host: Pair, passes: Pair, launches: float) -> Pair:
     """Return the seconds, in forward and backward, by which the host takes longer than `passes`
-    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches; the gathers
-    add `part.hooks` to it in forward, and `launches` times that in backward."""
+    where ZeRO 3 gathers single matrices of experts. `host` is the time of its launches. The gathers
+    add `part.hooks` to that in forward, and `launches` times `part.hooks` in backward."""
     if row.zero_stage != 3 or part.hooks == 0.0:
         return Pair(0.0, 0.0)
     return Pair(
@@ -253,9 +260,9 @@ def expose_end(
     whole: float,
 ) -> Exposed:
     """Return the exposed seconds of the embedding or the head. `weight` seconds of weight gradients
-    are taken out of backward, and `recompute` seconds of repeated forward are added. Nothing hides
-    the tensor-parallel traffic of an encoder of images; the share `whole` of its layers that is
-    recomputed in full repeats that traffic."""
+    are taken out of backward, and `recompute` seconds of repeated forward are added. The embedding
+    may have an encoder of images. Nothing hides the encoder's tensor-parallel traffic, which comes
+    again for the share `whole` of its layers that is recomputed in full."""
     backward = part.backward - weight
     tensor = Pair(part.tensor, part.tensor_back * (1 + whole))
     ahead, back = part.forward + tensor.forward, backward + recompute + tensor.backward
@@ -285,9 +292,9 @@ def expose_end(
 
 @inlined
 def hidden_tensor(c: CoefficientRecord, tensor: Pair, beside: Pair) -> Pair:
-    """Return the seconds of tensor-parallel traffic that hide behind GEMMs within a scale-up
-    domain, which work on the parts that have arrived (userbuffers of Transformer Engine). They are
-    a share of `tensor`, all its traffic, and at most `beside`, the passes without attention."""
+    """Return the seconds of tensor-parallel traffic that hide behind GEMMs, which work on the parts
+    that have arrived (userbuffers of Transformer Engine, within a scale-up domain). They are a
+    share of the traffic, `tensor`, and at most `beside`, the passes without attention."""
     return Pair(
         min(c.tensor_overlap * tensor.forward, beside.forward),
         min(c.tensor_overlap * tensor.backward, beside.backward),
@@ -295,7 +302,7 @@ def hidden_tensor(c: CoefficientRecord, tensor: Pair, beside: Pair) -> Pair:
 
 
 @inlined
-def context_returns(f: Facts) -> float:
+def backward_context(f: Facts) -> float:
     """Return the context-parallel traffic of backward as a multiple of forward's. A ring or a
     gather sends keys and values again and their gradients back; Ulysses exchanges heads for tokens
     once, as in forward."""
@@ -314,8 +321,9 @@ def hidden_context(c: CoefficientRecord, sent: Pair, kernels: Pair, idle: Pair) 
 
 
 class DataExposed(NamedTuple):
-    """Holds the data-parallel seconds that every micro-batch exposes in forward and in both passes,
-    and the seconds that they leave `free` of the passes, and of forward alone."""
+    """Holds the data-parallel seconds that every micro-batch exposes, in `forward` and in `both`
+    passes together; and the seconds of compute that no such traffic hides behind, in both passes
+    together (`free`) and in forward (`free_forward`)."""
 
     forward: float
     both: float
@@ -329,7 +337,8 @@ def expose_data(
 ) -> DataExposed:
     """Return the data-parallel seconds that a part exposes in every micro-batch, where parameters
     are gathered or gradients reduced with each (ZeRO 2 and 3). `forward` and `backward` are the
-    seconds of the passes that hide it. Traffic that comes once a step counts elsewhere."""
+    seconds of the passes that hide such traffic. Nothing is exposed here where the traffic comes
+    once a step (`exposed_once`)."""
     if regime.once:
         return DataExposed(0.0, 0.0, forward + backward, forward)
     # Copies run on the device and hide behind nothing; traffic hides behind them too. Early traffic
@@ -348,8 +357,8 @@ def expose_data(
         late = late + movable * (1 - part.forward_only)
         both = both + part.gather_copy * (1 - part.forward_only) + part.stuck
     forward, backward = forward + before, backward + after
-    exposed_early = hide_data(f, c, early, forward)
-    exposed_late = hide_data(f, c, late, backward)
+    exposed_early = exposed_traffic(f, c, early, forward)
+    exposed_late = exposed_traffic(f, c, late, backward)
     hidden = early + late - exposed_early - exposed_late
     return DataExposed(
         before + stuck + exposed_early,
@@ -360,28 +369,29 @@ def expose_data(
 
 
 @inlined
-def hide_data(f: Facts, c: CoefficientRecord, traffic: float, window: float) -> float:
+def exposed_traffic(f: Facts, c: CoefficientRecord, traffic: float, window: float) -> float:
     """Return the seconds that data-parallel traffic adds to `window` seconds of compute beside it:
-    the part that does not hide, and the slowdown of compute by the part that does."""
+    what does not hide, and the share `interference` of what does, by which compute gets slower."""
     if not f.overlap_data:
         return traffic
     return traffic - min(traffic, c.data_overlap * window) * (1 - c.interference)
 
 
 @inlined
-def hide_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: float) -> float:
+def exposed_once(f: Facts, c: CoefficientRecord, row: Row, traffic: float, window: float) -> float:
     """Return the seconds that data-parallel traffic which comes once a step adds to it, beside
-    `window` seconds of compute. Some stacks do not overlap that of ZeRO 1."""
+    `window` seconds of compute. Some stacks do not overlap the traffic of ZeRO 1."""
     if row.zero_stage == 1 and not f.overlap_zero1:
         return traffic
-    return hide_data(f, c, traffic, window)
+    return exposed_traffic(f, c, traffic, window)
 
 
 @inlined
 def waiting_for_slow_node(f: Facts, c: CoefficientRecord, row: Row, micro_batches: int) -> float:
     """Return the seconds that a step waits for a node in trouble, whose every send and receipt
-    takes longer by a fixed time. Both passes of each micro-batch wait once for each neighbour of a
-    stage, and filling and draining the pipeline once for each hop. Without neighbours both passes
+    takes longer by a fixed time. A job is taken to have such a node where the fabric leaves it none
+    to spare (Cluster.fills_fabric). Both passes of each micro-batch wait once for each neighbour of
+    a stage, and filling and draining the pipeline once for each hop. Without a pipeline both passes
     wait once."""
     if not f.fills_fabric:
         return 0.0

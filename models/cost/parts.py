@@ -49,6 +49,7 @@ def set_shard(
         stored = activations(facts, layer, shard, pieces)
         for policy in range(len(policies)):
             workspace.kept[policy, kind] = kept_bytes(policies[policy, kind], stored, pieces)
+        # A frozen layer below all that is trained runs no backward to keep or repeat anything for.
         if not layer.has_backward:
             workspace.recompute[:, kind] = 0.0
             workspace.kept[:, kind] = 0.0
@@ -63,7 +64,7 @@ def set_ends(
 ) -> None:
     """Write to the workspace what the embedding and the head cost on one device. They keep no
     activations. A policy that recomputes whole layers also repeats the projections of multi-token
-    prediction, which count with the head."""
+    prediction, which count with the head (`last_kind` is the kind of their layers)."""
     facts = question.facts[0]
     embedding, head = facts.kinds, facts.kinds + 1
     set_time(workspace.parts[embedding], embedding_time(facts, shard, coefficients))

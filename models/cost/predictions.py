@@ -56,7 +56,7 @@ MEMORY_TERMS: dict[str, str] = {
     "context_bytes": "runtime, libraries, communication buffers",
     "fragmentation_bytes": "reserved by the allocator beyond what is in use",
 }
-_TOGETHER = 1 << 13
+_BLOCK_LAYOUTS = 1 << 13
 """The number of layouts that are predicted together, in an order in which they have much in common.
 Their costs stay in the processor's cache until they are put in their places: 262,144 layouts in
 random order took 76 ms in blocks of this size and 109 ms without (docs/lab/search-speed.md)."""
@@ -89,16 +89,17 @@ class LayoutRows(NamedTuple):
         records = rows_of(layouts, policies, code)
         return cls(question(problem, policies), records, policies, tables, begin)
 
-    def asked_of(self, problem: Problem) -> LayoutRows:
-        """Return the same layouts for another problem, with the same partitions."""
+    def for_problem(self, problem: Problem) -> LayoutRows:
+        """Return the same layouts and partitions with the records of another problem, which must
+        split layers over stages alike."""
         return self._replace(question=question(problem, self.policies))
 
     def take(self, rows: Array | slice) -> LayoutRows:
         return self._replace(records=self.records[rows])
 
     def layers_per_chunk(self, row: int) -> tuple[int, ...]:
-        """Return the number of layers of each chunk of the layout at position `row`, in the order
-        of the model."""
+        """Return the number of layers of each pipeline chunk of the layout at position `row`, in
+        the order of the model."""
         layout = self.records[row]
         chunks = int(layout["pp"]) * int(layout["virtual_stages"])
         begin = self.begin[layout["partition"], : chunks + 1].tolist()
@@ -162,12 +163,11 @@ class Predictions(StepCosts):
 
     problem: Problem
     layouts: Layouts
-    c: Coefficients
     rows: LayoutRows
 
     def take(self, rows: Array) -> Predictions:
-        """Return the predictions at these positions, or where a mask is true. Coefficients are kept
-        as they are, so that it is not for predictions with coefficients of their own."""
+        """Return the predictions at these positions, or where a mask is true. All predictions must
+        share one record of coefficients, since those of single predictions are not taken."""
         return replace(
             self,
             time_terms=self.time_terms[rows],
@@ -180,9 +180,9 @@ class Predictions(StepCosts):
         )
 
     def with_stack(self, problem: Problem, coefficients: Coefficients) -> Predictions:
-        """Return predictions of the same layouts for a problem that differs in its stack, and
-        splits layers over stages as this one does."""
-        return predict(problem, self.layouts, coefficients, self.rows.asked_of(problem))
+        """Return predictions of the same layouts for a problem that differs from this one in its
+        stack. The stack must split layers over stages alike, since partitions are reused."""
+        return predict(problem, self.layouts, coefficients, self.rows.for_problem(problem))
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
         """Return for each layout whether its predicted memory fits, (n,): on a device of which
@@ -229,15 +229,15 @@ class Predictions(StepCosts):
 def predict(
     problem: Problem, layouts: Layouts, coefficients: Coefficients, rows: LayoutRows | None = None
 ) -> Predictions:
-    """Return time and memory of every layout. Layouts are taken to be legal (models.layouts.rules):
-    numbers of illegal ones mean nothing.
+    """Return time and memory of every layout. Layouts must be legal (models.layouts.rules), which
+    is not tested: numbers of illegal ones mean nothing.
 
-    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own. `rows`
-    are those of the layouts, where they are known.
+    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own. A caller
+    that has the LayoutRows of these layouts may pass them as `rows`.
     """
     rows = rows or LayoutRows.of(problem, layouts)
     costs = step_costs(rows, coefficient_records(coefficients))
-    return Predictions(**vars(costs), problem=problem, layouts=layouts, c=coefficients, rows=rows)
+    return Predictions(**vars(costs), problem=problem, layouts=layouts, rows=rows)
 
 
 def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
@@ -265,8 +265,8 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
     keys = np.empty(len(records), dtype=np.int64)
     fill_keys(records, keys)
     order = np.argsort(keys)
-    for start in range(0, len(order), _TOGETHER):
-        positions = order[start : start + _TOGETHER]
+    for start in range(0, len(order), _BLOCK_LAYOUTS):
+        positions = order[start : start + _BLOCK_LAYOUTS]
         block = np.empty(len(positions), dtype=ROW)
         take_rows(records, positions, block)
         block_costs = empty_costs(len(positions))
@@ -276,7 +276,7 @@ def step_costs(rows: LayoutRows, coefficients: Array) -> StepCosts:
 
 
 def sums_of(terms: Array) -> Array:
-    """Return the sums over all terms (n, terms), added from the first to the last; (n,)."""
+    """Return the sum of each row of `terms` (n, terms), (n,), added from the first to the last."""
     sums = np.empty(len(terms))
     _sum_terms(terms, sums)
     return sums

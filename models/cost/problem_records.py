@@ -209,7 +209,8 @@ def _facts(problem: Problem) -> Facts:
     gather_copy, reduce_copy = problem.shard_copy_bytes
     return facts_from(
         Facts,
-        # The problem comes first: its bytes of an element are the stack's, as the workload has it.
+        # The first that has a field counts. The problem comes before the stack, since its sizes of
+        # an element are the stack's sizes under the workload's number format.
         (problem, stack, workload, number_format, architecture, cluster, chip),
         document_length=workload.packing.mean_length if workload.packing else workload.seq_len,
         document_spread=workload.packing.spread if workload.packing else 0.0,
@@ -227,6 +228,7 @@ def _facts(problem: Problem) -> Facts:
         gemm_flops=gemm_flops,
         gemm_format_bits={"fp8": 8, "int8": 8, "fp4": 4}.get(number_format.gemm, 16),
         flops_16=gemm_flops if workload.precision == "fp32" else cluster.peak_flops_16,
+        # Other optimizers than Muon have no products, and do not read it.
         optimizer_flops=cluster.peak_flops_16 if workload.optimizer == "muon" else 1.0,
         muon=workload.optimizer == "muon",
         trains_layers=workload.lora is None,
@@ -237,6 +239,7 @@ def _facts(problem: Problem) -> Facts:
         gather_copy_bytes=gather_copy,
         reduce_copy_bytes=reduce_copy,
         sharded_master_bytes=workload.optimizer_state.master_bytes,
+        # Kernels that the tables do not name keep no scores in memory, and take 128 keys at a time.
         score_passes=SCORE_PASSES.get(problem.kernel, 0.0),
         key_block=KEY_BLOCK.get(problem.kernel, 128),
         loss_traffic_bytes=LOSS_TRAFFIC[stack.loss],

@@ -15,6 +15,7 @@ def recompute_seconds(policy: PolicyFacts, forward: float, pieces: Array) -> flo
     layer's forward, and `pieces` the part of it that each piece takes, in seconds."""
     if policy.whole:
         return forward - pieces[LAST_PRODUCT] if policy.skips_last else forward
+    # Every piece before LAST_PRODUCT, which no policy repeats by itself.
     seconds = 0.0
     for piece in range(LAST_PRODUCT):
         if policy.pieces >> piece & 1:

@@ -52,8 +52,9 @@ _MIXING = 0x1E3779B97F4A7C15
 
 
 def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
-    """Return layouts as records of Row, (n,). `policies` lists recompute policies, ascending; a
-    record has the position of its own. `partition` (n,) has the rows of StageTables."""
+    """Return layouts as records of Row, (n,). `policies` lists numbers of recompute policies,
+    ascending, and a record has the position of its policy there. `partition` (n,) has the row of
+    StageTables for each layout."""
     worked_out = {
         "policy": np.searchsorted(policies, layouts.recompute),
         "partition": partition,
@@ -72,36 +73,36 @@ def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
 
 
 @compiled
-def _fill_rows(c: Any, rows: Array) -> None:
-    """Write n records of Row from RowColumns, field by field."""
+def _fill_rows(columns: Any, rows: Array) -> None:
+    """Write n records of Row from `columns`, which are RowColumns."""
     for i in range(len(rows)):
         row = rows[i]
-        row.pp = c.pp[i]
-        row.dp_replicate = c.dp_replicate[i]
-        row.dp_shard = c.dp_shard[i]
-        row.cp = c.cp[i]
-        row.tp = c.tp[i]
-        row.ep = c.ep[i]
-        row.etp = c.etp[i]
-        row.placement = c.placement[i]
-        row.filling = c.filling[i]
-        row.micro_batch = c.micro_batch[i]
-        row.sequence_parallel = c.sequence_parallel[i]
-        row.policy = c.policy[i]
-        row.recompute_layers = c.recompute_layers[i]
-        row.offload_activations = c.offload_activations[i]
-        row.offload_optimizer = c.offload_optimizer[i]
-        row.zero_stage = c.zero_stage[i]
-        row.reshard = c.reshard[i]
-        row.schedule = c.schedule[i]
-        row.virtual_stages = c.virtual_stages[i]
-        row.partition = c.partition[i]
+        row.pp = columns.pp[i]
+        row.dp_replicate = columns.dp_replicate[i]
+        row.dp_shard = columns.dp_shard[i]
+        row.cp = columns.cp[i]
+        row.tp = columns.tp[i]
+        row.ep = columns.ep[i]
+        row.etp = columns.etp[i]
+        row.placement = columns.placement[i]
+        row.filling = columns.filling[i]
+        row.micro_batch = columns.micro_batch[i]
+        row.sequence_parallel = columns.sequence_parallel[i]
+        row.policy = columns.policy[i]
+        row.recompute_layers = columns.recompute_layers[i]
+        row.offload_activations = columns.offload_activations[i]
+        row.offload_optimizer = columns.offload_optimizer[i]
+        row.zero_stage = columns.zero_stage[i]
+        row.reshard = columns.reshard[i]
+        row.schedule = columns.schedule[i]
+        row.virtual_stages = columns.virtual_stages[i]
+        row.partition = columns.partition[i]
 
 
 @compiled
 def fill_keys(rows: Array, keys: Array) -> None:
-    """Write a sorting key for each of n rows. Sorted by it, rows that cut layers alike lie
-    together; among these, rows with one mesh; and among these, rows with one recompute policy, ZeRO
+    """Write a sorting key for each of n rows. Sorted by it, rows with equal shards lie together;
+    among these, rows with equal meshes; and among these, rows with equal recompute policy, ZeRO
     stage and offloading. Consecutive rows can then reuse what they have in common."""
     for i in range(len(rows)):
         row = rows[i]
@@ -112,7 +113,8 @@ def fill_keys(rows: Array, keys: Array) -> None:
         mesh = (mesh * _MIXING + row.placement) * _MIXING + row.filling
         regime = (row.policy * _MIXING + row.recompute_layers) * _MIXING + row.zero_stage
         regime = (regime * _MIXING + row.reshard) * _MIXING + row.offload_activations
-        # Each hash has 20 bits, and the first decides first.
+        # Three hashes of 20 bits each, most significant first. Equal hashes of unequal rows are
+        # harmless: reuse compares the rows themselves (models.cost.step).
         keys[i] = (high_bits(shard) << 40) + (high_bits(mesh) << 20) + high_bits(regime)
 
 

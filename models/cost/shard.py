@@ -54,7 +54,7 @@ def kv_share(layer: LayerFacts, tp: float) -> float:
 
 @compiled
 def routed_tokens(layer: LayerFacts, shard: Shard) -> float:
-    """Return the mean number of token copies that one device's experts process: with balanced
-    experts, as many as its own tokens times the experts of a token. The ranks of an etp group
-    gather their tokens, so that each processes those of all."""
+    """Return the mean number of token copies that one device's experts process. Where experts are
+    balanced, it is the device's own tokens times the experts of a token. The ranks of an etp group
+    gather their tokens, and each processes its slice of the experts for all of them."""
     return shard.local_tokens * layer.experts_per_token * shard.etp

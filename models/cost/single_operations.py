@@ -41,12 +41,13 @@ def _collective(
     devices: int,
     operation: int,
 ) -> Cost:
-    """Return the cost of a collective over one group of all devices; `operation` is its position in
-    COLLECTIVES."""
+    """Return the cost of a collective over one group of all devices. `operation` is its position in
+    COLLECTIVES. `groups` is overwritten with that group, which stands in the row TP."""
     facts = question.facts[0]
     set_group(question.order, 0, 1, devices, groups, TP)
     if operation == 0:
         return reduce(facts, question.dims, coefficients, groups, TP)
+    # all_gather, or reduce_scatter, which costs the same
     if operation <= 2:
         return gather(facts, question.dims, coefficients, groups, TP)
     if operation == 3:
@@ -57,8 +58,8 @@ def _collective(
 def gemm_seconds(
     problem: Problem, m: Array, k: Array, n: Array, coefficients: Coefficients
 ) -> Array:
-    """Return the seconds of products of m x k by k x n matrices in the problem's GEMM format. All
-    arrays have shape (n,)."""
+    """Return the seconds of each product of an m x k by a k x n matrix, in the problem's GEMM
+    format. The arrays, and the result, have an entry for each product."""
     asked = question(problem, np.array([NONE]))
     m, k, n = (np.array(sizes, dtype=float) for sizes in (m, k, n))
     seconds = np.empty(len(m))
@@ -75,7 +76,7 @@ def _products(
     n: Array,
     seconds: Array,
 ) -> None:
-    """Write to `seconds` the forward time of each product, of m x k by k x n matrices whose sizes
-    the arrays list."""
+    """Write to `seconds` the forward time of each product of an m x k by a k x n matrix. The arrays
+    have an entry for each product."""
     for i in range(len(m)):
         seconds[i] = linear(question.facts[0], coefficients, m[i], k[i], n[i]).forward

@@ -98,8 +98,8 @@ class Workspace(NamedTuple):
     pieces: Array
     """Seconds or bytes of the pieces of one layer, (LAST_PRODUCT + 1,)."""
     dispatch: Array
-    """The cost of an exchange of tokens over the links, (kinds, 2): seconds for each byte, and
-    before the first byte."""
+    """The cost of an exchange of tokens with experts, (kinds, 2): seconds for each byte, and the
+    latency in seconds."""
 
 
 def workspace_for(layers: Array, policies: Array) -> Workspace:
@@ -108,7 +108,7 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
     kinds = len(layers)
     parts = kinds + 2
     counts = np.ones(parts)
-    counts[:kinds] = layers["trained_layers"]
+    counts[:kinds] = layers["num_layers"]
     return Workspace(
         parts=np.zeros(parts, PART),
         mesh=np.zeros(1, MESH),
@@ -129,7 +129,7 @@ def workspace_for(layers: Array, policies: Array) -> Workspace:
 
 
 def stages_for(tables: StageTables) -> Stages:
-    """Return arrays that hold the stages of any of these partitions."""
+    """Return arrays with room for the stages of any partition in `tables`."""
     return Stages(*np.zeros((len(Stages._fields), tables.amounts.shape[1])))
 
 
@@ -141,14 +141,14 @@ class Buffers(NamedTuple):
     scratch: TurningStages
     groups: Groups
     row: Array
-    """The layout whose parts are exposed, a record of Row (1,)."""
+    """The layout whose exposed seconds the workspace has, a record of Row (1,)."""
     shard: Array
-    """The layout whose shard is worked out, a record of Row (1,)."""
+    """The layout whose kernel times and sizes the workspace has, a record of Row (1,)."""
 
 
 def buffers_for(question: ProblemRecords, tables: StageTables) -> Buffers:
-    """Return buffers for any layout of a problem whose partition is in `tables`. Call `reset`
-    before the first."""
+    """Return buffers for any layout of a problem whose partition is in `tables`. They must be
+    `reset` before a layout is worked out in them."""
     return Buffers(
         workspace=workspace_for(question.layers, question.policies),
         stages=stages_for(tables),
@@ -161,8 +161,9 @@ def buffers_for(question: ProblemRecords, tables: StageTables) -> Buffers:
 
 @inlined
 def reset(buffers: Buffers) -> None:
-    """Mark the results of the layout before as stale, so that nothing is reused under another
-    problem or other coefficients. No layout has micro-batches of 0 or a policy of -1."""
+    """Mark what the buffers hold as stale. This must be done before another problem or other
+    coefficients are used with them."""
+    # No layout has a micro_batch of 0 or a policy of -1, so the next one equals neither record.
     buffers.shard[0].micro_batch = 0
     buffers.row[0].policy = -1
 
@@ -172,8 +173,8 @@ def expose_parts(
     question: ProblemRecords, row: Row, coefficients: CoefficientRecord, workspace: Workspace
 ) -> None:
     """Write to the workspace the exposed seconds of every part of the model (layer kinds, embedding
-    and head). Where the schedule moves weight gradients, write also the seconds that these add to a
-    part: the difference between its exposed seconds with them and without."""
+    and head): its compute, and the communication that no compute hides. Where the schedule moves
+    weight gradients, write also the seconds by which these make a part longer."""
     facts = question.facts[0]
     set_kept(facts, question.policies, row, workspace)
     moves_weights = moves_weight_gradients(row.schedule)
@@ -206,6 +207,8 @@ def expose_part(
     regime = workspace.regime[0]
     recompute = workspace.recompute[row.policy, index] * regime.share
     if index >= facts.kinds:
+        # Full recompute is on for every kind of layer, and for the encoder of images in the
+        # embedding, or for none: the record of the last kind says which.
         whole = regime.share if policies[row.policy, facts.last_kind].whole else 0.0
         return expose_end(
             f=facts,
@@ -250,6 +253,7 @@ def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> N
         elif facts.encoder_layers > 0:  # The encoder computes one of its layers again at a time.
             working = max(working, (whole - kept) / facts.encoder_layers)
     regime.largest_kept = largest
+    # All-gathered keys are in use beside the layer; a ring and Ulysses hold no such copy.
     regime.working = working + (
         workspace.mesh[0].whole_keys if facts.context == CONTEXT_ALLGATHER else 0.0
     )
@@ -257,9 +261,9 @@ def set_kept(facts: Facts, policies: Array, row: Row, workspace: Workspace) -> N
 
 @inlined
 def set_once(facts: Facts, row: Row, workspace: Workspace) -> None:
-    """Write the seconds of data-parallel traffic that every part has once a step, nothing hidden:
-    gathers of parameters and reductions of gradients. Parts with such traffic in every micro-batch
-    get 0."""
+    """Write the seconds of data-parallel traffic that every part has once a step, before any
+    overlap: gathers of parameters and reductions of gradients. What comes with every micro-batch
+    instead counts in `expose_data`, and is 0 here."""
     once = workspace.regime[0].once
     # ZeRO 1 and 2 gather the updated parameters; ZeRO 3 does so where it keeps them for the step.
     gathers = 1 <= row.zero_stage <= 2 or (once and row.zero_stage == 3)
@@ -305,10 +309,11 @@ def fill_stages(
     question: ProblemRecords, row: Row, tables: StageTables, workspace: Workspace, stages: Stages
 ) -> None:
     """Write to `stages` the sums over the parts of each distinct stage of a layout's partition:
-    seconds of passes and traffic, parameters, bytes kept, and FLOPs of Muon. Under DualPipe a
-    device has the parameters of two stages."""
+    seconds of passes and traffic, parameters, bytes kept, and FLOPs of Muon."""
     facts = question.facts[0]
     embedding = facts.kinds
+    # `amounts` has half of a DualPipe stage's layers, as it does half of the work on them. It holds
+    # their parameters whole.
     held_times = 2.0 if row.schedule == DUALPIPE else 1.0
     for stage in range(tables.different[row.partition]):
         amounts = tables.amounts[row.partition, stage]
@@ -323,7 +328,8 @@ def fill_stages(
             weight += amount * workspace.weights[index]
             tied = 0.0
             if facts.tied_embedding and index == embedding:
-                # The head's stage has a copy of the embedding, without the encoder of images.
+                # The head's stage has a copy of the embedding without the encoder of images, unless
+                # the embedding itself is on that stage.
                 tied = max(amounts[embedding + 1] * held_times - held, 0.0)
             all_held = held + tied * (1 - part.encoder_share)
             trained_held = held + tied * (1 - part.trained_encoder_share)

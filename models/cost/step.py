@@ -31,9 +31,9 @@ def set_mesh(
     buffers: Buffers,
 ) -> None:
     """Fill the workspace with what a layout's mesh decides: kernel times, sizes and traffic of all
-    parts. Those that depend on the shard alone (micro-batch, cp, tp, ep, etp) are kept where the
-    layout before had the same. A layout without a placement gets the least costs that its
-    collectives have in any."""
+    parts. Kernel times and sizes depend on the shard alone (micro-batch, cp, tp, ep, etp) and stay
+    where the previous layout had the same one. Where the placement is not decided (below 0), each
+    collective gets the least cost that it has in any placement."""
     facts = question.facts[0]
     workspace = buffers.workspace
     shard = shard_of(facts, row)
@@ -95,9 +95,10 @@ def predict_rows(
     costs: Costs,
 ) -> None:
     """Write the time and memory of n layouts to `costs`, under one record of coefficients or one
-    for each layout. Work that depends on the shard, mesh or policies alone is reused where the
-    layout before has the same, so that sorted rows are faster."""
-    # Draws of coefficients differ from layout to layout, so that nothing can be reused.
+    for each layout. Under one, what depends on the shard, mesh or policies alone is reused where
+    the previous layout has the same. Sorted rows (models.cost.rows.fill_keys) are therefore
+    faster."""
+    # With a record for each layout, no result of the previous layout can be reused.
     drawn = len(coefficients) > 1
     reset(buffers)
     before = buffers.shard[0]
@@ -136,7 +137,8 @@ def same_mesh(one: Row, other: Row) -> bool:
 @inlined
 def same_regime(one: Row, other: Row) -> bool:
     """Say whether two layouts on one mesh have equal recompute, offloading and ZeRO, and schedules
-    that overlap traffic alike, so that the exposed seconds of their parts are equal."""
+    that overlap traffic alike. The exposed seconds of their parts are then equal."""
+    # Virtual stages shorten a chunk, of which `recompute_layers` are then a larger share.
     return (
         one.policy == other.policy
         and one.recompute_layers == other.recompute_layers

@@ -14,13 +14,13 @@ from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.facts import CoefficientRecord, Facts, ProblemRecords
 from models.cost.mesh import Mesh
-from models.cost.overlap import hide_once, overlaps, waiting_for_slow_node
+from models.cost.overlap import exposed_once, overlaps, waiting_for_slow_node
 from models.cost.pipeline.bubble import (
     FORWARD,
     StageTimes,
     bubble,
     ends_together,
-    passes_alike,
+    length_of_equal_stages,
 )
 from models.cost.rows import Row, StageTables
 from models.cost.stages import Buffers, Stages, Workspace
@@ -68,7 +68,8 @@ def write_time_terms(
     mesh, m = workspace.mesh[0], workspace.mesh[0].micro_batches
     together = ends_together(row.schedule)
     set_idle(row, tables, buffers)
-    # Seconds in which stages that end together compute or wait for one another.
+    # Seconds in which stages that end together compute or wait for one another. They are the same
+    # for all these stages, so the first one's are taken.
     length = m * (stages.forward[0] + stages.backward[0]) + stages.idle[0]
     last = slowest = 0
     latest = longest = -np.inf
@@ -99,7 +100,8 @@ def write_time_terms(
     time[DATA] += ending.once
     time[OFFLOAD] += ending.fetched
     time[SENDS] = ending.sends
-    # To fill and to drain the pipeline waits for a send at every hop.
+    # While it fills and drains, the pipeline waits for a send at every hop.
+    # A closed form that is only near may be below the stage's own work, hence the 0.
     time[BUBBLE] = max(stages.idle[stage], 0.0) + 2 * (row.pp - 1) * mesh.send
     time[OPTIMIZER] = ending.optimizer
     time[FIXED] = c.step_fixed_s
@@ -164,22 +166,24 @@ def once_seconds(
 ) -> float:
     """Return the exposed seconds of a stage's data-parallel traffic that comes once a step. Gathers
     of parameters may hide beside one forward, and reductions of gradients beside one backward. The
-    two passes are the stage's own or, where stages end together, those of a mean stage. `length` is
-    then the seconds of a step in which stages compute or wait for one another."""
+    two passes are the stage's own or, in a pipeline whose stages end together, those of a mean
+    stage. These are worked out from `length`, the seconds in which such stages compute or wait for
+    one another."""
     forward, backward = stages.forward[stage], stages.backward[stage]
     if ends_together(row.schedule) and row.pp > 1:
-        both = length / passes_alike(row.pp, row.virtual_stages, m)
+        both = length / length_of_equal_stages(row.pp, row.virtual_stages, m)
         forward, backward = FORWARD * both, (1 - FORWARD) * both
-    gathers = hide_once(f, c, row, stages.gather[stage], forward)
-    return gathers + hide_once(f, c, row, stages.reduce[stage], backward)
+    gathers = exposed_once(f, c, row, stages.gather[stage], forward)
+    return gathers + exposed_once(f, c, row, stages.reduce[stage], backward)
 
 
 @inlined
 def exposed_sends(
     f: Facts, c: CoefficientRecord, row: Row, m: int, send: float, beside: float
 ) -> float:
-    """Return the exposed seconds of a stage's sends in a step. `send` is the seconds of one, of
-    which each chunk has two a micro-batch; `beside` is the compute that they may hide behind."""
+    """Return the exposed seconds of a stage's sends in a step. One takes `send` seconds, and a
+    chunk has two for each micro-batch, of activations and of their gradients. `beside` is the
+    seconds of compute that they may hide behind."""
     seconds = 2 * m * row.virtual_stages * send
     if not (f.overlap_pipeline and overlaps(row)):
         return seconds
@@ -188,8 +192,9 @@ def exposed_sends(
 
 @inlined
 def over_shards(mesh: Mesh, dense: float, expert: float, sharded: bool) -> float:
-    """Return one device's part of an amount in proportion to parameters, outside (`dense`) and
-    inside experts (`expert`). If sharded, each is divided by the devices that share it."""
+    """Return one device's part of an amount that is in proportion to its parameters: `dense` for
+    those outside experts and `expert` for those inside. If sharded, each is divided by the devices
+    that share it."""
     if not sharded:
         return dense + expert
     return dense / mesh.dense_shards + expert / mesh.expert_shards
@@ -235,10 +240,11 @@ def fetched_seconds(
 @inlined
 def update_seconds(f: Facts, c: CoefficientRecord, row: Row, owned: float) -> float:
     """Return the seconds of clipping (read gradients) and update (read and write states) of `owned`
-    parameters, in device or host memory. A device's share of host memory is about as fast as its
-    link to it."""
+    parameters, in device or host memory."""
     states = 2 * (f.master_bytes + f.moment_bytes)
     moved = f.gradient_bytes + f.parameter_bytes
+    # Gradients and parameters also travel between device and host. A device's share of host memory
+    # is about as fast as its link to the host.
     if row.offload_optimizer:
         return owned * (states + 2 * moved) / (c.host_gb_s * 1e9)
     return owned * (states + f.gradient_bytes + moved) / (f.memory_bytes_s * c.memory)

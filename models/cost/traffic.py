@@ -1,5 +1,5 @@
-"""The communication of every part of a model on a mesh, of which nothing is hidden, and what else
-its links decide."""
+"""The communication of every part of a model on a mesh, before any overlap, and what else its links
+decide."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def set_traffic(
     links: Links,
     workspace: Workspace,
 ) -> None:
-    """Write to the workspace's parts the seconds of their communication, nothing hidden. Write to
-    its mesh the costs of a layout that belong to no part: sends between stages, logits, the norm of
-    gradients, stragglers."""
+    """Write to the workspace's parts the seconds of their communication, before any overlap. Write
+    to its mesh the costs of a layout that belong to no part: sends between stages, logits, the norm
+    of gradients, stragglers."""
     facts = question.facts[0]
     layers = question.layers
     parts = workspace.parts
@@ -60,6 +60,7 @@ def set_traffic(
     if len(question.images.layers) > 0:
         add_encoder_traffic(question.images, row, links, parts[facts.kinds])
         largest_unit = max(largest_unit, parts[facts.kinds].unit)
+    # keys and values of whole sequences, and as much for their gradients
     sequence_keys = row.micro_batch * facts.seq_len * 2 * largest_keys * facts.activation_bytes
     token_bytes = facts.residual_streams * facts.hidden_size * facts.activation_bytes
     mesh.micro_batches = micro_batches(facts, row)
@@ -94,8 +95,8 @@ def uneven_attention(facts: Facts, layers: Array, row: Row, parts: Array) -> flo
 
     Attention's work on a document grows with its length squared. Where lengths are log-normal with
     a coefficient of variation v, the squared coefficient of variation of their squares is (1 + v²)⁴
-    - 1. A rank adds up the squares of its documents in a step. Its work is at most that of
-    sequences that are one document each.
+    - 1. A rank adds up the squares of its documents in a step, which divides that by their number.
+    No rank has more work than if each of its sequences were one document.
     """
     ranks = row.dp_replicate * row.dp_shard
     if facts.document_spread == 0 or ranks == 1:
@@ -104,7 +105,7 @@ def uneven_attention(facts: Facts, layers: Array, row: Row, parts: Array) -> flo
     for kind in range(facts.kinds):
         part = parts[kind]
         both = part.attention_forward + part.attention_backward
-        attention += layers[kind].trained_layers * both
+        attention += layers[kind].num_layers * both
     documents = max(facts.global_batch * facts.seq_len / (ranks * facts.document_length), 1.0)
     variance = ((1 + facts.document_spread * facts.document_spread) ** 4 - 1) / documents
     longer = math.sqrt(variance) * largest_of(float(ranks))
@@ -156,7 +157,7 @@ def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> N
     shard = encoder_shard(images, row)
     blocks = 0.0
     for kind in range(len(images.layers)):
-        blocks += images.layers[kind].trained_layers * cut_blocks(images.layers[kind])
+        blocks += images.layers[kind].num_layers * cut_blocks(images.layers[kind])
     part.tensor = 0.0
     if shard.tp > 1:
         part.tensor = blocks * time(
@@ -173,7 +174,7 @@ def add_encoder_traffic(images: Images, row: Row, links: Links, part: Part) -> N
 def stall_seconds(layer: LayerFacts, row: Row, coefficients: CoefficientRecord) -> float:
     """Return the host seconds in forward that a layer's tensor-parallel collectives cost in a
     pipeline, where the host also serves the sends between stages; 0 without one. They grow with the
-    hops of a ring."""
+    hops of a ring, which sequence parallelism passes twice, for a gather and a scatter."""
     if row.pp == 1:
         return 0.0
     hops = (row.tp - 1) * (2 if row.sequence_parallel else 1)
@@ -185,8 +186,8 @@ def hook_seconds(
     facts: Facts, layer: LayerFacts, shard: Shard, coefficients: CoefficientRecord, links: Links
 ) -> float:
     """Return the host seconds in forward of gathering every matrix of every local expert by itself,
-    as ZeRO 3 of some stacks does: its own time, and the latency of each gather. The host waits for
-    the gathers, since it lets no more than two be under way (DeepSpeed
+    as ZeRO 3 of some stacks does. Each takes the host's own work (`hook_s`) and the gather's
+    latency, for which the host waits: it lets no more than two be under way (DeepSpeed
     runtime/zero/partitioned_param_coordinator.py, max_ongoing_fetch_events)."""
     if not layer.sparse or not facts.experts_gathered_apart:
         return 0.0
@@ -201,7 +202,7 @@ def context_traffic(facts: Facts, layer: LayerFacts, row: Row, shard: Shard, lin
     if row.cp == 1:
         return 0.0
     seconds = attention_context(facts, layer, row, shard, links) if layer.attends else 0.0
-    if layer.recurs:  # A recurrence needs whole sequences: heads go for tokens, and come back.
+    if layer.recurs:  # A recurrence needs whole sequences: heads are exchanged for tokens and back.
         exchanged = shard.tokens * layer.recurrence_exchanged / shard.tp
         seconds += time(links.cp, exchanged * facts.activation_bytes)
     return seconds
@@ -215,6 +216,7 @@ def attention_context(
     sends keys and values as far as a query's window reaches; Ulysses exchanges heads for tokens.
     Sparse attention sends the latents or pooled keys that it attends to, and the indexer's keys."""
     keys = layer.kv_dim * kv_share(layer, shard.tp)
+    # Whatever queries choose, every rank gets these keys of all ranks, and tp does not cut them.
     if layer.passed_keys > 0:
         return time(links.cp, shard.tokens * row.cp * layer.passed_keys * facts.activation_bytes)
     if facts.context == ULYSSES:
@@ -238,8 +240,8 @@ def dispatch_seconds(
     cost: Array,
 ) -> float:
     """Return the seconds of sending a layer's tokens to their experts and the results back, in one
-    pass. `cost` (2,) has the seconds for each byte and before the first byte. All-to-alls wait for
-    the busiest device (`skew`)."""
+    pass. `cost` (2,) has the seconds for each byte and the latency. All-to-alls wait for the
+    busiest device (`skew`); all-gathers send every token everywhere."""
     if not layer.sparse or shard.ep == 1:
         return 0.0
     byte_s, latency_s = cost
@@ -256,9 +258,9 @@ def dispatch_seconds(
 def set_data_traffic(
     facts: Facts, row: Row, coefficients: CoefficientRecord, links: Links, sparse: bool, part: Part
 ) -> None:
-    """Write into `part` the seconds of its data-parallel traffic, nothing hidden: gathers of
+    """Write into `part` the seconds of its data-parallel traffic, before any overlap: gathers of
     parameters, reductions of gradients, and the copies in device memory beside them. A `sparse`
-    part has experts, whose data-parallel groups are others."""
+    part has experts too, which have data-parallel groups of their own."""
     gathered = part.dense * facts.gather_bytes
     gradient = part.trained_dense * facts.reduce_bytes
     part.gather = time(links.sharding, gathered)
@@ -275,7 +277,8 @@ def set_data_traffic(
         part.stuck = expert_gather * (1 - coefficients.expert_prefetch)
         part.scatter += expert_scatter
         part.reduce += 2 * expert_scatter  # an all-reduce: a scatter and a gather
-        # Without shards, the group that shares experts has the replicas in it.
+        # Without shards, edp has the replicas in it (devices_sharing_experts), and no all-reduce
+        # over them follows.
         if row.dp_shard > 1:
             share = part.trained_expert * facts.reduce_bytes / links.expert_shards
             part.scatter += time(links.replicate, share)

@@ -71,8 +71,8 @@ def complexity(problem: Problem, layouts: Layouts) -> Array:
 
 
 def points_of_degrees(layouts: Layouts) -> Array:
-    """Return the points that the degrees of a mesh decide, (n,). No layout on the mesh has
-    fewer."""
+    """Return the points that the degrees of a mesh alone decide, (n,). No layout with these degrees
+    has fewer."""
     return _points(_degree_counts(layouts))
 
 

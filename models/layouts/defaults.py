@@ -33,8 +33,8 @@ DEFAULTED_KNOBS = (
 def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
     """Return the layout with the stack's own choice for the knobs that the caller did not set.
 
-    `given` names the knobs that the caller set; these stay. Of the others only those change whose
-    value would break a rule of the stack, and recompute, which every stack has a default for.
+    `given` names the knobs that the caller set, which stay. Of the others, a knob changes only if
+    its value would break a rule of the stack, and recompute always gets the stack's default.
     """
     stack = problem.stack
     defaults = dict[str, Any]()
@@ -50,6 +50,7 @@ def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]
     needs_shards = is_sharded or layout.offload_optimizer or 0 not in stack.zero_stages
     if layout.zero_stage == 0 and needs_shards:
         defaults["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
+    # The rule sharding_axes_need_zero_3 asks for it.
     if stack.shards_over_context_and_experts and (layout.cp > 1 or layout.ep > 1):
         defaults["zero_stage"] = 3
     if stack.reshard == (False,):
@@ -82,6 +83,7 @@ def _pipeline_defaults(problem: Problem, layout: Layout, given: Collection[str])
         elif schedule not in schedules:
             schedule = schedules[0]
         schedule = _first_allowed_schedule(problem, layout, (schedule, *schedules))
+    # Interleaving needs more than one virtual stage, and a V exactly two.
     if "virtual_stages" not in given and schedule in ("interleaved", "zero_bubble_v"):
         virtual_stages = 2
     return {
@@ -104,11 +106,12 @@ def _first_allowed_schedule(problem: Problem, layout: Layout, schedules: Iterabl
 
 
 def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
-    """Return the order in which devices are numbered along a torus' dims that lets most mesh axes
+    """Return the order of a torus' dims, along which devices are numbered, that lets mesh axes
     cover whole dims; the default order on other fabrics.
 
-    Expert parallelism counts most, then the mesh axes from the innermost outwards, as in jax
-    (experimental/mesh_utils.py, create_device_mesh). Of equal orders the first is taken.
+    An order is best in which expert parallelism covers whole dims, then the innermost mesh axis,
+    and so on outwards, as in jax (experimental/mesh_utils.py, create_device_mesh). Of equal orders
+    the first is taken.
     """
     device_orders = problem.cluster.device_orders
     if not device_orders.has_choice:
@@ -121,12 +124,12 @@ def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...
     )
     axes = [getattr(placed, name) for name in (*reversed(layout.placement), "ep")]
     covered = [axis.per_row(axis.table.covers(device_orders)) for axis in axes]
-    # np.lexsort takes its most significant key last.
+    # np.lexsort sorts by its last key first, ascending. The best order is then the last.
     return orders[int(np.lexsort([-np.arange(len(orders)), *covered])[-1])]
 
 
 def _splits_unevenly(problem: Problem, chunks: int) -> bool:
-    """Say whether the stack splits the layers over `chunks` chunks of a pipeline unevenly: always,
-    never, or where they do not divide."""
+    """Say whether the stack splits the layers over `chunks` chunks of a pipeline unevenly. It does
+    so never, always or where the layers do not divide, as `stack.partition` says."""
     divides = problem.architecture.num_layers % chunks == 0
     return {"even": False, "balanced": not divides, "threshold": True}[problem.stack.partition]

@@ -79,8 +79,8 @@ def _searched_message(problem: Problem, layout: Layout) -> str:
 
 
 def limits_over(problem: Problem, layout: Layout) -> dict[str, int]:
-    """Return the stack's limits of degrees that a layout exceeds, by field, with the value that
-    each needs for the layout, such as {"max_tp": 16}."""
+    """Return the stack's limits of degrees that a layout exceeds, by field, each with the least
+    value that admits the layout, such as {"max_tp": 16}. The limit of tp is one of etp too."""
     needed = {f"max_{axis}": getattr(layout, axis) for axis in _LIMITED_AXES}
     needed["max_tp"] = max(layout.tp, layout.etp)
     return {name: value for name, value in needed.items() if value > getattr(problem.stack, name)}

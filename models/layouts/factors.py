@@ -36,7 +36,7 @@ def ordered_factorisations(n: int, parts: int) -> int:
             power += 1
         count *= math.comb(power + parts - 1, parts - 1)
         prime += 1
-        if prime * prime > rest > 1:  # The rest is a prime itself.
+        if prime * prime > rest > 1:  # The rest has no smaller factor, and is a prime itself.
             prime = rest
     return count
 

@@ -60,7 +60,8 @@ def device_order(orders: DeviceOrders) -> DeviceOrder:
 
 
 class Groups(NamedTuple):
-    """Holds communication groups: those of a layout by their numbers, or any others."""
+    """Holds communication groups, one a row: those of a layout, by number (TP to REPLICAS), or
+    others."""
 
     degree: Array
     """The number of all members of a group, (GROUPS,)."""
@@ -70,7 +71,8 @@ class Groups(NamedTuple):
     members: Array
     """The number of members that each dim of the cluster joins, (GROUPS, dims)."""
     stride: Array
-    """The number of groups that share a link of a dim, where the dim is a ring, (GROUPS, dims)."""
+    """The number of groups that share a link of a dim, where the dim is a ring, (GROUPS, dims). It
+    is the distance between a group's neighbours along that ring."""
 
 
 def groups_for(order: DeviceOrder, count: int = GROUPS) -> Groups:
@@ -126,7 +128,8 @@ def set_axes(row: MeshRow, degree: Array, distance: Array) -> None:
 
 @compiled
 def devices_sharing_experts(row: MeshRow) -> int:
-    """Return the number of devices of a stage over which an expert's parameters are sharded."""
+    """Return the number of devices of a stage that the axes of experts (etp, ep and expert data
+    parallelism) cover together. It includes replicas only where nothing is sharded."""
     shared = row.dp_shard * row.cp * row.tp
     return shared if row.dp_shard > 1 else shared * row.dp_replicate
 
@@ -168,8 +171,9 @@ def set_group(
 
 @compiled
 def is_whole(domains: Array, distance: int, degree: int) -> bool:
-    """Say whether no group of an axis straddles a domain: the span inside the axis (`distance`),
-    and the span with it, are each a multiple or a divisor of every domain's size."""
+    """Say whether no group of an axis straddles the border of a domain. That holds where the span
+    of the axes inside it (`distance`), and the span with the axis itself, are each a multiple or a
+    divisor of every domain's size."""
     for span in (distance, distance * degree):
         for domain in domains:
             if span % domain != 0 and domain % span != 0:

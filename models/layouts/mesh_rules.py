@@ -290,8 +290,8 @@ def _batch_blame(problem: Problem, layout: Layout) -> str:
 
 def nearest_batches(batch: int, layout: Layout, rounds: int = 1) -> tuple[int, ...]:
     """Return the global batches just below and above `batch` that are multiples of a layout's
-    dp · micro_batch · rounds, as where every rank runs micro-batches `rounds` at a time. The lower
-    one is left out where it is 0."""
+    dp · micro_batch · rounds: with these every rank has a multiple of `rounds` micro-batches. The
+    lower one is left out where it is 0."""
     unit = layout.dp * layout.micro_batch * rounds
     below = batch // unit * unit
     return tuple(near for near in (below, below + unit) if near)

@@ -58,8 +58,8 @@ def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
     knob in KNOBS. The given layout must state all knobs (models.layouts.defaults), and need not be
     legal.
 
-    A change of a knob may leave a choice in the fields that follow it; the first legal layout of
-    each value of the knob is taken.
+    Several layouts may have one value of a knob and differ in the fields that follow it. The first
+    legal one of each value is taken.
     """
     named = [
         (name, variant)
@@ -79,8 +79,8 @@ def neighbours(problem: Problem, layout: Layout) -> list[tuple[str, Layout]]:
 
 
 def _vary_tp(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other degrees of tp. Sequence parallelism stays as it is, or is on from tp 1 where the
-    stack has it; etp follows in a stack that cuts experts by tp."""
+    """Yield other degrees of tp. Sequence parallelism stays as it is, or with a change from tp 1 is
+    on if the stack has it. In a stack that cuts experts by tp, etp becomes equal to tp."""
     sequence_parallel = layout.sequence_parallel
     if layout.tp == 1:
         sequence_parallel = True in problem.stack.sequence_parallel
@@ -115,9 +115,10 @@ def _vary_pp(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _on_all_devices(problem: Problem, layout: Layout, **changes: Any) -> Iterator[Layout]:
-    """Yield the layout with these changes of degrees on all devices of the cluster. dp_shard makes
-    up for the change under ZeRO, and else dp_replicate; nothing is yielded where it cannot. On a
-    torus, yield it once more with its axes along other dims."""
+    """Yield the layout with these changes of degrees on all devices of the cluster. Under ZeRO
+    dp_shard gets the degree that fills the devices, and otherwise dp_replicate does. Nothing is
+    yielded where none fills them. On a torus, yield the layout once more with devices numbered such
+    that its axes cover whole dims."""
     degrees = [changes.get(name, getattr(layout, name)) for name in ("pp", "cp", "tp")]
     dp, idle_devices = divmod(problem.cluster.num_devices, math.prod(degrees))
     kept, varied = "dp_shard", "dp_replicate"
@@ -140,7 +141,7 @@ def _vary_dp(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _micro_batches(problem: Problem, layout: Layout) -> list[int]:
-    """Return the micro-batches that divide the sequences of a data-parallel rank."""
+    """Return the sizes of a micro-batch that divide the sequences of a data-parallel rank."""
     return divisors(max(problem.workload.global_batch // layout.dp, 1))
 
 
@@ -148,8 +149,8 @@ def _micro_batches(problem: Problem, layout: Layout) -> list[int]:
 
 
 def _vary_schedule(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other schedules, each with one virtual stage and with two. Rules sort out which of both
-    are legal."""
+    """Yield other schedules, each with one virtual stage and with two, of which some schedules need
+    one and some the other. Illegal layouts are dropped in `neighbours`."""
     offered = problem.stack.schedules if layout.pp > 1 else ("1f1b", "afab")
     for schedule in offered:
         for virtual_stages in (1, 2):
@@ -164,9 +165,9 @@ def _vary_virtual_stages(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _chunk_fields(problem: Problem, layout: Layout, chunks: int) -> dict[str, Any]:
-    """Return the fields that follow from a change to `chunks` chunks in the pipeline: the stated
-    split goes, unless the number stays; layers are split unevenly where they were before or do not
-    divide; and recompute_layers becomes 0 (all) where chunks have no more layers than that."""
+    """Return the fields that follow from a change to `chunks` chunks in the pipeline. Where the
+    number changes, a stated split is dropped, and layers that do not divide are split unevenly.
+    recompute_layers becomes 0 (all) where chunks have no more layers than it says."""
     layers = problem.architecture.num_layers
     recomputed = layout.recompute_layers
     stated, balanced = layout.layers_per_chunk, layout.balanced
@@ -222,8 +223,8 @@ def _vary_recompute_layers(problem: Problem, layout: Layout) -> Iterator[Layout]
 
 
 def _vary_zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield other ZeRO stages, each with either value of `reshard`. To stage 0 all of data
-    parallelism becomes replicas, and from stage 0 all of it becomes shards."""
+    """Yield other ZeRO stages, each with either value of `reshard`. With a change to stage 0 all of
+    data parallelism becomes replicas, and with one from stage 0 all of it becomes shards."""
     for stage in problem.stack.zero_stages:
         variant = replace(layout, zero_stage=stage)
         if stage == 0:
@@ -236,7 +237,7 @@ def _vary_zero_stage(problem: Problem, layout: Layout) -> Iterator[Layout]:
 
 
 def _reshards(problem: Problem, layout: Layout) -> tuple[bool, ...]:
-    """Return the values of `reshard` that make a difference, which it does with ZeRO 3 only."""
+    """Return both values of `reshard` under ZeRO 3, and none otherwise, where it does nothing."""
     return (False, True) if layout.zero_stage == 3 else ()
 
 
@@ -244,13 +245,13 @@ def _reshards(problem: Problem, layout: Layout) -> tuple[bool, ...]:
 
 
 def _vary_placement(problem: Problem, layout: Layout) -> Iterator[Layout]:
-    """Yield the layout in other placements that the stack offers. Placements that order the axes
-    with more than one rank alike are the same on the fabric, so one of them is yielded."""
+    """Yield the layout in other placements that the stack offers. Placements that differ only in
+    where axes of one rank stand are the same on the fabric, so one of them is yielded."""
     pattern = int(active_axes(Layouts.of([layout]))[0])
     first_alike = equivalent_placements()[pattern].tolist()
     own = first_alike[PLACEMENTS.index(tuple(layout.placement))]
     orders = problem.stack.placements or PLACEMENTS
-    # Backwards, so that of placements that are alike the first stays.
+    # Later entries replace earlier ones: backwards, the first of equivalent placements stays.
     distinct = {first_alike[PLACEMENTS.index(order)]: order for order in reversed(orders)}
     for number in sorted(distinct.keys() - {own}):
         yield replace(layout, placement=distinct[number])

@@ -39,7 +39,8 @@ def _schedule_shape(problem: Problem, layouts: Layouts) -> Array:
     not_virtual = layouts.virtual_stages == 1
     without_pipeline = is_one_of(layouts.schedule, (ONE_F_ONE_B, AFAB)) & not_virtual
     interleaved = (layouts.virtual_stages >= 2) & (m >= layouts.pp)
-    # Stacks pass micro-batches through a chunk in groups: of any size, of equal size, or of pp.
+    # Stacks pass micro-batches through a chunk in groups: of any size, of equal size (as many
+    # groups as pp goes into m), or of pp.
     if problem.stack.micro_batch_groups != "any":
         equal = problem.stack.micro_batch_groups == "equal"
         interleaved &= m % (np.maximum(m // layouts.pp, 1) if equal else layouts.pp) == 0

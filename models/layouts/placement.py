@@ -72,8 +72,8 @@ class LayoutGroups(Columns):
 
 
 def groups(cluster: Cluster, layouts: Layouts) -> LayoutGroups:
-    """Return the communication groups of every axis of n layouts. Layouts with equal degrees and
-    placements share rows."""
+    """Return the communication groups of every axis of n layouts. Those of layouts with equal
+    degrees and placements are worked out once."""
     first, code = distinct(
         *(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS_KNOBS))
     )
@@ -81,8 +81,8 @@ def groups(cluster: Cluster, layouts: Layouts) -> LayoutGroups:
 
 
 def groups_of_meshes(cluster: Cluster, meshes: Layouts) -> LayoutGroups:
-    """Return the communication groups of every axis of n meshes. It is meant for meshes that all
-    differ, since equal meshes are worked out again."""
+    """Return the communication groups of every axis of n meshes. Use `groups` where meshes repeat:
+    this function works out every row."""
     orders = cluster.device_orders
     rows = np.zeros(len(meshes), dtype=_MESH)
     for name in (*DEGREES, "placement"):
@@ -122,8 +122,8 @@ def _shared_groups(
 
 def _distinct_entries(table: AxisGroups) -> tuple[Array, Array]:
     """Return the positions of the distinct groups of a table, and for each group the number of the
-    distinct one that it equals. Groups are equal where they join as many members by the same links,
-    and both are whole or both are not, as may be in different fillings of a torus."""
+    distinct one that it equals. Groups are equal where they have as many members on each dim, the
+    same stride on the dims where they have several, and the same `whole`."""
     links = np.where(table.members > 1, table.stride, 1)
     columns = np.concatenate([table.members, links, table.whole[None]])
     _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -143,8 +143,8 @@ def _table(order: DeviceOrder, distance: Array, degree: Array, filling: Array) -
 def _fill_table(
     order: DeviceOrder, distance: Array, degree: Array, filling: Array, groups: Groups, whole: Array
 ) -> None:
-    """Write n groups, one of an axis each, to `groups`, and to `whole` (n,) whether each straddles
-    no domain. `distance`, `degree` and `filling` (n,) describe the axes."""
+    """Write n groups, each of one axis, to `groups`, and to `whole` (n,) whether the group
+    straddles no border of a domain. `distance`, `degree` and `filling` (n,) describe the axes."""
     for i in range(len(degree)):
         set_group(order, filling[i], distance[i], degree[i], groups, i)
         whole[i] = is_whole(order.domains[filling[i]], distance[i], degree[i])

@@ -50,8 +50,8 @@ class Rule:
 
 
 def holds_for_all(layouts: Layouts) -> Array:
-    """Return true for each of the layouts: the rule does not concern this problem."""
-    # The shape is that of a column, since the space tests chains by schedules in two dimensions.
+    """Return true for each of the layouts, for a rule that does not concern this problem."""
+    # Columns may have two dimensions, as where Space tests rules on chains by schedules.
     return np.ones(layouts.pp.shape, dtype=bool)
 
 

@@ -17,9 +17,10 @@ _OF_SEARCH = "the limits of the search in stack {stack}: no framework refuses it
 
 def rule_source(rule: Rule, stack: Stack) -> str:
     """Return the source of a rule for a stack, in words. It is the first of these that is known:
-    the file of the stack's framework that refuses what breaks the rule; that of the stack which it
-    is like; the reason that holds in every framework; the file with the framework's options; what
-    the stack's features were read from. A limit of the search has no such source."""
+    the file of the stack's framework that refuses what breaks the rule; such a file of the stack
+    that this one is like (`stack.like`); the reason that holds in every framework; the file with
+    the framework's options; what the stack's features were read from. For a limit of the search the
+    words say that there is no source."""
     if rule.kind == "search":
         return _OF_SEARCH.format(stack=stack.id)
     own = [_sources().get(name, {}) for name in (stack.id, stack.like or stack.id)]

@@ -42,8 +42,8 @@ RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 
 def lifted(problem: Problem, layout: Layout) -> Problem:
-    """Return the problem with the limits of the search raised that a stated layout exceeds. Such
-    limits (rules of the kind "search") bound what is searched; the framework does not have them."""
+    """Return the problem with those limits of its stack raised that keep a stated layout from being
+    searched (rules of the kind "search"). The framework itself runs such a layout."""
     row = Layouts.of([layout])
     of_search = (rule for rule in RULES if rule.kind == "search")
     broken = {rule.name for rule in of_search if not np.all(rule.test(problem, row))}
@@ -66,7 +66,7 @@ def first_broken(problem: Problem, layouts: Layouts) -> Array:
     passes = np.empty((len(RULES), len(layouts)), dtype=bool)
     for index, rule in enumerate(RULES):
         passes[index] = rule.test(problem, layouts)
-    return np.where(passes.all(axis=0), -1, passes.argmin(axis=0))
+    return np.where(passes.all(axis=0), -1, passes.argmin(axis=0))  # argmin: the first false
 
 
 def broken_rules(problem: Problem, layout: Layout) -> list[Rule]:

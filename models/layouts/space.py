@@ -115,8 +115,8 @@ class Policies:
     """The number of layouts that a memory policy stands for, which differ in how many layers they
     recompute, (memory policies,)."""
     open: Array
-    """True where the number of layers to recompute is left open, (memory policies,). The search
-    takes the least number that fits, since every layer more only adds work."""
+    """True where the search chooses the number of layers to recompute, (memory policies,). It takes
+    the least number that fits, since every further layer only adds work."""
 
     def __len__(self) -> int:
         return len(self.schedules) * len(self.shardings) * int(self.counts.sum())
@@ -146,11 +146,11 @@ POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + MEMORY_POLICY_KNOBS
 @dataclass(frozen=True)
 class Trunks:
     """Holds the legal trunks, and the chain of each. A chain is a number of stages with a number of
-    micro-batches: schedules depend on no more of a trunk."""
+    micro-batches, which is all of a trunk that the rules of schedules depend on."""
 
     rows: Layouts
-    """The trunks, with all of data parallelism in dp_shard. Trunks that differ in pp only are
-    neighbours: layers are cut alike on them."""
+    """The trunks, with all of data parallelism in dp_shard. Trunks that differ in pp only follow
+    each other, so that the costs of a layer can be reused on them."""
     chains: Array
     """The chain of each trunk, (trunks,)."""
     pp: Array
@@ -182,8 +182,8 @@ class Space:
         return other
 
     def on_cluster(self, cluster: Cluster) -> Space:
-        """Return the space for another number of chips. Cached policies and degrees of experts are
-        kept, since they do not depend on it."""
+        """Return the space on a cluster that differs in its number of chips only. Cached policies
+        and degrees of experts are kept, since they do not depend on it."""
         other = Space(replace(self.problem, cluster=cluster), self.constraints)
         known = vars(self)
         vars(other).update({name: known[name] for name in _ON_ANY_CLUSTER if name in known})
@@ -254,6 +254,7 @@ class Space:
         shardings = [Layout(zero_stage=stage) for stage in range(4)]
         shardings.append(Layout(zero_stage=3, reshard=False))
         return Policies(
+            # A V has two virtual stages, also in stacks that do not interleave.
             _schedules(max(self.problem.stack.max_virtual_stages, 2)),
             Layouts.of(shardings),
             memory_policies,
@@ -263,7 +264,7 @@ class Space:
 
     def _require_modules(self, asked: tuple[str, ...]) -> None:
         """Raise Invalid where the stack cannot recompute these modules, or where no layer has one
-        of them. To recompute something else, or nothing, would not be what was asked for."""
+        of them. The policies would otherwise silently be without what was asked for."""
         layout = Layout(recompute="selective", recompute_modules=asked)
         for name in ("recompute_offered", "modules_offered", "modules_exist"):
             if not self._obeys(name, Layouts.of([layout]))[0]:
@@ -286,12 +287,13 @@ class Space:
         weight = len(schedules) * len(shardings)
         memory_policies, counts = self._offered_memory_policies(refused, weight)
         open_layers = self._has_open_layers(memory_policies)
+        # A plus drops the names that have refused nothing.
         return Policies(schedules, shardings, memory_policies, counts, open_layers), +refused
 
     def _offered_memory_policies(self, refused: Counter[str], weight: int) -> tuple[Layouts, Array]:
         """Return the memory policies that are allowed and that no other dominates, and how many
-        layouts each stands for. Others are counted in `refused`, each as `weight` layouts for every
-        number of layers that it might recompute."""
+        numbers of recomputed layers each stands for. Every number that a constraint or rule refuses
+        is counted in `refused` as `weight` layouts."""
         memory_policies, counts = self.policies.memory_policies, self.policies.counts
         for name, most in self._most_counts(memory_policies):
             left = np.minimum(counts, most)
@@ -304,14 +306,14 @@ class Space:
 
     @cached_property
     def recompute_layers(self) -> Array:
-        """The numbers of layers of a chunk that an open memory policy may recompute, ascending; the
-        number of all layers of the model means all. A caller who asks for full recompute and gives
-        no number means all."""
+        """The numbers of layers of a chunk that the search may recompute, ascending. All layers of
+        a chunk are written as the number of layers of the model. A caller who asks for full
+        recompute and gives no number means all."""
         layers = self.problem.architecture.num_layers
         allowed = self.constraints.allowed
         otherwise = (0,) if "recompute" in allowed else range(layers)
         numbers = allowed.get("recompute_layers", otherwise)
-        possible = {number or layers for number in numbers if number < layers}
+        possible = {number or layers for number in numbers if number < layers}  # 0 means all
         return np.array(sorted(possible), dtype=np.int64)
 
     @property
@@ -320,10 +322,10 @@ class Space:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _most_counts(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """Yield the name of each constraint and rule with the most layouts that it leaves of each
-        memory policy, (memory policies,). A policy stands for as many layouts as it may recompute
-        different numbers of layers."""
-        # A policy without full recompute stands for one layout, which any number above 0 leaves.
+        """Yield the name of each constraint and rule, with the most numbers of recomputed layers
+        that it leaves to each memory policy, (memory policies,)."""
+        # A policy without full recompute stands for one layout: any number above 0 leaves it, and 0
+        # refuses it.
         layers = self.problem.architecture.num_layers
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
             yield f"constraints.{knob}", layers * self._is_allowed(memory_policies, knob)
@@ -347,6 +349,7 @@ class Space:
     def _is_undominated(self, memory_policies: Layouts) -> Array:
         """Return for each memory policy whether to keep it. It is dropped where another one
         offloads as much, keeps the same activations of this model and recomputes less."""
+        # Attention that never writes scores keeps nothing that recompute of it could save.
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         recomputed = [
@@ -362,8 +365,8 @@ class Space:
             same, the first does."""
             if better == other or offloads[better] != offloads[other]:
                 return False
-            # Full recompute keeps least, so that nothing replaces it. Of other policies only those
-            # compare that keep equally many bytes: they may differ in pieces that keep nothing.
+            # Full recompute keeps least, so that nothing replaces it. Other policies are compared
+            # only if they keep equally many bytes: they may differ in pieces that keep nothing.
             by_kind = list(zip(recomputed[better], recomputed[other], strict=True))
             if any(mine.whole or its.whole for mine, its in by_kind):
                 return False
@@ -400,14 +403,15 @@ class Space:
         dropped. Raises TooLarge where there would be more than MAX_TRUNKS."""
         rejected: Counter[str] = Counter()
         count = self.cardinality
-        # The layouts that would grow from a trunk, for every way to divide dp.
+        # The layouts that would grow from a trunk, for each division of its dp.
         below = count["ep"] * count["etp"] * self.placements * len(self.policies)
         rows = self._legal_degrees(rejected, below * count["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         micro_batches = rows.num_micro_batches(self.problem.workload.global_batch)
         trunk_of_chain, chains = distinct(rows.pp, micro_batches)
         breaks = self._broken_schedule_rules(rows.take(trunk_of_chain))
-        # Trunks of a chain that no schedule suits are dropped, and counted with all schedules.
+        # Trunks whose chain has no legal schedule are dropped. Their layouts are counted under what
+        # refuses each schedule: a constraint, or else the first rule that is broken.
         has_schedule = np.asarray((breaks < 0).any(axis=1))
         meshes = np.bincount(chains, self.splits(rows), len(breaks)).astype(np.int64)[~has_schedule]
         refused = Counter[str]()
@@ -427,7 +431,7 @@ class Space:
 
     def splits(self, rows: Layouts) -> Array:
         """Return the number of ways to divide the dp of each row into dp_replicate and dp_shard,
-        such as 3 for dp 4, (n,)."""
+        (n,): 3 for dp 4."""
         degrees, counts, _ = self._divisors
         return np.asarray(counts[np.searchsorted(degrees, rows.dp)])
 
@@ -442,8 +446,8 @@ class Space:
 
     def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
         """Return the legal degrees of tp, cp, pp and data parallelism, with and without sequence
-        parallelism. What a rule refuses is counted in `rejected`: `below` layouts for every way to
-        divide dp, which is how many would grow from a row."""
+        parallelism. A row that a rule refuses is counted in `rejected` as `below` layouts for every
+        division of its dp."""
         table = factorisations(self.problem.cluster.num_devices, 4)
         columns = dict(zip(("tp", "cp", "pp", "dp_shard"), np.tile(table, (2, 1)).T, strict=True))
         columns["sequence_parallel"] = np.repeat(np.array([False, True]), len(table))
@@ -453,9 +457,9 @@ class Space:
         return self._filter(rows, rejected, weights, knobs=knobs, rules=_DEGREE_RULES)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
-        """Return legal degrees with every allowed micro-batch that divides the batch. Others are
-        counted in `rejected`, each as `below` layouts for every way to divide dp. Raise TooLarge
-        above MAX_TRUNKS."""
+        """Return legal degrees with every allowed micro-batch that divides the batch. A pair that
+        is refused is counted in `rejected` as `below` layouts for every division of its dp. Raise
+        TooLarge above MAX_TRUNKS."""
         sizes = np.array(self._micro_batches)
         degrees = self._divisors[0]
         sequences = self.problem.workload.global_batch // degrees
@@ -465,7 +469,7 @@ class Space:
             raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
         weights = self.splits(rows) * below
         rejected["batch_divides"] += int((weights * (~divides).sum(axis=1)).sum())
-        # Transposed, so that trunks which differ in pp only stay neighbours.
+        # Transposed, so that trunks which differ in pp only still follow each other.
         size, row = np.nonzero(divides.T)
         grown = rows.take(row).with_columns(micro_batch=sizes[size])
         allowed = self._is_allowed(grown, "micro_batch")
@@ -481,7 +485,7 @@ class Space:
         rows = chains.take(np.arange(len(chains))[:, None]).with_columns(
             **{knob: getattr(schedules, knob) for knob in SCHEDULE_KNOBS}
         )
-        # Backwards, so that the first rule that is broken stays.
+        # Later rules are written first, so that the first rule that is broken stays.
         for index, name in reversed([*enumerate(SCHEDULE_RULES)]):
             obeys = np.broadcast_to(self._obeys(name, rows), breaks.shape)
             breaks[~obeys] = index
@@ -528,16 +532,16 @@ class Space:
         return rows.take(legal), parent[legal]
 
     def in_every_placement(self, meshes: Layouts) -> Layouts:
-        """Return meshes in every legal placement that the stack offers. Of a mesh's placements that
-        put every axis on the same links only the first is returned. The filling of a torus stays.
-        """
+        """Return meshes in every legal placement that the stack offers. Where several placements of
+        a mesh put every axis on the same links, only the first is returned. The filling of a torus
+        stays."""
         pattern = active_axes(meshes)
         orders, start, count = placement_lists(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
         rows = meshes.take(parent).with_columns(placement=orders[row])
         placed = groups_of_meshes(self.problem.cluster, rows)
         is_legal = fits_torus(self.problem, placed) & equal_data_parallel(self.problem, rows)
-        # Of equal rows `distinct` names the last that it meets: backwards, that is the first.
+        # `distinct` names the last of equal rows. Rows are reversed, so that it is the first.
         backwards = np.flatnonzero(is_legal)[::-1]
         links = [getattr(placed, axis).code[backwards] for axis in LayoutGroups.__slots__]
         first, _ = distinct(parent[backwards], *links)
@@ -571,9 +575,9 @@ class Space:
         knobs: Sequence[str] = (),
         rules: Sequence[str] = (),
     ) -> Layouts:
-        """Return the layouts that the constraints on `knobs` allow and that obey `rules`, by name.
-        Every other row is counted in `refused` under the first constraint or rule that refuses it,
-        as `weight` layouts (one number, or one for each row)."""
+        """Return the layouts that the constraints on `knobs` allow and that obey the rules with
+        the names `rules`. Every other row is counted in `refused` under the first constraint or
+        rule that refuses it, as `weight` layouts (one number, or one for each row)."""
         weights = np.broadcast_to(weight, len(rows))
         tests = {f"constraints.{knob}": partial(self._is_allowed, knob=knob) for knob in knobs}
         tests |= {name: partial(self._obeys, name) for name in rules}
@@ -612,14 +616,14 @@ def common_expert_divisors(problem: Problem, size: str) -> list[int]:
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
-    """Return how many pairs of a mesh and a schedule each rule refuses first. A chain is a number
-    of stages with one of micro-batches: `breaks` (chains, schedules) has indices into
-    SCHEDULE_RULES or -1, and `meshes` (chains,) the number of meshes of each chain."""
+    """Return how many pairs of a mesh and a schedule each rule refuses first. `breaks` (chains,
+    schedules) has the first rule that a chain breaks, as an index into SCHEDULE_RULES or -1, and
+    `meshes` (chains,) the number of meshes of each chain."""
     refused = {
         name: int(((breaks == rule).sum(axis=1) * meshes).sum())
         for rule, name in enumerate(SCHEDULE_RULES)
     }
-    return +Counter(refused)
+    return +Counter(refused)  # without zeros
 
 
 def scaled(counts: Counter[str], factor: int) -> Counter[str]:
@@ -628,8 +632,8 @@ def scaled(counts: Counter[str], factor: int) -> Counter[str]:
 
 
 def with_experts(rows: Layouts, experts: Layouts, pair: Array) -> Layouts:
-    """Return n layouts with the expert degrees, ep and etp, of a pair each. `experts` has the
-    pairs, and `pair` (n,) the position of each layout's."""
+    """Return n layouts with the expert degrees, ep and etp, taken from `experts`. Layout i takes
+    those at position `pair[i]`."""
     return rows.with_columns(ep=experts.ep[pair], etp=experts.etp[pair])
 
 
@@ -639,7 +643,7 @@ _CLASS_DEGREES = ("cp", "ep", "pp", "dp_shard", "dp_replicate")
 def mesh_class(rows: Layouts) -> Array:
     """Return the class of each mesh, (n,): a number with a bit for each of _CLASS_DEGREES, the last
     one lowest, that is set where the degree is above 1. The rules of shardings and memory policies
-    depend on no more of a mesh."""
+    depend on nothing else of a mesh, so they are tested once for each class."""
     number = np.zeros(len(rows), dtype=np.int64)
     for degree in _CLASS_DEGREES:
         number = 2 * number + (getattr(rows, degree) > 1)
@@ -648,10 +652,10 @@ def mesh_class(rows: Layouts) -> Array:
 
 def default_layouts(rows: int) -> Layouts:
     """Return `rows` layouts with the default of every knob."""
-    return _ONE.take(np.zeros(rows, dtype=np.int64))
+    return _DEFAULT_LAYOUT.take(np.zeros(rows, dtype=np.int64))
 
 
-_ONE = Layouts.of([Layout()])
+_DEFAULT_LAYOUT = Layouts.of([Layout()])
 
 
 @cache
@@ -676,7 +680,7 @@ def placement_lists(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array,
     placements with the pipeline's axis outermost.
     """
     is_first_of_order = equivalent_placements() == np.arange(len(PLACEMENTS))
-    stands = offered_orders(offered) & is_first_of_order
-    stands = np.concatenate([stands, stands & pipeline_outermost()])
-    counts = stands.sum(axis=1)
-    return np.nonzero(stands)[1], np.cumsum(counts) - counts, counts
+    is_listed = offered_orders(offered) & is_first_of_order
+    is_listed = np.concatenate([is_listed, is_listed & pipeline_outermost()])
+    counts = is_listed.sum(axis=1)
+    return np.nonzero(is_listed)[1], np.cumsum(counts) - counts, counts

@@ -37,7 +37,7 @@ _FROM_STRONGEST: tuple[EvidenceLevel, ...] = ("measured", "inherited", "data_she
 
 _EVERYWHERE = "all"  # the scope of the ranges of all runs
 
-_ANY = (-math.inf, math.inf)  # the range of a quantity that no run has told
+_ANY = (-math.inf, math.inf)  # the range of a quantity of which no run has a value
 _CACHED_SCOPES = 256  # chips, generations and stacks, each with a profile
 _CACHED_PROBLEMS = 64  # pairs of a profile and a generation or stack
 
@@ -46,8 +46,8 @@ _TermKey = tuple[str, str]  # a term and a scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermEvidence:
-    """The evidence behind one term: its kind, the scope of the runs, and the numbers of runs and of
-    their sources. `sources` is None where the profile does not say it."""
+    """The evidence behind one term: its kind (`ground`), the scope of the runs, and the numbers of
+    runs and of their sources. `sources` is None where the profile does not say it."""
 
     ground: EvidenceLevel
     scope: str
@@ -107,7 +107,7 @@ def provenance(
     least_s = DECISIVE_SHARE * step_time_s
     decisive = [terms[name].ground for name, seconds in time.items() if seconds >= least_s]
     return Provenance(
-        grade=max(decisive, key=_FROM_STRONGEST.index),
+        grade=max(decisive, key=_FROM_STRONGEST.index),  # the weakest
         terms=terms,
         outside=tuple(_extrapolations(problem, layout, profile)),
     )
@@ -145,9 +145,9 @@ def _term_evidence(
 
 
 def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Return a mask of the layouts that have some quantity outside the range of all runs, or of the
-    runs on the chip's generation; shape (n,). It is true for all layouts where no run is on the
-    generation, or where nothing has been measured on the chip."""
+    """Return for each of n layouts whether it has some quantity outside the range of all runs, or
+    outside that of the runs on the chip's generation, (n,). It is true for all layouts where the
+    profile's runs are all on other generations, or where nothing has been measured on the chip."""
     is_unmeasured = problem.cluster.chip.is_data_sheet_only
     has_runs = _has_runs_on_generation(problem, profile)
     result = np.full(len(layouts), is_unmeasured or not has_runs)
@@ -160,8 +160,9 @@ def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
 
 @cached_by_identity(_CACHED_PROBLEMS)
 def _ranges_on_generation(profile: Profile, generation: str) -> dict[str, tuple[float, float]]:
-    """Return, by quantity, the range (low, high) that both all runs and the runs on the chip's
-    generation cover. Quantities that no run has told are left out."""
+    """Return, by quantity, the range (low, high) that is both within that of all runs and within
+    that of the runs on the chip's generation. Quantities of which no run has a value are left
+    out."""
     ranges: dict[str, tuple[float, float]] = {}
     for span in profile.spans:
         if span.scope in (_EVERYWHERE, generation):
@@ -201,6 +202,7 @@ def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Itera
 def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
     """Return the densities ("dense", "sparse") of the models that runs of this stack behind the
     profile trained."""
+    # Neighbourhoods of a stack have scopes such as "stack:torchtitan/dense".
     prefix = f"{stack}/"
     return {
         neighbourhood.scope.removeprefix(prefix)
@@ -210,8 +212,8 @@ def _densities_of_stack(profile: Profile, stack: str) -> set[str]:
 
 
 def _has_runs_on_generation(problem: Problem, profile: Profile) -> bool:
-    """Say whether some run was on the chip's generation. A profile without any run passes too,
-    since its priors are wide as they are."""
+    """Say whether some run was on the chip's generation. It is true of a profile without any run
+    too: its priors are wide already, and nothing has to widen them."""
     generation = _generation_scope(problem)
     return not profile.spans or generation in profile.scopes_of_ranges
 
@@ -247,8 +249,8 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
 
 
 def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
-    """Return the profile with these runs added to its coverage: the terms that they exercise, as
-    the profile predicts them, and the ranges of their quantities."""
+    """Return the profile with these runs added to its coverage: to the numbers of runs that
+    exercise each term, by the profile's own predictions, and to the ranges of quantities."""
     counts = Counter[_TermKey]()
     sources = defaultdict[_TermKey, set[str]](set)
     for key, seen in profile.coverage_of.items():
@@ -260,7 +262,7 @@ def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
         for term, exercising in _exercising_runs(problem, same_problem, profile).items():
             for scope in scopes:
                 counts[term, scope] += len(exercising)
-                sources[term, scope].update(source_code(run.source) for run in exercising)
+                sources[term, scope].update(source_pseudonym(run.source) for run in exercising)
     covered = tuple(
         TermCoverage(
             term=term, scope=scope, runs=count, sources=tuple(sorted(sources[term, scope]))
@@ -272,7 +274,8 @@ def with_coverage(profile: Profile, runs: Sequence[FittedRun]) -> Profile:
 
 
 def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
-    """Return the profile with the ranges of the quantities of these runs added to its own."""
+    """Return the profile with its ranges of quantities extended to cover these runs, as far as
+    their step time was measured."""
     ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
     for run in runs:
         if not run.has_step_time:
@@ -288,8 +291,8 @@ def with_ranges(profile: Profile, runs: Iterable[FittedRun]) -> Profile:
     return replace(profile, spans=spans)
 
 
-def source_code(source: str) -> str:
-    """Return a short code that tells sources apart and says nothing of them."""
+def source_pseudonym(source: str) -> str:
+    """Return a short pseudonym of a source, from which the source's name cannot be read."""
     return blake2s(source.encode(), digest_size=4).hexdigest()
 
 

@@ -22,10 +22,10 @@ _CACHED_SCOPES = 64  # profiles with the scopes of a problem
 
 @dataclass(frozen=True, slots=True)
 class LearnedChanges:
-    """The change of a step time against the version before, and those that each group of
-    measurements causes: the step time over what it would be without the group's shift, less 1.
-    Step times are no sums of terms, so that changes add up to the whole only where they are
-    small."""
+    """The relative change of a step time against version `against_version`, and the change that
+    each group of measurements causes: the step time over what it would be without the group's
+    shift, less 1. No step time is a sum over groups, so their changes add up to the whole only
+    where they are small."""
 
     against_version: int
     step_time_change: float
@@ -33,8 +33,9 @@ class LearnedChanges:
 
 
 def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> LearnedChanges | None:
-    """Return how the measurements that a profile learned changed the step time of a legal layout,
-    in all and by group. Return None where the profile has none."""
+    """Return how the measurements that a profile was fitted to changed the step time of a legal
+    layout, in all and by group. Return None where the profile does not say what it learned from
+    which group."""
     influences = profile.influences
     if influences is None:
         return None
@@ -51,11 +52,12 @@ def learned_changes(problem: Problem, layout: Layout, profile: Profile) -> Learn
 
 @cached_by_identity(_CACHED_SCOPES, objects=2)
 def _coefficients(profile: Profile, influences: Influences, scopes: tuple[str, ...]) -> Array:
-    """Return records of coefficients, (2 + groups,): as the profile has them, with the whole shift
-    from the version before taken off, and with the shift of each group taken off."""
+    """Return records of coefficients, (2 + groups,): first as the profile has them, then with the
+    whole shift from the version before taken off, then with the shift of one group each taken off.
+    """
     unmoved = (0.0,) * len(influences.terms)
     taken_off = [unmoved, influences.shift, *(group.shift for group in influences.groups)]
     offsets = dict(zip(influences.terms, -np.array(taken_off).T, strict=True))
     coefficients = profile.coefficients(scopes, offsets)
-    # Where no shift is in these scopes, no record differs.
+    # Where no shifted term is in these scopes there is one record, which stands for all.
     return np.broadcast_to(coefficient_records(coefficients), len(taken_off))

@@ -74,8 +74,8 @@ class RunTraits:
         )
 
     def differences_from(self, other: RunTraits) -> dict[str, tuple[Any, Any]]:
-        """Return the traits that these state and the others do not share, by name, as pairs (own
-        value, other's value)."""
+        """Return the traits that differ in `other`, by name, as pairs (own value, other's value).
+        Traits that are None here, and so left open, are not among them."""
         pairs = {
             field.name: (getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)

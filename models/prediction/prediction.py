@@ -92,6 +92,7 @@ def predict_layouts(
 ) -> list[Prediction]:
     """Return a prediction with its intervals for each layout. The layouts must be legal
     (models.layouts.rules.require_legal)."""
+    # A single layout is often predicted more than once, and its prediction kept.
     if len(layouts) == 1:
         predictions = predictions_of(problem, profile, layouts[0])
     else:
@@ -103,8 +104,8 @@ def predict_layouts(
 
 @cached_by_identity(_CACHED_LAYOUTS, objects=2)
 def predictions_of(problem: Problem, profile: Profile, layout: Layout) -> Predictions:
-    """Return the prediction of one layout as columns of length one. Results are kept by the
-    identity of problem and profile, since an answer and its explanation both ask for them."""
+    """Return the prediction of one layout as columns of length one. The same problem and profile
+    objects get a result that was kept, since an answer and its explanation both ask for it."""
     return predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
 
 
@@ -112,14 +113,14 @@ def describe(
     predictions: Predictions, row: int, spreads: LogSpreads, profile: Profile
 ) -> Prediction:
     """Return row `row` of many predictions as a Prediction, with intervals from `spreads` and the
-    evidence behind it. The predictions must have been made with this profile."""
+    evidence behind it. The predictions must have been made with `profile`."""
     problem = predictions.problem
     layout = predictions.layouts[row]
     step_time_s = float(predictions.step_time_s[row])
     tokens_per_s = problem.workload.tokens / step_time_s
     conventions: tuple[AttentionCount, ...] = ("causal", "full")
     mfu: dict[str, float] = {count: float(predictions.mfu(count)[row]) for count in conventions}
-    # No step is shorter than the model's own FLOPs at the chip's peak.
+    # No step is shorter than the model's FLOPs at the chip's peak: the step time times its MFU.
     least_step_time_s = step_time_s * mfu["causal"]
     faster, slower, memory_factor = (math.exp(Z80 * float(spread[row])) for spread in spreads)
     time = dict(zip(TIME_TERMS, predictions.time_terms[row].tolist(), strict=True))
@@ -182,6 +183,7 @@ def host_memory_note(prediction: Prediction) -> str:
 def _probability_within(limit: float, median: float, spread: float) -> float:
     """Return the probability that a log-normal quantity with this median, and this standard
     deviation of its logarithm, is at most the limit."""
+    # Nothing fits into less than nothing; a quantity of 0, or no limit, fits certainly.
     if limit <= 0 or median <= 0 or math.isinf(limit):
         return float(limit > 0)
     return NormalDist().cdf(math.log(limit / median) / spread)
@@ -190,12 +192,12 @@ def _probability_within(limit: float, median: float, spread: float) -> float:
 def log_spreads(predictions: Predictions, profile: Profile) -> LogSpreads:
     """Return the standard deviations by which predictions of this profile may be off.
 
-    Runs of the neighbourhood scatter by its spread. The distance between sources of runs adds to
-    it, and so do terms without runs. A chip or stack that no run informed has more such terms than
-    the neighbourhood's own runs had, and gets the difference. Where the question extrapolates
-    beyond every run, the spread is multiplied by the factor that runs beyond all others were found
-    to have. The spread of memory is that of models.cost.memory_uncertainty. Random draws are the
-    same for every layout and on every call, so that a prediction is a function of its inputs.
+    Runs like the problem's (its neighbourhood) scatter by some spread. The distance between sources
+    of runs adds to it, and so do terms without runs. Runs of the neighbourhood had such terms too,
+    so only what a chip or stack without runs has beyond them is added. Where the question
+    extrapolates beyond every run, the spread is multiplied by `profile.unseen_widening`. The spread
+    of memory is that of models.cost.memory_uncertainty. Random draws are the same for every layout
+    and on every call, so a prediction depends on its inputs alone.
     """
     problem = predictions.problem
     layouts = predictions.layouts
@@ -221,7 +223,7 @@ class _KnownSpreads(NamedTuple):
     """The spreads that a profile knows for all predictions of a problem, whatever the layout."""
 
     profile: Profile
-    """The profile, with an offset of mean zero wherever no run has told one."""
+    """The profile, with an offset of mean zero wherever no run has informed one."""
     neighbourhood: Neighbourhood
     draws: Array
     """Records of coefficients under draws of the terms without runs, of shape (draws,)."""
@@ -230,7 +232,7 @@ class _KnownSpreads(NamedTuple):
 
 @cached_by_identity(_CACHED_SPREADS, objects=2)
 def _known_spreads(profile: Profile, problem: Problem) -> _KnownSpreads:
-    """Return the spreads that a profile has for a problem, before any layout is looked at."""
+    """Return the spreads that a profile has for a problem, which no layout changes."""
     widened = profile.with_offsets(problem.scopes)
     return _KnownSpreads(
         profile=widened,
@@ -244,11 +246,12 @@ def _unknown_variances(rows: LayoutRows, draws: Array) -> Array:
     """Return the variances of log step time that come from the terms without runs, towards faster
     and towards slower; shape (2, n).
 
-    The terms are drawn, and the variances are those of normal distributions with the same central
-    80%, because some draws have tails (a rate of ageing is a logarithm in an exponent). Hidden time
-    can only slow a step down, so the distribution may be narrower towards faster. The variance
-    towards faster then is that of its own, narrower side.
+    The terms are drawn, and each variance is that of a normal distribution with the same central
+    80%: some draws have long tails (a rate of ageing is a logarithm in an exponent). Traffic that
+    hides in the mean case can only slow a step down, so the distribution may be narrower towards
+    faster. The variance towards faster is then that of this narrower side.
     """
+    # Halves of the central 80%: at most the half towards faster, and the mean of both.
     low, middle, high = _quantiles(_drawn_log_times(rows, draws), [0.1, 0.5, 0.9])
     half_width = (high - low) / 2
     half_widths = np.array([np.minimum(middle - low, half_width), half_width])
@@ -261,10 +264,10 @@ def log_ratio_spread(pair: Predictions, profile: Profile) -> float:
     The errors of two layouts of one question have about half of their variance in common, so the
     ratio is as far off as one step time of their neighbourhood is. Of 178 published questions that
     were measured both without and with a pipeline, 71% lie in the 80% interval of their ratio
-    (tests/benchmarks/pipeline_gaps.py), and 77% where each counts as much as in the fit. The terms
-    without runs are the same for both layouts: they are drawn once, and only their effect on the
-    ratio counts. Where the question extrapolates beyond every run, the spread is widened as for a
-    single prediction (log_spreads).
+    (tests/benchmarks/pipeline_gaps.py), and 77% with each question weighted as in the fit. The
+    terms without runs are the same for both layouts: they are drawn once, and only their effect on
+    the ratio counts. Where the question extrapolates beyond every run, the spread is widened as for
+    a single prediction (log_spreads).
     """
     problem = pair.problem
     known = _known_spreads(profile, problem)
@@ -307,4 +310,5 @@ def _draws_of_unknown_terms(profile: Profile, scopes: tuple[str, ...]) -> Array:
         if term.is_unknown
     }
     records = coefficient_records(profile.coefficients(scopes, draws))
-    return np.broadcast_to(records, _DRAWS)  # where all terms have runs, no draw differs
+    # Where all terms have runs there is one record, which stands for all draws.
+    return np.broadcast_to(records, _DRAWS)

@@ -31,7 +31,7 @@ MEMORY_WORDS: dict[str, str] = {
 
 
 def in_words(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them: "a", "a and b", "a, b and c"."""
+    """Return names as a sentence lists them: "a", "a and b", "a, b and c"; "" for none."""
     *others, last = names or [""]
     return f"{', '.join(others)} and {last}" if others else last
 

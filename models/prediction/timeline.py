@@ -67,16 +67,18 @@ def timeline(
 ) -> Timeline:
     """Return the timeline of the first micro-batches of a step.
 
-    It shows about as many as are asked for, or else all of them, within MAX_OPERATIONS, but never
-    fewer than the schedule needs. Raise Invalid where those make more than MAX_REQUIRED_OPERATIONS.
+    It shows `micro_batches` of them, or all where that is None, but no more than MAX_OPERATIONS
+    allow and no fewer than the schedule needs. Raise Invalid where the schedule needs more than
+    MAX_REQUIRED_OPERATIONS.
     """
     rows = Layouts.of([layout])
-    predicted = predict(problem, rows, profile.coefficients(problem.scopes))
+    coefficients = profile.coefficients(problem.scopes)
+    predicted = predict(problem, rows, coefficients)
     time = {name: float(seconds[0]) for name, seconds in predicted.time.items()}
     of_micro_batches = int(rows.num_micro_batches(problem.workload.global_batch)[0])
     shown = _micro_batches_shown(layout, of_micro_batches, micro_batches)
     data_parallel_s = float(predicted.once_s[0])
-    operations = run(layout, shown, _operation_seconds(problem, layout, predicted.c))
+    operations = run(layout, shown, _operation_seconds(problem, layout, coefficients))
     events = [
         Event(
             stage=stage,
@@ -108,8 +110,9 @@ def timeline(
 
 
 def _micro_batches_shown(layout: Layout, of_micro_batches: int, requested: int | None) -> int:
-    """Return how many micro-batches a timeline draws: as many as were asked for and as it may hold,
-    but no fewer than the schedule needs. Raise Invalid where even these are too many."""
+    """Return how many micro-batches a timeline draws: as many as were requested (all where that is
+    None) and as MAX_OPERATIONS allow, but no fewer than the schedule needs. Raise Invalid where
+    those needed make more than MAX_REQUIRED_OPERATIONS."""
     operations_each = layout.pp * layout.virtual_stages * _KINDS_OF_OPERATION
     affordable = MAX_OPERATIONS // operations_each
     shown = max(min(of_micro_batches, requested or of_micro_batches, affordable), 1)
@@ -136,8 +139,9 @@ def _required_micro_batches(layout: Layout) -> tuple[int, int]:
 
 
 def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]:
-    """Yield what every stage does after the pipeline has drained at `start`: for each entry of
-    `time`, seconds by name, an event on all stages at once, one entry after the other."""
+    """Yield what every stage does after the pipeline has drained at `start`. For each entry of
+    `time`, which has seconds by name, there is an event on all stages at once. The next entry
+    begins where it ends."""
     for name, seconds in time.items():
         if seconds > 0:
             end = start + seconds
@@ -168,9 +172,9 @@ def _operation_seconds(
 
 
 def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
-    """Return the parts of the model that each chunk of one layout holds, as indices into the arrays
-    of LayoutParts: a layer's kind for each layer, and numbers beyond the kinds for the embedding
-    and the head."""
+    """Return the parts of the model that each chunk of a layout holds, as indices into the arrays
+    of LayoutParts: for each layer its kind, then numbers beyond the kinds for the embedding and the
+    head. `layouts` must be one layout."""
     architecture = problem.architecture
     embedding = len(architecture.kinds)
     head = embedding + 1
@@ -190,6 +194,7 @@ def chrome_trace(
     drawn = f"{timeline.micro_batches} of {timeline.of_micro_batches} micro-batches of a step"
     metadata = [("process_name", 0, drawn)]
     metadata += [("thread_name", stage, stage_name(stage)) for stage in range(timeline.stages)]
+    # Events of phase "M" name things, and those of phase "X" have a start and a duration.
     events: list[dict[str, object]] = [
         {"ph": "M", "name": kind, "pid": 0, "tid": thread, "args": {"name": name}}
         for kind, thread, name in metadata

@@ -15,7 +15,7 @@ from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.facts import CoefficientRecord, Facts
 from models.cost.memory_terms import gradient_bytes, state_bytes
-from models.cost.overlap import hide_once, waiting_for_slow_node
+from models.cost.overlap import exposed_once, waiting_for_slow_node
 from models.cost.rows import Row
 from models.cost.stages import Workspace
 from models.cost.time_terms import exposed_sends, over_shards, update_seconds
@@ -41,8 +41,8 @@ def least_step(
         gather += count * workspace.gather_once[index]
         reduce += count * workspace.reduce_once[index]
     # Traffic hides beside infinitely much compute, since a bound must hold however much there is.
-    gather = hide_once(facts, coefficients, row, gather / pp, np.inf)
-    reduce = hide_once(facts, coefficients, row, reduce / pp, np.inf)
+    gather = exposed_once(facts, coefficients, row, gather / pp, np.inf)
+    reduce = exposed_once(facts, coefficients, row, reduce / pp, np.inf)
     owned = over_shards(mesh, dense / pp, expert / pp, row.zero_stage >= 1)
     update = update_seconds(facts, coefficients, row, owned) + mesh.norm
     sends = exposed_sends(facts, coefficients, row, m, mesh.send, np.inf)

@@ -25,7 +25,7 @@ from typing import Any
 
 from models.errors import DomainError, Invalid
 from models.layouts.rules import RULES, require_legal
-from models.prediction.coverage import source_code
+from models.prediction.coverage import source_pseudonym
 from models.spec.profile import Profile, shipped_profile
 from service.formats import published
 from service.tools.fit_profile import choose_layout, group_key, model_shape, organisation
@@ -153,7 +153,7 @@ def show(title: str, result: dict[str, Any]) -> None:
 def families_it_never_saw(scored: Sequence[Scored], profile: Profile) -> list[Scored]:
     """The runs of families of which no run is behind the profile."""
     known = {code for one in profile.seen for code in one.sources}
-    return [s for s in scored if source_code(s.row["family"]) not in known]
+    return [s for s in scored if source_pseudonym(s.row["family"]) not in known]
 
 
 def main() -> None:

@@ -83,9 +83,9 @@ def scratch_for(tables: StageTables) -> TurningStages:
 @inlined
 def micro_batch_group(pp: int, micro_batches: int) -> int:
     """Return how many micro-batches pass one chunk of a stage before its next chunk, under an
-    interleaved schedule. The group is the smallest number from pp on that divides the micro-batches
-    without a remainder, or with one of at least pp, so that no stage waits (Megatron-Core
-    schedules.py, get_schedule_table; arXiv 2104.04473 §2.2 has groups of pp)."""
+    interleaved schedule (Megatron-Core schedules.py, get_schedule_table; arXiv 2104.04473 §2.2 has
+    groups of pp). Stages would wait in a group of fewer than pp. The size is therefore the smallest
+    from pp on that leaves no such group at the end."""
     group = pp
     while 0 < max(micro_batches, pp) % group < pp:
         group += 1
@@ -97,16 +97,20 @@ def in_flight(schedule: int, stage: int, pp: int, virtual_stages: int, micro_bat
     """Return the most micro-batches whose activations a stage holds at one time. `schedule` is an
     index of SCHEDULES. An interleaved stage may hold single chunks of a micro-batch; each counts as
     1 / virtual_stages."""
+    # A stage's forwards before its first backward: one for itself and for each later stage.
     if schedule == ONE_F_ONE_B:
         return float(min(pp - stage, micro_batches))
+    # The chunks before its first backward: a group's in all rounds but the last, and two for each
+    # later stage, which a chunk passes on its way forward and again on its way back.
     if schedule == INTERLEAVED:
         group = micro_batch_group(pp, micro_batches)
         chunks = 2 * (pp - stage - 1) + (virtual_stages - 1) * group + 1
         return min(chunks, micro_batches * virtual_stages) / virtual_stages
     if schedule == AFAB:
         return float(micro_batches)
-    if schedule == DUALPIPE:
+    if schedule == DUALPIPE:  # arXiv 2412.19437 table 2
         return float(min(pp + 1, micro_batches))
+    # ZB-H1 and the V: weight gradients come late, so every stage holds as many as the first.
     return float(min(pp, micro_batches))
 
 
@@ -119,8 +123,8 @@ def holds_equal_micro_batches(schedule: int) -> bool:
 
 @inlined
 def ends_together(schedule: int) -> bool:
-    """Say whether every stage waits until all stages have done their passes, before it does what
-    comes once a step, such as the reduction of gradients."""
+    """Say whether no stage begins what comes once a step, such as the reduction of gradients,
+    before all stages have done their passes."""
     return schedule not in (ZERO_BUBBLE_V, DUALPIPE)
 
 
@@ -131,8 +135,8 @@ def moves_weight_gradients(schedule: int) -> bool:
 
 
 @inlined
-def passes_alike(pp: int, virtual_stages: int, micro_batches: int) -> float:
-    """Return the length of a step where all stages take equally long, as a multiple of the time
+def length_of_equal_stages(pp: int, virtual_stages: int, micro_batches: int) -> float:
+    """Return the length of a step whose stages all take equally long, as a multiple of the time
     that one micro-batch takes on a stage: the micro-batches plus the bubble."""
     return micro_batches + (pp - 1) / virtual_stages
 
@@ -146,8 +150,8 @@ def bubble(
     idle: Array,
     scratch: TurningStages,
 ) -> None:
-    """Write the seconds that stages are idle in a step to `idle`, 0 without a pipeline. It has an
-    entry for each of the different stages of the layout's partition in `tables`, as `times` has.
+    """Write the seconds that stages are idle in a step to `idle`, 0 without a pipeline. Like the
+    arrays in `times`, it has an entry for each distinct stage of the layout's partition.
 
     Under schedules whose stages all end together (`ends_together`), a stage also idles until the
     last stage has done its passes. This module's docstring has the closed form of each schedule.
@@ -166,19 +170,19 @@ def bubble(
 
 @inlined
 def _idle_between_others(row: Row, micro_batches: int, times: StageTimes, stage: int) -> float:
-    """Return the seconds that a stage is idle under zero_bubble_v or dualpipe. They depend on the
-    stage's own passes and on the mean or sum of those of all other stages."""
+    """Return the seconds that a stage is idle under zero_bubble_v, from its own passes and the mean
+    of the other stages' passes, or under dualpipe, from the sum of the other stages' passes."""
     own_forward = times.forward[stage]
     own_backward = times.backward[stage]
     own_weight = times.weight[stage]
-    # DualPipe has each chunk on two stages, so that two stages are left out of the others.
-    alike = 2 if row.schedule == DUALPIPE else 1
-    forward = times.all_forward - alike * own_forward
-    weight = times.all_weight - alike * own_weight
-    to_input = times.all_both - alike * (own_forward + own_backward) - forward - weight
+    # The passes of all other stages. DualPipe has each chunk on two stages: both are left out.
+    copies = 2 if row.schedule == DUALPIPE else 1
+    forward = times.all_forward - copies * own_forward
+    weight = times.all_weight - copies * own_weight
+    to_input = times.all_both - copies * (own_forward + own_backward) - forward - weight
     if row.schedule == DUALPIPE:
         return _dualpipe(row.pp, forward / 2, to_input / 2, weight / 2)
-    chunks = 2 * (row.pp - 1)
+    chunks = 2 * (row.pp - 1)  # a V has two on each of the other stages
     others = ChunkSeconds(forward / chunks, to_input / chunks, weight / chunks)
     own = ChunkSeconds(own_forward / 2, (own_backward - own_weight) / 2, own_weight / 2)
     return makespan.zero_bubble_v(row.pp, micro_batches, own, others)
@@ -189,6 +193,7 @@ def _dualpipe(pp: int, forward: float, to_input: float, weight: float) -> float:
     """Return the seconds that a stage is idle under DualPipe. `forward`, `to_input` (input
     gradients) and `weight` are the seconds of a micro-batch on all other stages of one half of the
     pipeline together. This module's docstring has the formula."""
+    # Each half has pp / 2 - 1 other stages. With pp 2 there are none, and `forward` is 0.
     mean_forward = forward / max(pp / 2 - 1, 1.0)
     return max(2 * forward, forward + to_input - mean_forward) + max(to_input - weight, 0.0)
 
@@ -198,8 +203,8 @@ def _length(
     row: Row, micro_batches: int, tables: StageTables, times: StageTimes, scratch: TurningStages
 ) -> float:
     """Return the seconds that a pipeline takes for all micro-batches, under a schedule whose stages
-    all end together. `scratch` is overwritten with the stages at which the longest path may
-    turn."""
+    all end together (`ends_together`). `scratch` is overwritten with the stages at which the
+    longest path may turn."""
     if row.schedule == AFAB:
         stages = tables.different[row.partition]
         slowest = _largest(times.forward, stages) + _largest(times.backward, stages)
@@ -254,7 +259,7 @@ def _interleaved(
 ) -> float:
     """Return the seconds that an interleaved pipeline takes for all micro-batches: the longer of
     two paths. One stays on a stage. The other moves with each round to the stage with most work in
-    it (models.cost.pipeline.round_paths); only partitions whose rounds differ have such a path."""
+    that round (models.cost.pipeline.round_paths); only partitions whose rounds differ have it."""
     group = micro_batch_group(row.pp, micro_batches)
     staying = interleaved.interleaved(row.pp, micro_batches, group, turning)
     # The first group's forwards and the last group's backwards run without alternation. Where
@@ -276,9 +281,9 @@ def _steady(row: Row, group: int, tables: StageTables, times: StageTimes) -> flo
     """Return the mean seconds of a micro-batch on the path that moves from stage to stage while
     stages alternate forwards and backwards.
 
-    For each stage that the path moves down, it skips a chunk of average size once in a group of
-    `group` micro-batches. The skipped amount of each part (a layer kind or an end of the model) is
-    capped at what the path has of it, so that a slower part never makes the path shorter.
+    For each stage that the path moves down, it skips a chunk of average size once in every `group`
+    micro-batches. Of each part (a layer kind or an end of the model) it skips no more than it has,
+    so that a slower part never makes the path shorter.
     """
     seconds = 0.0
     missed = tables.path_moves[row.partition] / (group * row.pp * row.virtual_stages)
@@ -293,7 +298,7 @@ def _steady(row: Row, group: int, tables: StageTables, times: StageTimes) -> flo
 
 @inlined
 def weighed(amounts: Array, seconds: Array) -> float:
-    """Return Σ amount·seconds over parts of the model. Both arrays have shape (parts,)."""
+    """Return the sum of amount · seconds over parts of the model. Both arrays are (parts,)."""
     total = 0.0
     for part in range(len(seconds)):
         total += amounts[part] * seconds[part]

@@ -7,9 +7,9 @@ from models.columns import Array
 from models.compilation.compiled import inlined
 from models.cost.pipeline.makespan import StagePasses, TurningStages, insert, set_ready
 
-_EARLY = 3
-"""The number of turning stages to which a path may go round: the first, and one or two of those
-that follow it."""
+_EARLY_STAGES = 3
+"""The number of turning stages, from the first, to which a path may go on from the last stage
+(`_detour_round_pipeline`)."""
 
 
 @inlined
@@ -18,8 +18,8 @@ def list_turning_stages(
 ) -> int:
     """Write to `stage`, in ascending order, the stages at which the longest path through an
     interleaved pipeline can turn, and return their number. They are `stretch_ends`, the stages
-    where a stretch of equal stages begins or ends, and two more where one group of micro-batches
-    makes the step. `group` is the size of a group."""
+    where a stretch of equal stages begins or ends, and two more where the step is one group of
+    micro-batches. `group` is the size of a group."""
     count = 0
     for stretch_end in stretch_ends:
         count = insert(stage, count, stretch_end)
@@ -35,9 +35,9 @@ def list_turning_stages(
 @inlined
 def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages) -> float:
     """Return the seconds of a pipeline whose stages have a chunk in each of several rounds. A group
-    of `group` micro-batches passes the chunks of one round before those of the next. There are at
-    least pp micro-batches. The longest path turns at stages in `turning`; the worked-out fields of
-    their StagePasses are overwritten.
+    of `group` micro-batches passes the chunks of one round before those of the next. There must be
+    at least pp micro-batches. The longest path turns at stages in `turning`; the worked-out fields
+    of their StagePasses are overwritten.
 
     The schedule is 1F1B of chunks. Before a stage alternates forwards and backwards, it does the
     forwards of a group in all rounds but the last, and two more for every stage that follows. It
@@ -55,17 +55,17 @@ def interleaved(pp: int, micro_batches: int, group: int, turning: TurningStages)
 
 @inlined
 def _last_round_passes_ahead(pp: int, micro_batches: int, stage: int) -> int:
-    """Return how many forwards a stage does before it alternates, after those of a whole group in
-    all rounds but the last. They are of the group's last round and then, if there are more of them
-    than a group has, of the next group's first round."""
+    """Return how many forwards a stage does before it alternates, beyond those of a group in all
+    rounds but the last. They are the group's in the last round, and after these the next group's in
+    the first round."""
     return min(2 * (pp - 1 - stage) + 1, micro_batches)
 
 
 @inlined
 def _rounds_ahead(passes: StagePasses, group: int, late: int) -> float:
     """Return the seconds of a group's passes on a stage in all rounds but the last, and of `late`
-    passes after them. The late passes are of the last round for up to `group` of them, and of the
-    next group's first round beyond."""
+    passes after them. Up to `group` late passes are the group's in the last round; those beyond are
+    the next group's in the first round."""
     earlier = group * (passes.per_micro_batch - passes.last)
     return earlier + min(late, group) * passes.last + max(late - group, 0) * passes.first
 
@@ -78,6 +78,7 @@ def _set_rounds_ahead(pp: int, micro_batches: int, group: int, stage: Array, pas
     first = last = 0.0
     previous = -1
     for i in range(len(stage)):
+        # Stages between two that are listed are equal to the second.
         steps = stage[i] - previous
         first += steps * passes[i].first
         last += steps * passes[i].last
@@ -121,8 +122,8 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
 
     In every group the path may go to the head and back (_detour_to_head), if it returns before the
     next group's first round is over. It then skips the passes of that round that the stage does
-    meanwhile: forwards in the first group, backwards in the last, and both in between. In the
-    groups between it may go round the pipeline instead (_detour_round_pipeline).
+    meanwhile: forwards in the first group, backwards in the last, and both in the groups between.
+    In these it may go round the pipeline instead (_detour_round_pipeline).
     """
     longest = 0.0
     groups = micro_batches / group
@@ -134,6 +135,7 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
         away = 2 * (pp - 1 - turning.stage[i])
         ahead = _rounds_ahead(f, group, away + 1)
         behind = _rounds_ahead(b, group, away + 1)
+        # Seconds that detours add in the first group, in each group between, and in the last.
         early = between = later = 0.0
         if away <= group:
             head = _detour_to_head(group, f, b, turning.forward[-1], turning.backward[-1])
@@ -155,9 +157,10 @@ def _several_groups(pp: int, micro_batches: int, group: int, turning: TurningSta
 def _detour_to_head(
     group: int, f: StagePasses, b: StagePasses, f_end: StagePasses, b_end: StagePasses
 ) -> float:
-    """Return the seconds by which a path gets longer when it leaves a stage (`f`, `b`) for the last
-    round of the last stage, which has the head (`f_end`, `b_end`). All of a group's passes in that
-    round but one of each kind then run there. Each stage on the way there and back adds a pass."""
+    """Return the seconds by which a path gets longer when it leaves a stage for the last stage,
+    which has the head, in the last round. `f` and `b` are the forwards and backwards of the stage,
+    and `f_end` and `b_end` those of the last one. All of a group's passes in that round but one of
+    each kind then run there, and each stage on the way there and back adds a pass."""
     more = f_end.last + b_end.last - f.last - b.last
     on_the_way = f_end.upto + b_end.upto - f.upto - b.upto
     return (group - 1) * more + on_the_way
@@ -167,12 +170,12 @@ def _detour_to_head(
 def _detour_round_pipeline(group: int, turning: TurningStages) -> float:
     """Return the most seconds that a path takes for one group when it goes round the pipeline; 0
     where no path can. From the last stage it goes on to an early stage, does the first round of the
-    next group there, and returns from the first stage. So it has more passes of first rounds, and
-    skips those of last rounds."""
+    next group there, and returns from the first stage. It has more passes of first rounds than a
+    path that stays, and fewer of last rounds."""
     stage = turning.stage
     longest = 0.0
     end = turning.forward[-1].upto + turning.backward[-1].upto
-    for early_stage in range(min(len(stage), _EARLY)):
+    for early_stage in range(min(len(stage), _EARLY_STAGES)):
         f = turning.forward[early_stage]
         b = turning.backward[early_stage]
         early = group * (f.first + b.first) + f.upto + b.upto - f.last - b.last

@@ -37,9 +37,9 @@ from models.spec.identity import cached_by_identity
 from models.spec.layout import DUALPIPE, ZERO_BUBBLE_V
 from models.spec.problem import Problem
 
-_ALTERNATING = 2
-"""The number of runs of layers of one kind beyond which kinds take turns, so that the rounds of a
-stage differ."""
+_MOST_RUNS = 2
+"""The most runs of layers of one kind (dense layers first, then sparse ones) with which kinds do
+not yet count as taking turns."""
 _CACHED_PROBLEMS = 64
 """The number of problems whose layers and costs are kept. All layouts of a problem share them; the
 number bounds memory."""
@@ -95,7 +95,7 @@ def layers_of(problem: Problem) -> Layers:
     architecture = problem.architecture
     runs, mtp_layers = architecture.layer_runs, architecture.mtp_layers
     layer_costs, head = problem.forward_flops
-    kind = np.repeat(*np.array(runs).T)
+    kind = np.repeat(*np.array(runs).T)  # runs are pairs of a kind and a number of layers
     encoder = problem.encoder_flops
     costs = np.array([*layer_costs, encoder, head - mtp_layers * layer_costs[kind[-1]]])
     return Layers(
@@ -105,7 +105,7 @@ def layers_of(problem: Problem) -> Layers:
         encoder=encoder,
         costs=costs,
         mtp_layers=mtp_layers,
-        take_turns=len(runs) > _ALTERNATING,
+        take_turns=len(runs) > _MOST_RUNS,
         by_threshold=problem.stack.splits_by_threshold,
     )
 
@@ -125,6 +125,7 @@ def split_layers(layers: Layers, shape: Shape, stated: Array, begin: Array) -> N
         begin[0] = 0
         for chunk in range(chunks):
             begin[chunk + 1] = min(begin[chunk] + stated[chunk], num_layers)
+    # Chunks of equal length, or of lengths that differ by one; with too few layers some are empty.
     elif not shape.balanced or num_layers < fewest_layers:
         for chunk in range(chunks):
             begin[chunk] = -(-chunk * num_layers // chunks)
@@ -223,15 +224,15 @@ def _fill_from_last_chunk(
         if first > chunk:
             next_size = min(next_size, up_to_end - flops_before[first - 1])
         begin[chunk] = end = first
-        head = 0.0
+        head = 0.0  # Only the last chunk has it.
     return next_size
 
 
 @compiled
 def _split_in_rounds(layers: Layers, pp: int, rounds: int, begin: Array) -> None:
     """Write the first layer of each chunk of an interleaved split, in which chunk i is on stage
-    i % pp. Layers left over by an even split go to late stages, or to early ones where that makes
-    the slowest stage before the last faster."""
+    i % pp. Layers left over by an even split go to late stages, unless the slowest stage before the
+    last is faster with them on early ones."""
     num_layers = len(layers.kind)
     head_in_layers = layers.head / (layers.flops_before[num_layers] / num_layers)
     last = _last_stage(num_layers, head_in_layers, pp, rounds)
@@ -239,6 +240,7 @@ def _split_in_rounds(layers: Layers, pp: int, rounds: int, begin: Array) -> None
     slowest_if_late = _largest_stage_but_last(layers, pp, rounds, begin)
     _deal_out(num_layers, pp, rounds, last, late=False, begin=begin)
     slowest_if_early = _largest_stage_but_last(layers, pp, rounds, begin)
+    # `begin` has the early split now, and keeps it only where that is faster.
     if slowest_if_early >= slowest_if_late * (1 - _LEAST_GAIN):
         _deal_out(num_layers, pp, rounds, last, late=True, begin=begin)
 
@@ -259,6 +261,8 @@ def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStag
     rounds of the largest chunk. Ties go to the larger number, since earlier stages hold more
     micro-batches."""
     bare_ends = _has_bare_ends(num_layers, pp, rounds)
+    # At most one layer more than a mean stage, and as many as leave every other chunk a layer,
+    # except the embedding's where ends are bare.
     most = min(num_layers - rounds * (pp - 1) + (1 if bare_ends else 0), num_layers // pp + 1)
     best = _LastStage(0, 0)
     slowest = least = np.inf
@@ -290,7 +294,7 @@ def _last_stage(num_layers: int, head: float, pp: int, rounds: int) -> _LastStag
 @inlined
 def _has_bare_ends(num_layers: int, pp: int, rounds: int) -> bool:
     """Say whether there are so few layers that neither the embedding nor the head has one in its
-    chunk."""
+    chunk: at least two fewer than chunks."""
     return num_layers < pp * rounds - 1
 
 
@@ -344,6 +348,8 @@ def _split_in_v(layers: Layers, stages: int, begin: Array) -> None:
     sizes of the first and the last chunk that may be best are tried; the split with the smallest
     largest stage wins, then the one with the smallest largest chunk."""
     num_layers = len(layers.kind)
+    # The ends of the model add to the cost of their chunks, so that these have at most two layers
+    # more than a mean chunk.
     most = num_layers // (2 * stages) + 2
     best = 0, 0, False
     least = np.inf, np.inf

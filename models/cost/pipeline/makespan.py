@@ -42,7 +42,7 @@ class StagePasses(NamedTuple):
     done: float
     """The time when the stage has done all passes of this kind that come before it alternates."""
     ready: float
-    """The time when the stage may go on with the other kind of pass."""
+    """The time when the stage may go on with the other kind of pass (`set_ready`)."""
     arrived: float
     """The time when the last forward of an earlier stage has come down to this one, under ZB-H1."""
 
@@ -136,6 +136,7 @@ def _set_passes_ahead(pp: int, micro_batches: int, stage: Array, passes: Array) 
     upto = slowest = 0.0
     previous = -1
     for i in range(len(stage)):
+        # Stages between two that are listed are equal to the second.
         seconds = passes[i].per_micro_batch
         upto += (stage[i] - previous) * seconds
         slowest = max(slowest, seconds)
@@ -225,8 +226,8 @@ def _time_before_weights(pp: int, micro_batches: int, turning: TurningStages, i:
     """
     latest = slowest = 0.0
     own = turning.backward[i]
-    # The first weight gradients come behind the input gradients of micro-batch `stage`, so that
-    # this many input gradients follow the first ones before them.
+    # The first weight gradients follow the input gradients of micro-batch number `stage`, which has
+    # as many micro-batches before it.
     due = min(turning.stage[i], micro_batches - 1)
     for later in range(i, len(turning.stage)):
         f = turning.forward[later]
@@ -245,9 +246,9 @@ def _time_before_weights(pp: int, micro_batches: int, turning: TurningStages, i:
 @inlined
 def _time_after_forwards(pp: int, micro_batches: int, turning: TurningStages, i: int) -> float:
     """Return the seconds from the last forward on the i-th stage in `turning` to the end, under
-    ZB-H1. The input gradients that are left go up to an earlier stage at the pace of the slowest on
-    the way, which also does its weight gradients. The stage where they end then does the weight
-    gradients that are left there. The earlier stage that takes longest counts."""
+    ZB-H1. The input gradients that are left go up to an earlier stage, at the pace of the stage on
+    the way that takes longest for input and weight gradients together. The stage where they end
+    then does its remaining weight gradients. The end that comes last counts."""
     longest = slowest = 0.0
     own = turning.backward[i]
     left = max(min(pp, micro_batches) - 1 - turning.stage[i], 0)
@@ -271,8 +272,8 @@ class ChunkSeconds(NamedTuple):
 @inlined
 def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkSeconds) -> float:
     """Return the seconds that a stage is idle in a V-shaped zero-bubble pipeline: the length of the
-    longest path beyond the stage's own work. `own` are the mean times of its two chunks, and
-    `others` of the chunks of all other stages.
+    longest path beyond the stage's own work. `own` has the mean times of the stage's two chunks,
+    and `others` those of the chunks of all other stages.
 
     Each line below is one path. Where all chunks are equal, one of them is the longest, whatever
     the three passes take. They were found by walking the longest path through the operations of
@@ -288,8 +289,8 @@ def zero_bubble_v(pp: int, micro_batches: int, own: ChunkSeconds, others: ChunkS
             _beyond_own(own, others, 2 * more, 2 * (more - n), -2 * n),
             _beyond_own(own, others, 2 * more, 2 * more - 3 * n, -n),
         )
-    # The V is full with pp - 1 more micro-batches than stages; further ones lengthen the steady
-    # state alone. `full` of these are there, and the pipeline is `short` of the others.
+    # The V is full with pp - 1 micro-batches more than stages; those beyond lengthen the steady
+    # state alone. Of the pp - 1, `full` are there and `short` are missing.
     full = min(micro_batches - pp, more)
     short = more - full
     return max(
@@ -317,9 +318,10 @@ def _beyond_own(
     own: ChunkSeconds, others: ChunkSeconds, forwards: int, to_inputs: int, weights: int
 ) -> float:
     """Return the seconds by which a path exceeds the work of its stage. `forwards`, `to_inputs` and
-    `weights` are how many more passes through a chunk it has than the stage. Additional passes run
-    on other stages and take their times; a negative count is of the stage's own passes that the
-    path skips. So a pass that takes longer never makes the pipeline shorter."""
+    `weights` are how many passes of each kind through a chunk the path has more than the stage.
+    Additional passes run on other stages and take their times. A negative count is of passes of the
+    stage itself that the path skips, and takes the stage's own times. A pass that takes longer then
+    never makes the pipeline shorter."""
     seconds = forwards * (others.forward if forwards > 0 else own.forward)
     seconds += to_inputs * (others.to_input if to_inputs > 0 else own.to_input)
     return seconds + weights * (others.weight if weights > 0 else own.weight)

@@ -35,7 +35,8 @@ def set_paths(
 ) -> None:
     """Write to row i of `tables` the two costliest paths through the chunks of an interleaved
     pipeline, which have one stage in each round. One is taken while stages alternate forwards and
-    backwards, the other where all forwards come first. Write nothing where both stay on one stage.
+    backwards, the other where all forwards come first. Write nothing where both stay on one stage,
+    since such paths are counted anyway (models.cost.pipeline.interleaved).
 
     The first path pays for every stage that it moves down: a chunk of average size, once in every
     group of pp micro-batches. The second may only move down, at no cost.
@@ -91,6 +92,7 @@ def _passes(held: Array, pp: int, rounds: int, chunk: int, part: int) -> tuple[f
     for every stage that follows, so that two rounds share them (models.cost.pipeline.schedules).
     """
     round_, stage = divmod(chunk, pp)
+    # Two passes for every later stage, in whole rounds and the rest of one.
     ahead, late = divmod(2 * (pp - 1 - stage), pp)
     early = held[(round_ - 1 + ahead) % rounds * pp + stage, part]
     later = held[(round_ + ahead) % rounds * pp + stage, part]
@@ -122,7 +124,8 @@ def _set_longest_path(
         for stage in range(pp):
             longest = -np.inf
             for other in range(pp):
-                # `up` may be infinite, and is not to be multiplied by 0.
+                # Where no stage changes, `up` must not be used: it may be infinite, and infinity
+                # times 0 is no number.
                 lost = (stage - other) * down if other <= stage else (other - stage) * up
                 if best[walked, other] - lost > longest:
                     longest = best[walked, other] - lost

@@ -89,14 +89,15 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
     forwards = [(i, chunk) for group in groups for chunk in range(v) for i in group]
     backwards = [(i, v - 1 - chunk) for i, chunk in forwards]
     orders: list[list[Block]] = []
-    for d in range(pp):
-        ahead = min(2 * (pp - d - 1) + (v - 1) * size, len(forwards))
-        order: list[Block] = [(Operation("F", i, chunk * pp + d),) for i, chunk in forwards[:ahead]]
+    for stage in range(pp):
+        ahead = min(2 * (pp - stage - 1) + (v - 1) * size, len(forwards))
+        first = forwards[:ahead]
+        order: list[Block] = [(Operation("F", i, chunk * pp + stage),) for i, chunk in first]
         for k, (i, chunk) in enumerate(backwards):
             if ahead + k < len(forwards):
                 forward, forward_chunk = forwards[ahead + k]
-                order.append((Operation("F", forward, forward_chunk * pp + d),))
-            order.append((Operation("B", i, chunk * pp + d),))
+                order.append((Operation("F", forward, forward_chunk * pp + stage),))
+            order.append((Operation("B", i, chunk * pp + stage),))
         orders.append(order)
     return orders
 
@@ -104,8 +105,8 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
 def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
     """Return the operations of a stage in order, where micro-batches go down the stages and up
     again. The schedule is made for F = I = W (arXiv 2401.10241 §6; ScheduleZBVZeroBubble of
-    torch/distributed/pipelining/schedules.py). Way 0 is the stage's chunk on the way down, way 1
-    that on the way up."""
+    torch/distributed/pipelining/schedules.py). A stage has one chunk on the way down (way 0) and
+    one on the way up (way 1)."""
     chunks = (stage, 2 * pp - 1 - stage)
     done = {(k, way): 0 for k in "FIW" for way in (0, 1)}
     order = list[Block]()
@@ -144,8 +145,9 @@ def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
 
 class _DualPipe:
     """Makes the order of one stage under DualPipe: both directions of micro-batches, and forwards
-    that overlap backwards of the other (arXiv 2412.19437 figure 5; dualpipe.py of
-    github.com/deepseek-ai/DualPipe). Way 0 enters at the nearer end, way 1 at the farther."""
+    that overlap backwards of the other direction (arXiv 2412.19437 figure 5; dualpipe.py of
+    github.com/deepseek-ai/DualPipe). Micro-batches of way 0 enter at the end of the pipeline that
+    is nearer to the stage, those of way 1 at the farther end."""
 
     def __init__(self, pp: int, m: int, stage: int) -> None:
         self.pp = pp
@@ -160,41 +162,41 @@ class _DualPipe:
 
     def order(self) -> list[Block]:
         """Return the blocks that the stage runs, in order."""
-        inner = self.half - self.from_end - 1  # stages between this one and the middle
-        outer = self.from_end + 1  # stages from the nearer end of the pipeline up to this one
+        to_middle = self.half - self.from_end - 1  # stages between this one and the middle
+        up_to_here = self.from_end + 1  # stages from the nearer end up to this one
         # Warm-up: forwards from the nearer end, then from both.
-        for _ in range(2 * inner):
+        for _ in range(2 * to_middle):
             self._append(self._forward(0))
-        for _ in range(outer):
+        for _ in range(up_to_here):
             self._append(self._forward(0))
             self._append(self._forward(1))
         # The first backwards are of micro-batches from the farther end, which end nearer to here.
-        for _ in range(inner):
+        for _ in range(to_middle):
             self._append(self._backward(1, apart=True))
             self._append_weights()
             self._append(self._forward(1))
         # Steady state: each forward overlaps a backward of the other direction.
-        for i in range(self.m // 2 - self.pp + outer):
+        for i in range(self.m // 2 - self.pp + up_to_here):
             # The first backward of a middle stage has no forward of the other direction to overlap.
-            if i == 0 and inner == 0:
+            if i == 0 and to_middle == 0:
                 self._append(self._forward(0))
                 self._append(self._backward(1))
             else:
                 self._append(self._forward(0), self._backward(1))
             self._append(self._forward(1), self._backward(0))
-        for _ in range(inner):
+        for _ in range(to_middle):
             self._append(self._backward(1))
             self._append(self._forward(1), self._backward(0))
-        self._drain(inner, outer)
+        self._drain(to_middle, up_to_here)
         return self.blocks
 
-    def _drain(self, inner: int, outer: int) -> None:
-        """Append the last backwards. The second half of them are input gradients alone; their
-        weight gradients come later, where the stage would wait. `inner` and `outer` are the stages
-        between this one and the middle, and from the nearer end up to this one."""
-        for k in range(2 * outer):
-            self._append(self._backward(1 - k % 2, apart=k >= outer))
-        for _ in range(inner):
+    def _drain(self, to_middle: int, up_to_here: int) -> None:
+        """Append the last backwards. The second half of them are input gradients alone, whose
+        weight gradients come later, where the stage would wait. The arguments are numbers of
+        stages, as in `order`."""
+        for k in range(2 * up_to_here):
+            self._append(self._backward(1 - k % 2, apart=k >= up_to_here))
+        for _ in range(to_middle):
             self._append_weights()
             self._append(self._backward(0, apart=True))
         while self.apart:
@@ -215,8 +217,9 @@ class _DualPipe:
         return op
 
     def _operation(self, kind: str, counted: str, way: int) -> Operation:
-        """Return the operation of this kind on the next micro-batch from one way. `counted` is "F"
-        or "B": input gradients and whole backwards are counted as one sequence."""
+        """Return the operation of this kind on the next micro-batch from one way. `counted` is the
+        sequence in which that is the next: "F", or "B" for whole backwards and input gradients
+        alike."""
         direction = way ^ self.mirrored
         index = self.done[counted, way]
         self.done[counted, way] += 1
@@ -230,8 +233,8 @@ class _DualPipe:
 
 
 def _prerequisites(op: Operation, chunks: int) -> list[Operation]:
-    """Return the operations that must end before this one starts. Both whole backwards and input
-    gradients are named "I" here."""
+    """Return the operations that must end before this one starts. A whole backward goes by the name
+    of its input gradients, "I", as in `_result`."""
     if op.kind == "F":
         return [Operation("F", op.micro_batch, op.chunk - 1, op.direction)] if op.chunk else []
     if op.kind == "W":
@@ -252,7 +255,7 @@ def _run_in_order(
 ) -> dict[tuple[Operation, int], Span]:
     """Return the start and end, in seconds, of every operation, by the operation and its stage.
     Every stage runs its blocks in order; a block starts once the stage is free and the operations
-    that it needs are done. Raise a RuntimeError where stages wait for each other for ever."""
+    that it needs are done. Raise RuntimeError where stages wait for each other for ever."""
     ends: dict[Operation, float] = {}
     spans: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)

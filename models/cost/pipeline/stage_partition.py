@@ -54,8 +54,8 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
 
 
 def _distinct_shapes(layouts: Layouts) -> tuple[Layouts, Array]:
-    """Return one layout for each distinct way to split layers, and for each layout the position of
-    its own among these, (layouts,)."""
+    """Return one layout for each distinct split of layers that the layouts have, and for each
+    layout the position of the one that splits layers alike, (layouts,)."""
     if len(layouts) == 1:
         return layouts, np.zeros(1, dtype=np.int64)
     columns = [layouts.pp, layouts.virtual_stages, layouts.schedule, layouts.balanced]
@@ -114,9 +114,9 @@ def _partition_all(
     scratch: ChunkScratch,
     tables: StageTables,
 ) -> None:
-    """Write the partition of each of u records of Shape into a row of `tables`, which are all 0,
-    and the first layer of each of its chunks into `begin`. `stated` (u, chunks) has the layers of
-    each chunk where the layout states them."""
+    """Write the partition of each of u records of Shape into a row of `tables`, which must be all
+    0, and the first layer of each of its chunks into `begin`. `stated` (u, chunks) has the layers
+    of each chunk where the layout states them."""
     for i in range(len(shapes)):
         split_layers(layers, shapes[i], stated[i], begin[i])
         _set_chunks(layers, shapes[i], begin[i], scratch.held)
@@ -146,7 +146,8 @@ def _set_stages(shape: Shape, held: Array, tables: StageTables, i: int) -> None:
     a stretch of equal ones begins or ends. `held` (chunks, parts) has what each chunk holds."""
     pp, kind = shape.pp, tables.kind[i]
     for stage in range(pp):
-        # The stage is written behind the distinct ones; its place is kept if it equals none.
+        # The stage is written behind the distinct ones. It is overwritten by the next stage if it
+        # equals one of them.
         count = tables.different[i]
         _set_stage(shape, held, stage, tables, i, count)
         for like in range(count + 1):

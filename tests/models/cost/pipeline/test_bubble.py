@@ -16,9 +16,9 @@ from models.cost.pipeline.bubble import (
     ends_together,
     holds_equal_micro_batches,
     in_flight,
+    length_of_equal_stages,
     micro_batch_group,
     moves_weight_gradients,
-    passes_alike,
 )
 from models.cost.pipeline.makespan import ChunkSeconds, zero_bubble_v
 from models.cost.pipeline.schedules import run
@@ -112,7 +112,7 @@ def test_with_equal_stages_it_idles_for_the_others(pp: int, m: int, seconds: Sec
     for schedule in ("afab", "1f1b"):
         made = alike(schedule, pp, seconds).length(m)
         assert made == pytest.approx((m + pp - 1) * sum(seconds))
-        assert made == pytest.approx(passes_alike(pp, 1, m) * sum(seconds))
+        assert made == pytest.approx(length_of_equal_stages(pp, 1, m) * sum(seconds))
 
 
 @given(STAGES, st.integers(1, 20))
@@ -140,7 +140,7 @@ def test_interleaving_divides_the_bubble_by_the_virtual_stages(
     each = {"F": forward / v, "B": (to_input + weight) / v}
     made = simulate(interleaved(pp, m, v), lambda op: each[op[0]], pp * v).makespan
     assert made == pytest.approx(alike("interleaved", pp, seconds, v).length(m))
-    assert made == pytest.approx(passes_alike(pp, v, m) * sum(seconds))
+    assert made == pytest.approx(length_of_equal_stages(pp, v, m) * sum(seconds))
 
 
 @given(st.integers(1, 12), st.integers(1, 60))
