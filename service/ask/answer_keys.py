@@ -48,8 +48,8 @@ _AS_GIVEN = {
     "objective",
     "allocation",
 }
-"""Fields of which an answer says what was left open, so that a default written out makes another
-answer."""
+"""Fields of which an answer lists what the request left open. A request that writes a default out
+gets another list, and needs another key."""
 
 
 def question_key(kind: AnswerKind, request: AnyRequest) -> str:
@@ -102,7 +102,7 @@ def answer_key(
     rows: Rows, kind: AnswerKind, request: AnyRequest, resolve: Callable[[], Meaning]
 ) -> AnswerKey:
     """Returns the key that an answer to this request would have now. `resolve` returns the meaning
-    of the request; it is called only if that is not kept."""
+    of the request; it is called only if the meaning is not in memory."""
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)
@@ -118,8 +118,8 @@ def answer_key(
 
 @cache
 def sources_key() -> str:
-    """Returns the digest of the service's sources and data, which may differ in a checkout under
-    the same version. Published runs have a release of their own in the key."""
+    """Returns the digest of the service's sources and data, which may differ between checkouts of
+    one version. It leaves out the published runs, whose release is in the key beside it."""
     packages = [Path(package.__path__[0]) for package in (models, service)]
     sources = sorted(
         file

@@ -74,8 +74,8 @@ def _filter(query: AnswerQuery) -> AnswerFilter:
 
 
 def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
-    """Returns the name under which answers have an entry that goes by this name or alias. A name
-    that does not ship is stored as it was given."""
+    """Returns the name that stored answers use for the catalogue entry with this name or alias.
+    For an entry that does not ship, that is the name as it was given."""
     try:
         return find_shipped(given)
     except UnknownName:

@@ -24,8 +24,8 @@ _TOLERANCE_GIB = 0.005  # needs that differ by less count as equal
 
 _needs = LRUCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MAX_RUNS)
 """The layout of a run and the GiB that it needs, by profile, its version and the first report of
-the run. None of these change, so that a prediction beside many reports costs little. None where a
-run no longer means anything to the models."""
+the run. None of these change, and a prediction beside many reports costs little. None where the
+models can no longer predict the run."""
 _needs_lock = Lock()
 
 
@@ -139,9 +139,9 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
 def _last_reports(
     rows: Rows, alike: RunsAlike, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
-    """Returns the last report of every run, latest first: of runs that trained some steps
-    (`did_fit`), or of runs that ran out of memory. Needs that are predicted for it are kept in
-    `_needs`. Runs that cannot be predicted any more are left out."""
+    """Returns the last report of each of the last _MAX_RUNS runs, latest first: of runs that
+    trained some steps (`did_fit`), or of runs that ran out of memory. Runs that the models can no
+    longer predict are left out. Predicted needs are kept in `_needs`."""
     selection = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
@@ -179,8 +179,8 @@ def _last_reports(
 def _predicted_needs(
     runs: Sequence[StoredRun], profile: Profile
 ) -> dict[str, tuple[LayoutFields, float]]:
-    """Returns (layout, needed GiB) of each run by the id of its report. Layouts have the form that
-    answers have today, whichever release stored them."""
+    """Returns (layout, needed GiB) of each run by the id of its report. Layouts have the fields of
+    this release, whichever release stored them."""
     needs = dict[str, tuple[LayoutFields, float]]()
     for run, gib in zip(runs, needed_gib(runs, profile).tolist(), strict=True):
         layout = run.predicted_layout().build()

@@ -57,7 +57,8 @@ class _LegalRequest:
 
     question: _LayoutsQuestion
     resolved: ResolvedQuestion
-    """The question without limits on the search, which layouts that are given may exceed."""
+    """The question with the stack's limits of a search lifted, because given layouts may exceed
+    them."""
     profile: Profile
     completed_layouts: dict[str, LayoutFields]
     """The given layouts, with the defaults of the stack for what they leave open."""
@@ -196,9 +197,10 @@ _OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
 def _knob_error(
     knob: str | None, name: str, given: LayoutFields, message: str, settings: Mapping[str, str]
 ) -> Invalid:
-    """Returns the error for a rule that is broken by a knob of a layout; None where no single knob
-    is to blame. `name` is the field of the layout, and `given` the layout before defaults were
+    """Returns the error for a rule that a layout breaks. `knob` is to blame; it is None where no
+    single knob is. `name` is the field of the layout, and `given` the layout before defaults were
     filled in."""
+    # The user cannot have meant a knob that was left open: blame the one that was given beside it.
     other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and other in given.knobs_given:
         knob = other

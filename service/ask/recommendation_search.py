@@ -121,6 +121,7 @@ class RecommendationSearch:
         allocation = allocations.get(name)
         if allocation is not None:
             problem = replace(problem, cluster=allocation.cluster)
+        # The comparison of clusters found that fewer of this cluster's chips are faster.
         elif choices and choices[0].all_chips_s is not None:
             problem = problem_with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         return Target(name, problem, choices, fewest_chips_reasons, allocation)
@@ -252,7 +253,7 @@ def _search_layouts(inputs: Inputs, target: Target, failed: list[OutOfMemoryRun]
     """Searches the best layouts on the target. Raises Infeasible if none fits."""
     allocation = target.allocation
     constraints = inputs.constraints
-    if allocation is not None:  # which has settled how many chips are used
+    if allocation is not None:  # the allocation has settled how many chips are used
         constraints = replace(constraints, use_all_chips=True)
     try:
         with timed_search():

@@ -73,7 +73,7 @@ class AutoCalibration:
             await asyncio.sleep(self._look_s)
             with _logged_failures():
                 for due in await asyncio.to_thread(self._due_calibrations):
-                    with _logged_failures():  # of one keeps no other tenant waiting
+                    with _logged_failures():  # one that fails keeps no other tenant waiting
                         async with self._slots.admit(_never_gone, due.tenant):
                             await asyncio.to_thread(self._calibrate_alone, due)
 
@@ -175,8 +175,8 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
         or rows.reports.any_withdrawn([*learnt])
         or rows.benchmarks.any_withdrawn([*learnt])
     )
-    # Beside `after`, half of what is learnt already has to be new: else a tenant with many reports
-    # would have a new version for every few of them.
+    # At least `after` have to be new, and half as many as are learnt already: else a tenant with
+    # many reports would have a new version for every few of them.
     if not runs or not (is_outdated or new >= max(after, len(learnt) // 2)):
         return None
     number = 0 if last is None else last.version

@@ -63,8 +63,9 @@ class CalibrationInput:
     """True where the request asked for the reports of a span of time only."""
     owner: str | None = None
     """The tenant whose own version is learnt; None where the version is for all."""
-    left_out: Corroborated | None = None
-    """Measurements that others agree with, where the calibration learns from nothing else."""
+    corroboration: Corroborated | None = None
+    """The agreed measurements, and those left out for want of agreement. None where the calibration
+    learns from all measurements."""
     is_agreed: bool = True
     """True where several tenants agree on what is learnt, or where that is not asked for."""
 
@@ -98,7 +99,7 @@ class CalibrationInput:
         )
         if not agreed.runs and not agreed.benchmarks:
             return replace(self, is_agreed=False)
-        return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, left_out=agreed)
+        return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, corroboration=agreed)
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
         """Returns the calibration with its errors compared with those of the active version, which
@@ -116,12 +117,12 @@ class CalibrationInput:
     def learnt(self) -> dict[str, Any]:
         """Returns a record of what a version made from this input has learnt: the number of
         reports, and the ids by which a later calibration tells what is new. Everything with an id
-        before `through` is learnt, and so are the ids in `recent`. Groups in `waiting` are not
-        learnt from their first id on, until others agree with them.
+        before `through` is learnt, and so are the ids in `recent`. An exception are the groups in
+        `waiting`: nothing from their first id on is learnt until others agree with them.
 
         Ids before `through` need no list, because what this calibration could not see gets an id
         from after the cutoff (service.store.arrivals), give or take the difference of clocks. A
-        tenant's own version learns everything anew each time, so that it names what it rests on.
+        tenant's own version learns everything anew each time: its record lists all ids.
         """
         if self.owner is not None:
             return {"reports": len(self.runs), "recent": self.seen_ids}
@@ -129,11 +130,12 @@ class CalibrationInput:
         through = before["through"]
         waiting = _waiting(before)
         recent = [*before["recent"], *(run.report_id for run in self.runs), *self.benchmark_ids]
-        if self.left_out is not None:
-            recent += self.left_out.unused
+        if self.corroboration is not None:
+            recent += self.corroboration.unused
         if not self.windowed:  # what lies outside of a window is still to be learnt
             through = max(earliest_id(self.cutoff - _MAX_CLOCK_SKEW), through or "")
-            waiting = {} if self.left_out is None else self.left_out.waiting
+            waiting = {} if self.corroboration is None else self.corroboration.waiting
+            # Earlier ids are known to be learnt, because they will not be read again.
             recent = [id_ for id_ in recent if id_ >= min([through, *waiting.values()])]
         return {
             "reports": before["reports"] + len(self.runs),
@@ -275,7 +277,8 @@ def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
     """Returns the benchmarks that are not learnt yet as observations for this profile, oldest
-    first. Those of groups that wait for others to agree are read again from their first id on."""
+    first. Benchmarks of a group that waits for others to agree are read again from its first id
+    on."""
     waiting = _waiting(learnt)
     span = request.since, request.until
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
@@ -325,7 +328,6 @@ def _group_of(row: BenchmarkRow) -> Group:
 
 
 def _not_learnt(rows_by_id: dict[str, AnyRow], learnt_ids: Sequence[str]) -> list[AnyRow]:
-    """Returns the rows whose id is not among those learnt, in the order of their ids, which is that
-    of time."""
+    """Returns the rows whose id is not among `learnt_ids`, oldest first."""
     learnt = {*learnt_ids}
     return [rows_by_id[id_] for id_ in sorted(rows_by_id) if id_ not in learnt]

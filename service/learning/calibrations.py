@@ -203,8 +203,8 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
 
 
 def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None:
-    """Returns a sentence on the change of level that the latest of the runs to be learnt comes
-    after, if runs became slower by it; None where there is no such change."""
+    """Returns a sentence on the last lasting slowdown (service.learning.drift) before or among the
+    runs to be learnt; None where runs did not become slower."""
     changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
     latest_first = (run.report_id for run in reversed(inputs.runs))
     return next((changes[id_] for id_ in latest_first if id_ in changes), None)
@@ -302,7 +302,7 @@ def _calibration_answer(
         unseen_memory=_errors(fitted.held_out_memory),
         published=_errors(published),
         observations=len(inputs.runs),
-        waiting=0 if inputs.left_out is None else inputs.left_out.reports,
+        waiting=0 if inputs.corroboration is None else inputs.corroboration.reports,
         changes=changes,
         unidentified=[
             {"coefficient": name, "scope": scope} for name, scope in sorted(fitted.unidentified)

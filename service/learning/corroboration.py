@@ -27,7 +27,7 @@ from service.resolve.calibration_targets import log_memory_residuals, log_residu
 from service.resolve.stored_runs import StoredRun
 
 _TIME, _MEMORY = "step time", "memory"
-_OUT_OF_MEMORY, _PARTS = "out of memory", "parts"  # which have no level but 0: others say so too
+_OUT_OF_MEMORY, _PARTS = "out of memory", "parts"  # without a size: their level is always 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ def _levels(
     runs: Sequence[StoredRun], benchmarks: Sequence[TenantBenchmark], profile: Profile
 ) -> _Levels:
     """Returns the level of each quantity for each group: the median of the natural logarithm of
-    measured over predicted. That a run ran out of memory, or measured parts of its step, has no
-    size: its level is 0."""
+    measured over predicted. To have run out of memory, or to have measured parts of the step, is a
+    quantity without a size: its level is 0."""
     samples: defaultdict[tuple[Group, str], list[float]] = defaultdict(list)
     timed = [run for run in runs if run.step_time_s is not None]
     for run, residual in zip(timed, log_residuals(timed, profile).tolist(), strict=True):
@@ -196,7 +196,7 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
     memory_factor = _factor(shifts.get((group, _MEMORY)))
     is_timed = run.step_time_s is not None and time_factor is not None
     has_parts = is_timed and (group, _PARTS) in shifts
-    # A part of the step is shortened with it, so that it stays the same part.
+    # A part of the step is scaled with the step, and keeps its share of it.
     part_factor = time_factor if has_parts else None
     agreed = replace(
         run,

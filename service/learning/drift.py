@@ -1,5 +1,5 @@
-"""Drift tells whether runs of one kind have become slower or faster. Differences in what they
-trained and on whose machines are allowed for."""
+"""Drift tells whether runs of one kind have become slower or faster for good: a change of level in
+their residuals. Differences in what they trained and on whose machines are allowed for."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
         ]
     )
     level_changes = level_changes_among_kinds(values, questions)
+    # A change lasts until the next one begins. Without changes there is an end too many.
     ends = [*(change.index for change in level_changes[1:]), len(runs)]
     changes = [
         _change_answer(runs, change, end) for change, end in zip(level_changes, ends, strict=False)

@@ -69,8 +69,8 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
     Invalid if the log is of another run than the request describes."""
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
-    settled = [name for name in _LOGGED_PARTS if name in logged]
-    submission.require_one_subject(settled)
+    logged_parts = [name for name in _LOGGED_PARTS if name in logged]
+    submission.require_one_subject(logged_parts)
     date = _date_of_run(submission, reading, datetime.now(UTC))
     report = _report(submission, logged, contents, date.measured_at)
     with store.reading() as rows:
@@ -94,7 +94,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
             *_few_steps_notes(reading),
             *_killed_by_host_notes(contents),
             *_device_memory_notes(contents.reading, reading),
-            *_sources_without_steps(reading, logged),
+            *_no_steps_notes(reading, logged),
         ),
         stack_differences=tuple(
             _stack_differences(problem, contents.arguments, linked=submission.is_linked)
@@ -178,8 +178,9 @@ def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
 
 
 def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of the run. What the log shows goes before what the request says; raises
+    """Returns the outcome that the log shows, or else the one that the request states. Raises
     Invalid where the two contradict each other."""
+    # A run that trained may have caught an earlier error: only the end of its log counts.
     if contents.reading is None:
         shows_out_of_memory = contents.tells_out_of_memory
     else:
@@ -193,8 +194,8 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
 
 
 def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of a run on which no device ran out of memory; a host may have. Raises
-    Invalid where the request contradicts the log."""
+    """Returns the outcome of a run on which no device ran out of memory; the memory of a host may
+    have been full. Raises Invalid where the request contradicts the log."""
     if not contents.ends_killed_by_host:
         return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome in ("ok", "out_of_memory"):
@@ -266,9 +267,7 @@ def _stack_differences(
             yield f"it ran with stack.{name} = {value} where what it is linked to has {predicted}"
 
 
-def _sources_without_steps(
-    reading: logs.Reading | None, logged: Mapping[str, Any]
-) -> Iterator[str]:
+def _no_steps_notes(reading: logs.Reading | None, logged: Mapping[str, Any]) -> Iterator[str]:
     """Yields a note on the parts of the question that a log without a usable step still gives."""
     if reading is None and logged:
         parts = ", ".join(sorted(logged))

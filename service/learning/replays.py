@@ -39,7 +39,7 @@ from service.schemas.summary import (
 from service.store import Rows, Store
 from service.store.answers import Answer
 
-_REPORTS_PER_ANSWER = 10  # of the limit that a request sets
+_REPORTS_PER_ANSWER = 10  # reports that are read for each answer of the request's limit
 
 
 @dataclass(frozen=True, slots=True)

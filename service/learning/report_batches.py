@@ -39,7 +39,8 @@ hold Python's lock for longer when they come back from the worker; fewer would r
 question from the database more often."""
 
 MAX_BATCHES_SET_ASIDE = 3
-"""Each keeps the outcomes that it has, which may be 50 MiB."""
+"""Batches that may wait half done, while other tenants' come first. Each keeps the outcomes that it
+has, which may be 50 MiB."""
 
 Outcome = tuple[RowValues, str | None] | list[FieldViolation]
 """The row to store for a report and its flag, or what is wrong with the report."""
@@ -52,8 +53,8 @@ class ReportBatches:
 
     def prepare(self, batch: ReportBatch, checkpoint: Callable[[], None] = no_client) -> SaveRows:
         """Returns the function that stores a batch. Raises Refused if all reports are refused, or
-        any of a batch that wants all or nothing. Calls `checkpoint` before each part, which may
-        raise."""
+        any of a batch that wants all or nothing. Calls `checkpoint` before each part; an exception
+        that it raises ends the batch."""
         outcomes = self._outcomes(batch.reports, checkpoint)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
@@ -75,8 +76,8 @@ class ReportBatches:
             checkpoint()
             part = texts[start : start + _PART]
             parts.append(self._worker.run_in_process(self._store, pickled_outcomes, part, start))
-        # They become objects when no other tenant can come in between, since they take less memory
-        # until then; and part by part, because each holds Python's lock.
+        # Pickled outcomes take less memory, and a batch may have to wait before each part: they are
+        # unpickled at the end, and part by part, because each holds Python's lock.
         return [outcome for part in parts for outcome in pickle.loads(part)]  # noqa: S301
 
 

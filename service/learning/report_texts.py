@@ -30,6 +30,7 @@ def parse_batch(text: str) -> Any:
         texts, end = _items(text, start)
     except json.JSONDecodeError:
         return parse(text)  # raises an error that says what is wrong
+    # Spaces in place of the list keep the positions that errors name.
     body = parse(text[:start] + " " * (end - start) + text[end:])
     return {**body, _NAME: texts}
 

@@ -113,8 +113,8 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> Iterator[str]:
-    """Yields sentences on the knobs that the stack settled, and on those whose default launchers
-    have otherwise. `name` is the field of the request with the layout, `given` the layout as it was
+    """Yields sentences on the knobs that the stack settled, and on knobs whose default is another
+    in launchers. `name` is the field of the request with the layout, `given` the layout as it was
     sent, and `completed` the one with the stack's values."""
     before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
@@ -160,7 +160,7 @@ def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> It
     for host in allocation.hosts:
         chips_per_leaf[leaf_of_node[host.node]] += host.chips
     outer = next((dim for dim in cluster.dims if dim.scale == "out"), None)
-    if outer is None or not any(chips_per_leaf):
+    if outer is None or not any(chips_per_leaf):  # the nodes name no leaves
         return
     priced = outer.domain // cluster.chip.devices_per_chip
     least = min(chips_per_leaf.values())
@@ -443,6 +443,7 @@ def _overlap(problem: Problem) -> Iterator[str]:
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
     hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
+    # Some stacks overlap tensor-parallel traffic only in some precisions.
     if stack.overlap_tensor and not problem.overlaps_tensor:
         hidden.remove("tensor")
     if not hidden:

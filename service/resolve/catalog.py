@@ -28,7 +28,7 @@ from service.store.cursors import cut_page, read_cursor
 from service.store.tables import RegisteredEntryRow
 
 _SHARES_NAMES_WITH: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
-"""A preset may name a chip or a cluster, so that no name may be of both."""
+"""A preset names a chip or a cluster: no name may be of both."""
 
 _SHIPPED_VALUES: dict[Kind, Any] = {
     "chips": catalogue.chips,

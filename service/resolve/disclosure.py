@@ -119,4 +119,4 @@ class Disclosure:
             return name in self._known_chips
         if kind == "fabric":
             return name in self._known_fabrics
-        return not pair or chip in self._known_chips
+        return not pair or chip in self._known_chips  # without a pair, such as "stack:NAME"

@@ -1,8 +1,8 @@
 """Predictions of single layouts, which are kept: the same runs are reported, and shown beside
 answers, again and again.
 
-Problems and profiles are told apart by their identity, so that what is kept ends with a version of
-the profile, or with an entry of the catalogue.
+Problems and profiles are compared by identity, which is cheap. Another version of a profile or of a
+catalogue entry is another object, for which nothing is kept yet.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class LaunchErrors:
     other: str
     """Words for the source of the parts that the launch does not say."""
     stops: list[Stop] | None
-    """Faults at which the framework stops, to which more are added; None where it must stop at
-    nothing."""
+    """Faults at which the framework stops, to which more are added; None where each of them is an
+    error of the request."""
 
     def stop_or_raise(
         self,
@@ -97,6 +97,7 @@ class LaunchErrors:
         if name in self.reading.counting_notes:
             rule += f" ({self.reading.counting_notes[name]})"
         default_origins = self.reading.default_origins
+        # A batch that is counted in micro-batches has the origin of their number.
         origin = default_origins.get(name) or default_origins.get(
             "num_micro_batches" if self.counts_batch(name) else name
         )

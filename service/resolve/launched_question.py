@@ -61,16 +61,16 @@ class LaunchedQuestion:
     stops: tuple[Stop, ...]
     """Faults at which the framework would stop, where such were allowed."""
     typed: Mapping[str, Any]
-    """The settings of the launch, by the names that writers have for them."""
+    """The settings of the launch, by the names that the format has for them when it is written."""
     reservations: tuple[Reservation, ...] = ()
-    """Settings of the launch on which no verdict rests."""
+    """Settings of the launch that were not understood: no verdict rests on them."""
     overruled: tuple[str, ...] = ()
     """Sentences about values of the launch in whose place those of the request were taken."""
 
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary that the launch pads in its own way, where it alone says them."""
     own_names: Mapping[str, OwnName] = dataclass_field(default_factory=dict)
-    """The names that the tool of the launch has for settings, by those that writers have."""
+    """The names that the tool of the launch has for settings, by those in `typed`."""
 
     @property
     def unpadded(self) -> PinnedQuestion:

@@ -82,12 +82,12 @@ def active_profile(rows: Rows) -> Profile:
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
     """Returns a version of the profile; the active one if `version` is None. If that is a tenant's
     own profile without an active version, returns the active shared version."""
-    current = rows.versions
+    current = rows.versions  # the active version is known without a query
     if id_ == current.profile_id and version in (None, current.profile):
         return _parsed(rows, id_, current.profile, current.profile_hash)
     if version is None:
         version = rows.profiles.get(id_).active_version
-    if version is None:  # of a tenant's own profile that is not in use
+    if version is None:  # a tenant's own profile that is not in use
         return profile_version(rows, DEFAULT_PROFILE, version=None)
     return _parsed(rows, id_, version, rows.profiles.content_hash(id_, version))
 
