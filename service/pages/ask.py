@@ -14,7 +14,7 @@ from service.errors import ServiceError
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.rendering import RENDERINGS
 from service.pages.ask_answer import (
-    changed_switches,
+    sorted_switches,
     memory_rows,
     mesh_of_answer,
     named_layouts,
@@ -85,7 +85,7 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
         "time_rows": time_rows(recommended),
         "memory_rows": memory_rows(recommended),
         "mesh": mesh_of_answer(answer),
-        "switches": changed_switches(answer),
+        "switches": sorted_switches(answer),
         "learned": answer.get("learned"),  # answers of an earlier release lack it
         "most_groups": _MOST_GROUPS,
         "launches": _launches(services, answer),

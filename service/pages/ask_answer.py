@@ -32,7 +32,7 @@ class TermRow:
     value: float
     share: float
     ground: str
-    """In words."""
+    """The evidence that the value rests on, in words."""
 
 
 def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
@@ -102,7 +102,7 @@ def domain_of(answer: Mapping[str, Any]) -> int | None:
     return min(int(requested or inner["domain"]), answer["chips_used"])
 
 
-def changed_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def sorted_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns the switches of the software stack, sorted by how much the step time would change if
     each were set the other way, largest first."""
 

@@ -78,11 +78,11 @@ def torus_of(
     """Returns the picture of the first slice of a cluster. `axes` are those of the mesh, and
     `links` come innermost first. None where the links form no torus, or the layout fills only a
     part of a slice."""
-    rings = [(place, link) for place, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
+    rings = [(index, link) for index, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
-    lengths = tuple(_length(links, place) for place, _ in rings)
-    places = _places(layout, links, [place for place, _ in rings])
+    lengths = tuple(_length(links, index) for index, _ in rings)
+    places = _places(layout, links, [index for index, _ in rings])
     if num_devices < len(places):
         return None  # a part of a slice is not a whole torus
     ranks = dict[Place, int]()
@@ -107,11 +107,11 @@ def torus_of(
     )
 
 
-def _length(links: Sequence[Mapping[str, Any]], place: int) -> int:
-    """Returns the number of chips along the dim at a position of `links`, whose domains count all
+def _length(links: Sequence[Mapping[str, Any]], index: int) -> int:
+    """Returns the number of chips along the dim at an index of `links`, whose domains count all
     chips from the innermost link outwards."""
-    inside = links[place - 1]["domain"] if place else 1
-    return int(links[place]["domain"] // inside)
+    inside = links[index - 1]["domain"] if index else 1
+    return int(links[index]["domain"] // inside)
 
 
 def _places(
@@ -151,7 +151,7 @@ def _planes(
     pp_axes = [(stride, degree) for name, stride, degree in axes if name == "pp"]
     pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
     for place in sorted(ranks):
-        column, row, plane = (*place, 0, 0)[: len(_ALONG)]
+        column, row, plane = (*place, 0, 0)[: len(_ALONG)]  # a torus may have fewer dims
         stage = ranks[place] // pp_stride % pp_degree
         links = tuple(_links(place, lengths, ranks, axes, closing))
         chips[plane].append(TorusChip(column, row, stage, links))

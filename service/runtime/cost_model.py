@@ -100,7 +100,7 @@ class CostModel:
         self._wait_s = wait_s
         self._ended = threading.Event()
         self.state = "being compiled"
-        """Or `ok`, or `cannot be compiled`."""
+        """This, then `ok` or `cannot be compiled`."""
         self._progress: Progress | None = None
         self._logged_s = 0.0
 

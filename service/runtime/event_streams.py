@@ -22,7 +22,7 @@ T = TypeVar("T")
 _LOOK_S = 0.5  # how soon an event is told after it was stored
 _KEEPALIVE_S = 15.0  # proxies close connections that are silent for half a minute or more
 _REST = 3.0
-"""The reader rests after each read, for this many times the time that the read took. It so reads
+"""The reader rests after each read, for this many times the time that the read took. Thus it reads
 for at most a quarter of the time, and streams that catch up leave the interpreter to requests."""
 
 
@@ -95,7 +95,7 @@ class EventStream:
             if self._batch is not None:
                 yield self._batch.text
                 self._batch = None
-                if self.mark is None:
+                if self.mark is None:  # more events are stored than this batch had
                     self._streams.read_soon()
                 continue
             try:

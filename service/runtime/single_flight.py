@@ -55,7 +55,7 @@ class SingleFlight(Generic[T]):
                 return await asyncio.shield(flight.task), False
             except DomainError:
                 raise
-            except Exception:  # noqa: BLE001  it is the first client's to hear of
+            except Exception:  # noqa: BLE001  it is raised for the first client
                 if await is_disconnected():
                     raise ClientGone from None
         flight = self._flights[key] = _Flight(compute, is_disconnected)

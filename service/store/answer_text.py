@@ -81,12 +81,12 @@ class AnswerText:
         return document
 
     def restamped(self, first: Stamp, own: Stamp) -> AnswerText:
-        """Returns the text for another row that has it. `first` is the stamp of the row that the
-        text was made for, and `own` that of the other row, which replaces it."""
+        """Returns the text with the stamp `own` in place of `first`, which is the stamp of the
+        answer that it was made for."""
         if own == first:
             return self
         renamed = self.plain.replace(first.id.encode(), own.id.encode())
-        own_time = _created_at(own.created_at)
+        own_time = _created_at(own.created_at)  # replaced once: parts of it may have times too
         return AnswerText(plain=renamed.replace(_created_at(first.created_at), own_time, 1))
 
 

@@ -29,9 +29,8 @@ AnswerKind = Literal["predictions", "recommendations", "checks"]
 AnswerRow = PredictionRow | RecommendationRow | CheckRow
 
 GIVEN_AGAIN_FOR = timedelta(days=1)
-"""Time for which an answer is given again to who asks again. Later the text is stored as another
-answer, so that an answer which was given lately is not dropped for its age
-(service.store.retention)."""
+"""Time for which a caller who asks again is given the same answer. Later the text is given as a new
+answer: old answers are dropped (service.store.retention), even if they were given again lately."""
 
 ROWS: dict[AnswerKind, type[AnswerRow]] = {
     "predictions": PredictionRow,

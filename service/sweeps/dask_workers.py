@@ -1,5 +1,5 @@
-"""The workers of a Dask cluster. Each has the code of the service and settings of its own, of which
-it reads the one of the database."""
+"""The workers of a Dask cluster. Each has the code of the service, and settings of its own that say
+how to reach the database."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class DaskWorkers:
                 self._client.close(timeout=1)
             self._client = None
         lost = ConnectionError(f"the connection to the Dask scheduler at {self._scheduler} ended")
-        for answered in [*self._unanswered]:
-            with suppress(InvalidStateError):  # it may be answered at this moment
-                answered.set_exception(lost)
+        for answer in [*self._unanswered]:
+            with suppress(InvalidStateError):  # it may be set at this moment
+                answer.set_exception(lost)
 
     def _connected(self) -> Client:
         """Returns the client of the scheduler, connected anew where the connection was lost. Raises
@@ -92,10 +92,10 @@ class DaskWorkers:
 
 
 def _settle(answer: Future[ItemAnswer], dask_future: DaskFuture) -> None:
-    """Sets the worker's answer, or its error, as the result of `answer`. An error raised by the
-    code becomes WorkersGone: `answer_item` raises nothing, so that the worker cannot import or call
-    it, for any item. A lost worker or scheduler may be the doing of this item, and its error
-    stays."""
+    """Sets the worker's answer, or its error, as the result of `answer`. Since `answer_item` raises
+    nothing, an error of the code means that the worker cannot import or call it for any item: it
+    becomes WorkersGone. The error of a lost worker or scheduler stays, because this item may have
+    caused it."""
     from distributed import KilledWorker
 
     with suppress(InvalidStateError):  # the client was closed meanwhile

@@ -78,14 +78,14 @@ def choose_layout(run: published.Run, profile: Profile) -> Layout:
 
 def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
     """Returns the layout that a run most likely had. Preferred is the fastest that fits under the
-    first recompute policy, then the fastest that fits under any, then the one that needs least
-    memory."""
+    recompute policy of the first layout, then the fastest that fits under any, then the one that
+    needs least memory."""
     if len(layouts) == 1:
         return layouts[0]
     predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
     fits = predictions.fits()
-    # Such a stack fills its devices with sequences, so that only the largest micro-batch comes into
-    # question.
+    # A stack with a usual number of sequences fills its devices with them: only the largest
+    # micro-batch comes into question.
     if problem.stack.usual_sequences and (layouts.pp == 1).all():
         most = layouts.micro_batch[fits].max() if fits.any() else layouts.micro_batch.max()
         largest = np.flatnonzero(layouts.micro_batch == most)
@@ -254,8 +254,8 @@ def data_files(fitted: Calibration) -> tuple[str, str]:
     """Returns the texts of profile.json and posterior.json."""
     content = fitted.profile.to_json()
     content["terms"] = [
-        {**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)}
-        for t in content["terms"]
+        {**term, "mean": round(term["mean"], 4), "spread": round(term["spread"], 4)}
+        for term in content["terms"]
     ]
     return (
         json.dumps(content, indent=1) + "\n",
