@@ -134,8 +134,7 @@ def _launch_address(location: str, document: Mapping[str, Any], query: str) -> s
     """Returns the path of the launch configuration. None where there is no launch format for the
     framework, or the format cannot express the layout."""
     format_ = format_of_stack(document["catalogue"]["stack"]["name"])
-    is_inexpressible = "error" in (document.get("launch") or {})
-    if format_ is None or is_inexpressible:
+    if format_ is None or "error" in (document.get("launch") or {}):
         return None
     return f"{location}/launch/{format_.name}{query}"
 

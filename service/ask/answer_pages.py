@@ -65,7 +65,7 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
 
 
 def _filter(query: AnswerQuery) -> AnswerFilter:
-    """Returns the filter for a list of answers, with names as answers have them stored."""
+    """Returns the filter for a list of answers, with the names that stored answers use."""
     names = {
         name: [_stored_name(find, given) for given in getattr(query, name)]
         for name, find in _CATALOGUES.items()

@@ -120,13 +120,13 @@ def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, Launched
         return {}
     launched = dict[str, LaunchedQuestion]()
     parts: QuestionParts = request
-    other = "the request"  # in errors: what the launch contradicts
+    parts_source = "the request"
     for name, side in (("first", request.first), ("second", request.second)):
         if side.launch is not None:
             field = f"{name}.launch"
-            launched[name] = launched_question(resolver, side.launch, parts, field, other)
+            launched[name] = launched_question(resolver, side.launch, parts, field, parts_source)
             parts = QuestionParts.of(launched[name].unpadded, request.stack)
-            other = f"the request and {field}"
+            parts_source = f"the request and {field}"
     return launched
 
 

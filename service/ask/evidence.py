@@ -159,12 +159,12 @@ class Evidence:
         with suppress(ServiceError), self._store.reading() as rows:
             _run_index(rows)
 
-    def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
+    def nearest(self, query: EvidenceQuery, tenant_store: Store) -> dict[str, Any]:
         """Returns a page of the runs that the query selects, the nearest first. They are compared
-        with the answer that the query names, or else with what the query states. `asker` is the
-        store as the asking tenant sees it. Raises NotFound if it does not have the answer."""
+        with the answer that the query names, or else with what the query states. Raises NotFound if
+        `tenant_store`, the store as the asking tenant sees it, does not have the answer."""
         first = int(read_cursor(_LIST, query.cursor) or 0)
-        with asker.reading() as rows:
+        with tenant_store.reading() as rows:
             profile = without_fleet(active_profile(rows))
             resolver = Resolver(rows)
             traits = _query_traits(rows, query)

@@ -43,7 +43,7 @@ class _ResolvedRequest:
 
     def points(self, grid: dict[str, list[float]], deadline: Deadline) -> list[Point]:
         """Searches the best layouts with and without a pipeline for every combination of the values
-        of a grid, which has them by axis."""
+        of a grid. The grid has a list of values by the name of each axis."""
         return frontier(
             self.resolved.problem,
             self.profile,
@@ -173,8 +173,8 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
 
 
 def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | None:
-    """Returns the first layout of the points that is legal on the cluster and model of the request
-    itself, which the grid varies; None where there is none."""
+    """Returns the first layout of the points that is legal on the cluster and model of the request,
+    without the changes of the grid; None where there is none."""
     layouts = [
         layout
         for point in points

@@ -30,15 +30,15 @@ _needs_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class RunsAlike:
-    """The names of model, chip and stack by which runs are alike."""
+class RunKind:
+    """The model, chip and stack of a run, by name."""
 
     chip: str
     stack: str
     architecture: str
 
     @classmethod
-    def of(cls, problem: Problem) -> RunsAlike:
+    def of(cls, problem: Problem) -> RunKind:
         return cls(problem.cluster.chip.id, problem.stack.id, problem.architecture.name)
 
 
@@ -50,20 +50,20 @@ def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list
     to need at least as much memory.
     """
     with store.reading() as rows:
-        return out_of_memory_runs_alike(rows, RunsAlike.of(problem), profile)
+        return out_of_memory_runs_of_kind(rows, RunKind.of(problem), profile)
 
 
-def out_of_memory_runs_alike(
-    rows: Rows, alike: RunsAlike, profile: Profile
+def out_of_memory_runs_of_kind(
+    rows: Rows, run_kind: RunKind, profile: Profile
 ) -> list[OutOfMemoryRun]:
     """Returns runs that ran out of memory, selected as `out_of_memory_runs` does, for the names of
     a model, chip and stack."""
-    if not rows.reports.any_out_of_memory(**asdict(alike)):
+    if not rows.reports.any_out_of_memory(**asdict(run_kind)):
         return []
-    failed = _last_reports(rows, alike, profile, did_fit=False)
+    failed = _last_reports(rows, run_kind, profile, did_fit=False)
     if not failed:
         return []
-    fitted = _last_reports(rows, alike, profile, did_fit=True)
+    fitted = _last_reports(rows, run_kind, profile, did_fit=True)
     standing: list[OutOfMemoryRun] = []
     for run in failed:
         is_disproved = any(_disproves(other, run) for other in fitted)
@@ -83,8 +83,8 @@ def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
 
 
 def least_failed_gib(runs: list[OutOfMemoryRun]) -> float:
-    """Returns the least predicted need, in GiB, with which a run ran out of memory; infinity
-    without such runs."""
+    """Returns the smallest predicted need, in GiB, of any of these runs, which all ran out of
+    memory; infinity without runs."""
     return min((run.needed_gib for run in runs), default=math.inf)
 
 
@@ -137,7 +137,7 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
 
 
 def _last_reports(
-    rows: Rows, alike: RunsAlike, profile: Profile, *, did_fit: bool
+    rows: Rows, run_kind: RunKind, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
     """Returns the last report of each of the last _MAX_RUNS runs, latest first: of runs that
     trained some steps (`did_fit`), or of runs that ran out of memory. Runs that the models can no
@@ -145,9 +145,9 @@ def _last_reports(
     selection = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
-        chip=(alike.chip,),
-        stack=(alike.stack,),
-        architecture=(alike.architecture,),
+        chip=(run_kind.chip,),
+        stack=(run_kind.stack,),
+        architecture=(run_kind.architecture,),
     )
     last = {
         (profile.id, profile.version, report.first_id): report

@@ -15,7 +15,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.ask.answer_keys import Meaning
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion
-from service.ask.oom_history import RunsAlike, oom_warnings
+from service.ask.oom_history import RunKind, oom_warnings
 from service.errors import Refused
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
@@ -91,7 +91,7 @@ class Predictions(KeptAnswers[_Request, _LayoutsQuestion]):
         function that stores the answer."""
         key = question.key
         legal = _legal_request(question.resolved, key.profile)
-        failed = key.out_of_memory.get(RunsAlike.of(legal.resolved.problem), [])
+        failed = key.out_of_memory.get(RunKind.of(legal.resolved.problem), [])
         answer = _explain(legal, _predict(legal), failed)
         return self._prepare(answer, key.digest)
 

@@ -141,8 +141,8 @@ class RecommendationSearch:
         fewest_chips_reasons = list[str]()
 
         def oom_gib(problem: Problem) -> float:
-            """Returns the least need of memory, in GiB, with which a run of this problem's model,
-            chip and stack ran out."""
+            """Returns the smallest predicted need, in GiB, of the runs of this problem's model,
+            chip and stack that ran out of memory."""
             return least_failed_gib(out_of_memory_runs(self._store, problem, inputs.profile))
 
         def cluster_of_fewest_chips() -> dict[str, Problem]:

@@ -56,13 +56,13 @@ class AutoCalibration:
         store: Store,
         calibrations: Calibrations,
         creation: IdempotentCreation,
-        slots: AdmissionControl,
+        admission: AdmissionControl,
         look_s: float,
     ) -> None:
         self._store = store
         self._calibrations = calibrations
         self._creation = creation
-        self._slots = slots
+        self._admission = admission
         self._look_s = look_s
         self._done_keys: set[str] = set()
 
@@ -74,7 +74,7 @@ class AutoCalibration:
             with _logged_failures():
                 for due in await asyncio.to_thread(self._due_calibrations):
                     with _logged_failures():  # one that fails keeps no other tenant waiting
-                        async with self._slots.admit(_never_gone, due.tenant):
+                        async with self._admission.admit(_never_gone, due.tenant):
                             await asyncio.to_thread(self._calibrate_alone, due)
 
     def _due_calibrations(self) -> list[_DueCalibration]:
@@ -115,7 +115,7 @@ class AutoCalibration:
 
     def _prepare(self, due: _DueCalibration) -> SaveRows:
         """Returns the function that stores the new version. Where nothing can be learnt, the
-        function that it returns stores only the reason, so that no process tries the same again."""
+        function stores only the reason, which keeps other processes from trying the same."""
         calibrations = self._calibrations
         if due.tenant is not None:
             calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))

@@ -131,7 +131,7 @@ class Benchmarks:
 
     def withdraw(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraws a benchmark for good, if its ETag is among `etags`. Returns it with its new
-        ETag. One that is withdrawn already stays as it is, whatever `etags` are."""
+        ETag. A benchmark that is withdrawn already stays unchanged, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.benchmarks.get_for_update(id_)
             if may_withdraw(row, etags):
@@ -217,8 +217,8 @@ class _Comparison:
 def _compare_collective(
     problem: Problem, table: nccl_tests.Table, published: Coefficients
 ) -> _Comparison:
-    """Compares the times of a collective with those that the cost model predicts. Raises Invalid
-    for times that no machine makes."""
+    """Compares the measured times of a collective with predicted times. Raises Invalid for times
+    that no machine makes."""
     timings = _collective_timings(problem, table)
     machine_offsets = collective_offsets(timings, published)
     _require_possible(

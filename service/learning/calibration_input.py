@@ -94,7 +94,7 @@ class CalibrationInput:
             self.runs,
             self.benchmarks,
             Profile.from_json(self.base.content),
-            tenants=self.policy.min_tenants,
+            min_tenants=self.policy.min_tenants,
             margin=self.policy.margin,
         )
         if not agreed.runs and not agreed.benchmarks:
@@ -102,8 +102,8 @@ class CalibrationInput:
         return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, corroboration=agreed)
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
-        """Returns the calibration with its errors compared with those of the active version, which
-        the new version would replace. The comparison of memory is left out."""
+        """Returns the calibration with the errors of the active version, which it would replace, as
+        its errors before. The comparison of memory is left out."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -166,9 +166,9 @@ class CalibrationInput:
 def read_input(
     rows: Rows, id_: str, request: CalibrationRequest, cutoff: datetime
 ) -> CalibrationInput:
-    """Returns the reports and benchmarks that the active version has not learnt yet; with
-    `from_scratch`, those that the shipped version has not. `cutoff` is a moment before which every
-    report is visible."""
+    """Returns the reports and benchmarks that the active version has not learnt yet. With
+    `from_scratch`, that is all of them, because it starts from the shipped version. `cutoff` is a
+    moment before which every report is visible."""
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
@@ -229,10 +229,10 @@ def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     )
 
 
-def base_of(own: ProfileVersionRow) -> int:
+def base_of(own_version: ProfileVersionRow) -> int:
     """Returns the number of the shared version on top of which a tenant's own version was
     learnt."""
-    calibration = read_stored(CalibrationAnswer, own.calibration)
+    calibration = read_stored(CalibrationAnswer, own_version.calibration)
     return calibration.based_on
 
 

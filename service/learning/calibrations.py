@@ -70,13 +70,13 @@ class Calibrations:
     """Calibrations, whether a tenant asks for one or a policy starts it
     (service.learning.auto_calibration)."""
 
-    def __init__(self, store: Store, worker: ProcessPool) -> None:
+    def __init__(self, store: Store, pool: ProcessPool) -> None:
         self._store = store
-        self._worker = worker
+        self._pool = pool
 
     def of(self, store: Store) -> Calibrations:
         """Returns these calibrations on the rows that another store sees."""
-        return Calibrations(store, self._worker)
+        return Calibrations(store, self._pool)
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
         """Learns what the active version of a shared profile has not learnt yet, from the reports
@@ -88,7 +88,7 @@ class Calibrations:
         with store_of_all.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
-        new_version = self._worker.run(store_of_all, size, learn, id_, request)
+        new_version = self._pool.run(store_of_all, size, learn, id_, request)
         if isinstance(new_version, _NothingNew):
             raise NothingToLearn(new_version.unusable, new_version.version)
         return lambda rows: _save(rows, id_, new_version)
@@ -98,7 +98,7 @@ class Calibrations:
         stores it. Raises NothingToLearn."""
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
-        new_version = self._worker.run(store, MOST_OWN, learn_own, tenant, request)
+        new_version = self._pool.run(store, MOST_OWN, learn_own, tenant, request)
         if isinstance(new_version, _NothingNew):
             raise NothingToLearn(new_version.unusable, new_version.version)
         return lambda rows: _save_own(rows, tenant, new_version)
@@ -269,7 +269,7 @@ def _fit(inputs: CalibrationInput) -> Calibration:
     raised by the drift to be expected. Influences on a shared profile name no reports."""
     problems = {observation.problem for observation in inputs.observations}
     profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)
-    # hardware and software change with time, so that what was learnt long ago is less sure
+    # Hardware and software change: what was learnt long ago is less sure.
     posterior = inputs.posterior.with_added_variance(drift_variance(profile))
     made_by = (
         f"calibration on {len(inputs.runs)} reports and {len(inputs.benchmark_ids)} benchmarks"

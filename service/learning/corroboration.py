@@ -78,14 +78,14 @@ def corroborated(
     benchmarks: Sequence[TenantBenchmark],
     profile: Profile,
     *,
-    tenants: int,
+    min_tenants: int,
     margin: float,
 ) -> Corroborated:
-    """Returns the part of these measurements on which at least `tenants` tenants agree, within
+    """Returns the part of these measurements on which at least `min_tenants` tenants agree, within
     `margin` or half of the larger level. Measurements that came without a key need nobody to
     agree."""
     levels = _levels(runs, benchmarks, profile)
-    shifts = _shifts(levels, tenants, margin)
+    shifts = _shifts(levels, min_tenants, margin)
     agreed_runs = [_agreed_part(run, shifts) for run in runs]
     agreed_benchmarks = [_agreed_coefficients(benchmark, shifts) for benchmark in benchmarks]
     agreed_groups = {group for group, _ in shifts}
@@ -147,7 +147,7 @@ _Shifts = dict[tuple[Group, str], float]
 each group, what others agree with."""
 
 
-def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
+def _shifts(levels: _Levels, min_tenants: int, margin: float) -> _Shifts:
     """Returns, for each group and quantity that enough tenants agree on, the shift from the group's
     level to the agreed one. Quantities without agreement are left out."""
     shifts: _Shifts = {}
@@ -155,7 +155,7 @@ def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
         if group.tenant is None:
             shifts[group, quantity] = 0.0
             continue
-        agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), tenants, margin)
+        agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), min_tenants, margin)
         if agreed is not None:
             shifts[group, quantity] = agreed - own
     return shifts
@@ -171,14 +171,14 @@ def _levels_of_kind(levels: _Levels, group: Group, quantity: str) -> list[float]
     ]
 
 
-def _agreed_level(own: float, levels: Sequence[float], tenants: int, margin: float) -> float | None:
+def _agreed_level(own: float, levels: list[float], min_tenants: int, margin: float) -> float | None:
     """Returns the level that is agreed on, as a logarithm with the sign of `own`; None where fewer
-    than `tenants` levels agree with `own`. It is the furthest from the profile that so many levels
-    reach, and no further than `own`."""
+    than `min_tenants` levels agree with `own`. Its distance from the profile is the largest that
+    `min_tenants` levels reach, and no larger than that of `own`."""
     distances = sorted((abs(level) for level in levels if _agree(own, level, margin)), reverse=True)
-    if len(distances) < tenants:
+    if len(distances) < min_tenants:
         return None
-    return math.copysign(min(abs(own), distances[tenants - 1]), own)
+    return math.copysign(min(abs(own), distances[min_tenants - 1]), own)
 
 
 def _agree(level: float, other: float, margin: float) -> bool:

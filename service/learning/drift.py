@@ -123,8 +123,8 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
 
 
 def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> ChangeAnswer:
-    """Returns a change of level with the reports after it: those of the runs from `change.index` up
-    to, but without, `end`."""
+    """Returns a change of level with the reports after it, which are those of
+    runs[change.index:end]."""
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,

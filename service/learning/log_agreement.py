@@ -137,8 +137,8 @@ class _KnownFacts:
         return value in self._values(fact)
 
     def field(self, statement: Statement) -> str:
-        """Returns the field of the request that a statement contradicts. Far fewer trained
-        parameters than the model has mean adapters, so that the field is then `workload.lora`."""
+        """Returns the field of the request that a statement contradicts. If far fewer parameters
+        are trained than the model has, they are adapters, and the field is `workload.lora`."""
         if statement.fact == "trainable_parameters":
             adapters = self.resolved.problem.workload.lora is not None
             if adapters or statement.value < min(self._totals()) / 2:
@@ -160,8 +160,8 @@ class _KnownFacts:
         return f"{_FIELDS[fact]} = {value:,}"
 
     def _values(self, fact: Fact) -> set[int]:
-        """Returns the values that a statement of this fact may have. There are several where
-        frameworks count differently, as devices or chips, with or without context parallelism."""
+        """Returns the values that a statement of this fact may have. There are several values where
+        frameworks count differently: devices or chips, with or without context parallelism."""
         problem, layout = self.resolved.problem, self.layout
         devices = problem.cluster.num_devices
         layers = problem.architecture.num_layers
@@ -309,7 +309,7 @@ def _compared_values(
     degrees = logged["layout"]
     if "zero_stage" in degrees:
         ranks = degrees["dp_shard"] * degrees["dp_replicate"]
-        # On a single data-parallel rank there is nothing to shard, so that the stage means nothing.
+        # On a single data-parallel rank there is nothing to shard, and the stage means nothing.
         if ranks > 1:
             yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
         chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]

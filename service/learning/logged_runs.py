@@ -54,7 +54,7 @@ class LoggedRun:
     doubts: tuple[str, ...]
     """Sentences on what may be wrong about the date and the step time."""
     stack_differences: tuple[str, ...]
-    """Switches that the log shows otherwise than what it is linked to."""
+    """Notes on switches of the stack that differ between the log and the linked answer."""
     cut_lines: tuple[str, ...]
     """A note on lines that were too long to be read whole, if there are any."""
 
@@ -256,8 +256,8 @@ def _report_json(
 def _stack_differences(
     problem: Problem, arguments: Mapping[str, str], *, linked: bool
 ) -> Iterator[str]:
-    """Yields notes on switches of the stack that the log shows otherwise than the answer that it is
-    linked to."""
+    """Yields notes on switches of the stack whose values in the log differ from those of the answer
+    that the run is linked to."""
     if not linked:
         return
     for name, value in megatron_arguments.stack_fields(arguments).items():
@@ -298,7 +298,7 @@ def _device_memory_notes(
     printed: logs.Reading | None, reading: logs.Reading | None
 ) -> Iterator[str]:
     """Yields a note on memory that was computed from a printed share of the device. `printed` is
-    the reading as it was printed, `reading` the one with memory in GiB."""
+    the reading of the log alone, and `reading` has the memory in GiB."""
     if printed is not None and reading is not None and printed.used_share is not None:
         yield (
             f"the log prints that {printed.used_share:.1%} of the device's memory were in use,"

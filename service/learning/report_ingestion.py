@@ -305,7 +305,7 @@ def _refusal_as_outcome(outcomes: dict[int, RowValues | Refusal], i: int) -> Ite
 
 def software_age_years(at: datetime, software_year: float) -> float:
     """Returns the years by which the software of a run is older than the newest that the profile
-    describes. The date counts to the month, so that runs of one question stay together."""
+    describes. The date counts to the month, which lets runs of one month share a question."""
     return round(age_years(f"{at:%Y-%m}", software_year), 2)
 
 
@@ -376,8 +376,8 @@ def _require_past(submission: ReportSubmission) -> None:
 def _fit_verdict_agrees(
     outcome: str, step_time_s: float | None, prediction: Prediction
 ) -> bool | None:
-    """Returns whether the run shows the prediction's `fits` to be right. It is None for a run that
-    crashed or was stopped before a step was measured, which shows nothing."""
+    """Returns whether the run shows the prediction's `fits` to be right. None for a run that
+    crashed or was stopped before a step was measured: it shows nothing of memory."""
     if outcome in ("crashed", "aborted") and step_time_s is None:
         return None
     return prediction.fits == (outcome != "out_of_memory")

@@ -51,7 +51,7 @@ def _reports_start(text: str) -> int | None:
 
 
 def _is_name(token: str) -> bool:
-    """Returns whether a JSON token spells the member `reports`, which may have escapes."""
+    """Returns whether a JSON token, possibly with escapes, spells the name `reports`."""
     try:
         return bool(json.loads(token) == _NAME)
     except json.JSONDecodeError:

@@ -92,8 +92,8 @@ def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
 
 
 def domain_of(answer: Mapping[str, Any]) -> int | None:
-    """Returns the number of chips in a scale-up domain, at most those that are used; None on a
-    torus or where no link is a scale-up one."""
+    """Returns the number of chips in a scale-up domain, at most the number of chips in use; None on
+    a torus or where no link is a scale-up one."""
     links = answer["catalogue"]["fabric"]["links"]
     if not links or is_torus(links) or links[0].get("scale") != "up":
         return None

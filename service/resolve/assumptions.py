@@ -291,7 +291,8 @@ def _images(problem: Problem) -> Iterator[str]:
 
 
 def _quantized_weights(resolved: ResolvedQuestion) -> Iterator[str]:
-    """Yields a sentence if the model's configuration quantizes weights, which training does not."""
+    """Yields a sentence if the model's configuration has quantized weights, because training
+    ignores that."""
     if resolved.quantized:
         precision = resolved.problem.workload.precision
         yield (

@@ -38,6 +38,6 @@ def is_legal(problem: Problem, layout: Layout) -> bool:
 
 @cached_by_identity(_PROFILES)
 def without_fleet(profile: Profile) -> Profile:
-    """Returns the profile without what is particular to one fleet, as it describes published
-    machines (models.calibration.fleet_effects)."""
+    """Returns the profile without what it has learnt about one fleet
+    (models.calibration.fleet_effects): it then describes published machines."""
     return fleet_effects.without_fleet(profile)

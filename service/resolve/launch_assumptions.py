@@ -18,8 +18,8 @@ def unwritten_values(
     reading: LaunchReading, request_fields: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yields sentences on values that the framework sets by itself because the launch does not,
-    with their origin. `request_fields` has, for each part of the request, the fields that it sets
-    itself, which are left out."""
+    with their origin. Fields that the request itself sets are left out; `request_fields` has them
+    by part of the request."""
     parts: Mapping[str, Mapping[str, Any]] = {
         "model": reading.model or {},
         "workload": reading.workload,

@@ -217,8 +217,8 @@ class Joining:
         return {"micro_batch": max(micro_batch, 1)}
 
     def _stack(self) -> str | StackFields:
-        """Returns the stack of the request, or else of the launch's format. Of the launch's
-        switches, it has those that differ from what that stack does anyway."""
+        """Returns the stack of the request, or else of the launch's format. Switches of the launch
+        are added where they differ from the stack's own."""
         launch_fields = dict(self.reading.stack)
         launch_stack = catalogue.stack(launch_fields.pop("name"))
         form = self.parts.stack
@@ -328,7 +328,8 @@ def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:
     """Returns the data-parallel degree that the launch leaves open, `dp_shard` or `dp_replicate`;
-    None if it states both. ZeRO stage 0 replicates, so that no sharding is left open."""
+    None if it states both. With ZeRO stage 0 every rank is a replica, and the open degree is
+    `dp_replicate`."""
     if "dp_shard" in launch_fields:
         return None if "dp_replicate" in launch_fields else "dp_replicate"
     is_replicated = launch_fields.get("zero_stage") == 0 and "dp_replicate" not in launch_fields

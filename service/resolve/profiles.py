@@ -94,7 +94,7 @@ def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
 
 @cached(LRUCache(_PARSED), key=lambda rows, *version: version, lock=Lock())
 def _parsed(rows: Rows, id_: str, version: int, content_hash: str) -> Profile:
-    """Returns a version of a profile, which is read and parsed when it is asked for first.
+    """Returns a version of a profile. It is read and parsed once, and kept in memory.
     `content_hash` tells it from versions of the same number in other databases."""
     return Profile.from_json(rows.profiles.version(id_, version).content)
 
@@ -118,8 +118,8 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
 
 def reports_of(rows: Rows, id_: str) -> ReportFilter:
     """Returns the filter for the reports that a version of this profile is compared with. For a
-    tenant's own profile, they are all reports of the tenant; for a shared one, those of runs that
-    it predicted."""
+    tenant's own profile, these are all reports of the tenant; for a shared profile, the reports of
+    runs that it predicted."""
     tenant = rows.profiles.get(id_).tenant
     return ReportFilter(profile_id=id_) if tenant is None else ReportFilter(tenant=tenant)
 

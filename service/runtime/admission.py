@@ -192,8 +192,8 @@ class AdmissionControl:
         return others_wait or len(self._running) > self._concurrency
 
     def set_aside(self, turn: Turn) -> None:
-        """Takes the slot of a computation, and puts it back in line. Where more run than there are
-        slots, a tenant that does not hold most of them keeps its slot."""
+        """Takes the slot of a computation, and puts it back in line. If more computations run than
+        `concurrency`, only a tenant that holds most slots loses one."""
         if turn not in self._running:  # its request has ended meanwhile
             return
         slots_held = Counter(running.tenant for running in self._running)

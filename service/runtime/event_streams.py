@@ -181,7 +181,7 @@ class EventStreams:
 
     async def _read(self, feed: Feed) -> None:
         """Gives each stream of a feed that has room its next batch of events. Ends streams whose
-        topic is gone. Where events cannot be read all of them end, so that clients connect again
+        topic is gone. If events cannot be read, ends all streams of the feed: clients connect again
         and are told the reason."""
         streams = [stream for stream in self._open if stream.feed is feed and stream.takes_more]
         try:
@@ -202,7 +202,7 @@ class EventStreams:
 
     async def _in_thread(self, read: Callable[..., T], *arguments: object) -> T:
         """Returns the result of `read`, called in the thread of streams. Pauses afterwards in
-        proportion to the time that it took, so that a slow database is not read without pause."""
+        proportion to the time that it took, to spare a slow database."""
         began = time.monotonic()
         result = await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
         await asyncio.sleep(min(_REST * (time.monotonic() - began), _LOOK_S))

@@ -129,8 +129,8 @@ class IdempotentCreation:
         prepare: Callable[[], Prepared],
         finish: Callable[[Rows, CreatedResource], None] | None = None,
     ) -> CreatedResource:
-        """Returns the resource that `prepare` makes. Writes its rows in one transaction with what
-        `finish` stores about it, which is the answer to its key."""
+        """Returns the resource that `prepare` makes. Writes its rows in one transaction. `finish`
+        stores the answer to the Idempotency-Key in the same transaction; None without a key."""
         prepared = prepare()
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared

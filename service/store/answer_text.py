@@ -71,7 +71,7 @@ class AnswerText:
 
     @property
     def size(self) -> int:
-        """Returns the bytes of both forms together, which a cache counts."""
+        """Returns the number of bytes of both forms together, the size for a cache."""
         return len(self.plain) + len(self.compressed)
 
     @property
@@ -97,5 +97,5 @@ def _created_at(at: datetime) -> bytes:
 
 
 def _compress(plain: bytes) -> bytes:
-    """Compresses the text. The header carries no time, so that equal texts are equal bytes."""
+    """Compresses the text. The header carries no time: equal texts give equal bytes."""
     return gzip.compress(plain, _LEVEL, mtime=0)

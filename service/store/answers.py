@@ -206,8 +206,8 @@ class Answers(Queries):
 
 
 def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
-    """Returns the SQL expression for the name of a model, chip or stack in a brief. Briefs of an
-    earlier release have no `names`, so that the name is taken from the request."""
+    """Returns the SQL expression for the name of a model, chip or stack in a brief. For briefs of
+    an earlier release, which have no `names`, the name is taken from the request."""
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
     named = brief["request"]
     for part in path:

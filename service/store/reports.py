@@ -316,20 +316,20 @@ class ReportQueries(Queries):
 
     def briefs(self, filter_: ReportFilter) -> Iterator[ReportBrief]:
         """Yields all reports that the filter selects, without their documents. They are fetched as
-        the iterator advances, so that very many take little memory."""
+        the iterator advances, which needs little memory for very many."""
         columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
         query = filter_.narrow(select(*columns))
         for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
             yield ReportBrief(*row)
 
     def last_of_each_source(
-        self, filter_: ReportFilter, per_source: int, sources: int
+        self, filter_: ReportFilter, per_source: int, max_sources: int
     ) -> Sequence[ReportRow]:
-        """Returns the newest `per_source` reports of each source, for the `sources` sources that
+        """Returns the newest `per_source` reports of each of the `max_sources` sources that
         reported last. All reports of a tenant are one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
-        latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
+        latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(max_sources)
         names = [name for name, _ in self._session.execute(latest)]
         query = filter_.narrow(select(ReportRow))
         return [

@@ -39,7 +39,7 @@ class DaskWorkers:
         scheduler or no worker."""
         client = self._connected()
         try:
-            # client.nthreads() would wait for a scheduler that stands still as long as it does.
+            # client.nthreads() has no time limit, and a scheduler may hang.
             threads_of = client.sync(client.scheduler.ncores, callback_timeout=_CONNECT_S)
         except (OSError, TimeoutError) as error:
             raise self._gone(error) from None
@@ -76,7 +76,7 @@ class DaskWorkers:
     def _connected(self) -> Client:
         """Returns the client of the scheduler, connected anew where the connection was lost. Raises
         WorkersGone where the scheduler does not answer."""
-        from distributed import Client  # of an extra, so that others start without it
+        from distributed import Client  # an extra: without it the service starts all the same
 
         if self._client is not None and self._client.status != "running":
             self.close()

@@ -177,8 +177,8 @@ def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observatio
 
 
 def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
-    """Returns the weight of each row in the fit, as a number of runs. A row counts less for a less
-    trusted source, and for many rows of one model or one family, so that they do not outvote
+    """Returns the weight of each row in the fit, as a number of runs. A row counts less if its
+    source is less trusted, and if there are many rows of its model or family, which would outvote
     others."""
     counts = Counter(_model_key(row) for row in rows)
     model_weight = {key: min(1.0, MODEL_WEIGHT / count) for key, count in counts.items()}
@@ -206,7 +206,8 @@ def organisation(row: dict[str, Any]) -> str:
 
 
 def _model_key(row: dict[str, Any]) -> str:
-    """Returns the family, model shape and stack of a row as a key, by which weights are shared."""
+    """Returns the family, model shape and stack of a row as a key. Rows with one key share their
+    weight."""
     return json.dumps([row["family"], model_shape(row), row["stack"]], sort_keys=True)
 
 
