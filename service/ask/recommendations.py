@@ -195,6 +195,7 @@ def _request_members(inputs: Inputs, target: Target) -> dict[str, Any]:
     if request.allocation is not None:
         members["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
     has_alternatives = len(inputs.candidates.questions) > 1
+    # The nodes in use settle the size. Beside alternatives they may be those of another candidate.
     if target.allocation is not None and not has_alternatives:
         members["cluster"] = {
             **members["cluster"],

@@ -220,6 +220,7 @@ def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     version that the tenant has deactivated does not count."""
     id_ = own_profile_id(inputs.owner or "")
     own = rows.profiles.find(id_)
+    # With a manual policy and no active version, the tenant has not activated it, or no longer.
     if own is None or (own.active_version is None and inputs.policy.mode == "manual"):
         return False
     last = rows.profiles.find_latest(id_)

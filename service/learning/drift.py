@@ -38,8 +38,8 @@ class _Residual:
 
     @property
     def question(self) -> Hashable:
-        """Returns a key that runs of one question and layout on one owner's machines share. Such
-        runs have a level of their own."""
+        """Returns a key that runs of one question and layout on one owner's machines share. The
+        residuals of such runs may differ from those of other runs by a constant."""
         return self.run.run_hash, self.run.tenant, self.run.source
 
 

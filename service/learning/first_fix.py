@@ -265,8 +265,8 @@ def _log_fixes(observations: Sequence[Observation]) -> Iterator[_Fix]:
 
 
 def saved_seconds(step_time_s: float, gain: float) -> float:
-    """Returns the seconds that a step becomes shorter with this gain in steps an hour, as a
-    share."""
+    """Returns the seconds by which a step becomes shorter. `gain` is the share by which steps an
+    hour grow."""
     return step_time_s * (1 - 1 / (1 + gain))
 
 

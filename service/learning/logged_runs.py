@@ -77,6 +77,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
         subject = layout_of_report(rows, report)
         resolved = Resolver(rows).resolve(subject.question)
     problem = resolved.problem
+    # Some logs print memory as a share of the device: only the resolved chip turns it into GiB.
     if reading is not None and reading.used_share is not None:
         used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
         reading = replace(reading, memory_gib=used_gib, memory_kind="reserved")

@@ -43,7 +43,7 @@ _SOLD_IN_PARTS = {
 _CACHED_GENERATIONS = 64  # of chips, with a profile
 _NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
 
-_SAID_ELSEWHERE = (
+_NOTHING_OPEN = (
     "token_budget", "global_batch_tokens", "packing", "master_weights", "lora", "trained",
     "reference", "head", "moment_rank",
 )  # fmt: skip
@@ -178,7 +178,7 @@ def _workload_defaults(workload: WorkloadFields) -> Iterator[str]:
     """Yields a sentence on each field of the workload, or of its LoRA, that the request leaves at
     its default."""
     for name in WorkloadFields.model_fields:
-        if name not in workload.model_fields_set and name not in _SAID_ELSEWHERE:
+        if name not in workload.model_fields_set and name not in _NOTHING_OPEN:
             yield f"workload.{name} is {getattr(workload, name)}"
     if lora := workload.lora:
         for name in type(lora).model_fields:

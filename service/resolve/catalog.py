@@ -97,7 +97,7 @@ class Catalog:
 
         def save(rows: Rows) -> CreatedResource:
             """Stores the entry as the next version of its name. A lock makes registrations of one
-            name take turns."""
+            name take turns. Raises NameTaken."""
             other = _SHARES_NAMES_WITH.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.registered_entries.find(other, entry.name, version=None):

@@ -136,7 +136,8 @@ def _kind_name(layer: Layer) -> str:
 
 
 def _layer(layer: Layer) -> Members:
-    """Returns the fields that describe a layer. None stands for what its other fields imply."""
+    """Returns the fields that describe a layer. A field that its other fields imply is None, its
+    default, and left out."""
     network = layer.feed_forward
     default_parallel = layer.blocks == 2 and layer.num_norms == 1
     return _non_default_fields(
@@ -152,8 +153,8 @@ def _layer(layer: Layer) -> Members:
 
 
 def _attention(attention: Attention) -> Members:
-    """Returns the fields that describe an attention. None stands for what its other fields
-    imply."""
+    """Returns the fields that describe an attention. A field that its other fields imply is None,
+    its default, and left out."""
     default_bias = attention.attention_bias and not attention.is_mla
     compression, indexer = attention.compression, attention.indexer
     return _non_default_fields(
@@ -203,8 +204,8 @@ def _recurrence(recurrence: Recurrence) -> Members:
 
 
 def _moe(moe: Moe) -> Members:
-    """Returns the fields that describe a mixture of experts. None stands for what its other fields
-    imply."""
+    """Returns the fields that describe a mixture of experts. A field that its other fields imply is
+    None, its default, and left out."""
     groups = moe.groups_per_token
     return _non_default_fields(
         LayerMoeFields,

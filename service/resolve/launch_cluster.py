@@ -45,7 +45,8 @@ class LaunchCluster:
     def _cluster(self) -> ClusterPreset | ClusterFields:
         """Returns the cluster of the request, or else the chips that the script asks for, with as
         many chips as the launch starts. A number of ranks that contradicts the request is noted in
-        `overruled`, or, if settings of the framework make it, raised or added to the stops."""
+        `overruled`, or, if settings of the framework make it, raised or added to the stops. Raises
+        Invalid if neither names the chips."""
         form = self.requested or self._scheduled_chips()
         if form is None:
             raise Invalid("cluster", None, "is required: a launch does not name its chips")

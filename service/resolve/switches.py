@@ -35,7 +35,7 @@ def _switch_answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnsw
     writes it."""
     switch = effect.switch
     is_default = effect.value == effect.default.value
-    # The release with which the stack's own value came; a value of the request came with none.
+    # A value that is neither the default nor that of tuned recipes is the request's, of no release.
     setting_since = effect.default if is_default else effect.taken
     changed_stack = {**stack, switch.field: effect.otherwise}
     format_ = format_named(str(stack["name"]))

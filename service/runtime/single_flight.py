@@ -47,7 +47,8 @@ class SingleFlight(Generic[T]):
         one key, the first computes and the others wait for its result.
 
         A DomainError is about the question, and is raised for all who wait. Any other failure is
-        raised for the first request only, and the next one computes again.
+        raised for the first request only, and the next one computes again. Raises ClientGone if the
+        client of that next request is gone.
         """
         while (flight := self._flights.get(key)) is not None:
             flight.clients.append(is_disconnected)

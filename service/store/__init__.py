@@ -132,7 +132,7 @@ def _translated_errors() -> Iterator[None]:
 
 @event.listens_for(Session, "do_orm_execute")
 def _narrow_to_tenant(state: ORMExecuteState) -> None:
-    """Narrows every query in a tenant's session to rows of that tenant and shared ones."""
+    """Narrows every SELECT in a tenant's session to rows of that tenant and shared ones."""
     tenant = state.session.info.get(SEEN)
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(

@@ -26,7 +26,8 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def _encoded_list(items: list[Any]) -> str:
-    """Returns a list as JSON, put together from parts that are encoded one after another."""
+    """Returns a list as JSON, joined from parts that are encoded one after another without their
+    brackets."""
     starts = range(0, len(items), _ITEMS_AT_A_TIME)
     parts = [_dumps(items[start : start + _ITEMS_AT_A_TIME])[1:-1] for start in starts]
     return f"[{','.join(parts)}]"

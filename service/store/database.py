@@ -174,7 +174,8 @@ def migrating(connection: Connection) -> Iterator[None]:
 @contextmanager
 def _migrating_sqlite(connection: Connection) -> Iterator[None]:
     """Opens a transaction for a migration of SQLite. SQLite alters many a table by copying it and
-    dropping the original, so references between tables are checked only at the end."""
+    dropping the original, so references between tables are checked only at the end. Raises
+    DatabaseUnusable if one is broken."""
     driver: Any = connection.connection.dbapi_connection
     waits_ms = driver.execute("PRAGMA busy_timeout").fetchone()[0]
     driver.execute(f"PRAGMA busy_timeout = {round(1000 * _MIGRATION_S)}")

@@ -81,7 +81,8 @@ class ProfileQueries(Queries):
         return digest
 
     def active(self, id_: str) -> ProfileVersionRow:
-        """Returns the active version of a shared profile, which always has one."""
+        """Returns the active version of a profile. Raises NotFound where none is active, as only a
+        tenant's own profile may be."""
         version = self.get(id_).active_version
         if version is None:
             raise NotFound("active version of profile", id_)
