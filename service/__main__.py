@@ -169,7 +169,7 @@ def _announcement(listener: socket.socket) -> str:
 
 
 def _command() -> str:
-    """Returns the words that start the command line with this interpreter, such as
+    """Returns the shell command that runs the client with this interpreter, such as
     ".venv/bin/python -m shardwright"."""
     python = Path(sys.executable)
     here = Path.cwd()

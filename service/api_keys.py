@@ -88,6 +88,7 @@ def stored_key(store: Store, id_: str) -> PresentedKey:
     changes = store.memory.changes
     since, stored = changes.count(), changes.row(PRESENTED_IN_SQLITE, id_)
     with store.reading() as rows:
+        # No key has another id, and a database may refuse its characters.
         key = rows.api_keys.presented(id_) if id_.isalnum() and id_.isascii() else None
     if key is None:
         raise Unauthenticated(_NOT_KNOWN)
@@ -268,7 +269,7 @@ def main() -> int:
         parser.error(str(error))
     except database.DatabaseUnusable as error:
         parser.error(f"the database cannot be used: {error}")
-    sys.stderr.write(f"in the database {engine.url}\n")  # which hides its password
+    sys.stderr.write(f"in the database {engine.url}\n")  # a URL hides its password as text
     try:
         lines = _run(arguments, Store(engine))
     except (Conflict, NotFound) as error:

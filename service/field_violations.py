@@ -150,8 +150,8 @@ def submitted_value(body: Any, location: Sequence[str | int], otherwise: object)
     """Returns the value that the caller sent at this location; `otherwise` where there is none.
     Models convert values, and an error has to show what was sent.
 
-    Where a text or a document is read as a whole, `otherwise` is the part of it that the error is
-    about, and preferred.
+    `otherwise` is preferred at a text or document of _READ_AS_WHOLE, because it is the part that
+    the error is about.
     """
     value = body
     for step in without_tags(location):
@@ -170,7 +170,7 @@ def echoed_value(value: object) -> object:
     if isinstance(value, str):
         return truncate(mask_secrets(value[:_MAX_READ_CHARACTERS]), MAX_VALUE_CHARACTERS)
     if isinstance(value, Mapping):
-        return f"an object with {len(value)} member{'s' * (len(value) != 1)}"
+        return f"an object with {len(value)} member{'' if len(value) == 1 else 's'}"
     if isinstance(value, Sequence):
         items = [echoed_value(item) for item in mask_items(value[:8])]
         short = len(value) <= 8 and len(str(items)) <= MAX_VALUE_CHARACTERS

@@ -55,8 +55,8 @@ def without_tags(location: Sequence[str | int]) -> list[str | int]:
 
 @contextmanager
 def prefix_errors(prefix: str) -> Iterator[None]:
-    """Puts a prefix before the field of any Invalid raised in the block, which is about the part of
-    the request at that prefix. With "encoder", "layers[0]" becomes "encoder.layers[0]"."""
+    """Puts a prefix before the field of any Invalid raised in the block. The block reads the part
+    of the request at that prefix. With "encoder", "layers[0]" becomes "encoder.layers[0]"."""
     try:
         yield
     except Invalid as error:

@@ -8,7 +8,7 @@ import socket
 
 def is_loopback(host: str) -> bool:
     """Returns whether only this machine can reach a host's name or address. All addresses of a name
-    have to be loopback ones."""
+    have to be loopback ones. A name that cannot be resolved counts as reachable."""
     if not host:
         return False  # an empty host listens on all addresses
     try:
@@ -20,6 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Returns whether an address is a loopback one, also as an IPv4 address within IPv6."""
-    mapped = getattr(address, "ipv4_mapped", None)  # as in ::ffff:127.0.0.1
+    """Returns whether an address is a loopback one, or an IPv6 address that maps a loopback one of
+    IPv4, such as ::ffff:127.0.0.1."""
+    mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback

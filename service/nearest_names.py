@@ -190,8 +190,8 @@ def _distance(name_words: list[str], known_words: list[str]) -> int | None:
 
 def _word_distance(word: str, known_word: str) -> int | None:
     """Returns the number of letters in which two words differ, if one is a likely misspelling of
-    the other; None otherwise. Numbers tell products apart, so that words with numbers must differ
-    only in letters of a long word, or in a character typed twice."""
+    the other; None otherwise. Numbers tell products apart: words with numbers may differ only in
+    letters of a long word, or in a character typed twice."""
     if word == known_word:
         return 0
     if _without_a_doubled_character(word, known_word):

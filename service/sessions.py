@@ -9,7 +9,7 @@ from service.api_keys import Caller, caller_of
 from service.signed_tokens import caller_of_token, new_token
 from service.store import Store
 
-LASTS = timedelta(hours=12)  # a working day: who left a browser open is asked again tomorrow
+LIFETIME = timedelta(hours=12)  # a working day: who left a browser open is asked again tomorrow
 _PURPOSE = "session"
 _ENDED = "The session has ended: sign in again."
 
@@ -18,7 +18,7 @@ def new_session(store: Store, key: str) -> str:
     """Returns a new session of the holder of this key. Raises Unauthenticated unless the key is in
     force."""
     caller = caller_of(store, [f"Bearer {key}"])
-    session, _ = new_token(store, caller.key_id or "", _PURPOSE, LASTS)
+    session, _ = new_token(store, caller.key_id or "", _PURPOSE, LIFETIME)
     return session
 
 

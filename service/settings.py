@@ -208,8 +208,8 @@ class Settings(BaseSettings):
 
 def from_environment(**overrides: Any) -> Settings:
     """Returns the settings of the environment, replaced by `overrides`. Raises Misconfigured for a
-    value that breaks a rule, and for a variable with the service's prefix that sets nothing.
-    Variables of the client may be set as well."""
+    value that breaks a rule, and for a variable with the service's prefix that is neither a setting
+    nor a variable of the client."""
     names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
     for name in sorted(os.environ.keys() - OF_CALLERS):
         if name.upper().startswith(PREFIX) and name.upper() not in names:

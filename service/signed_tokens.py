@@ -16,23 +16,23 @@ from service.errors import Unauthenticated
 from service.store import Store
 
 
-def new_token(store: Store, key_id: str, purpose: str, lasts: timedelta) -> tuple[str, datetime]:
+def new_token(store: Store, key_id: str, purpose: str, lifetime: timedelta) -> tuple[str, datetime]:
     """Returns a token of a key for one purpose, and the time at which it ends. Raises
     Unauthenticated where there is no such key."""
-    ends = datetime.now(UTC).replace(microsecond=0) + lasts
+    ends = datetime.now(UTC).replace(microsecond=0) + lifetime
     secret_hash = stored_key(store, key_id).secret_hash
     at = int(ends.timestamp())
     return f"{key_id}.{at}.{_signature(secret_hash, purpose, key_id, at)}", ends
 
 
-def caller_of_token(store: Store, token: str, purpose: str, ended: str) -> Caller:
-    """Returns the caller whose key a token was made from. Raises Unauthenticated with the message
-    `ended` where the token is forged, for another purpose or past its end, or its key is not in
-    force."""
+def caller_of_token(store: Store, token: str, purpose: str, ended_message: str) -> Caller:
+    """Returns the caller whose key a token was made from. Raises Unauthenticated with
+    `ended_message` where the token is forged, for another purpose or past its end, or its key is
+    not in force."""
     id_, _, rest = token.partition(".")
     ends, _, signature = rest.partition(".")
     if not (ends.isascii() and ends.isdigit() and len(ends) <= 12):
-        raise Unauthenticated(ended)
+        raise Unauthenticated(ended_message)
     key = store.memory.unchanged(("key", id_)) or stored_key(store, id_)
     now = datetime.now(UTC)
     # compare_digest takes the same time wherever the two differ, so that none can be guessed.
@@ -40,7 +40,7 @@ def caller_of_token(store: Store, token: str, purpose: str, ended: str) -> Calle
         signature.encode(), _signature(key.secret_hash, purpose, id_, int(ends)).encode()
     )
     if not is_ours or int(ends) <= now.timestamp():
-        raise Unauthenticated(ended)
+        raise Unauthenticated(ended_message)
     return caller_in_force(key, now)
 
 

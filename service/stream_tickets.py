@@ -9,7 +9,7 @@ from service.api_keys import Caller
 from service.signed_tokens import caller_of_token, new_token
 from service.store import Store
 
-LASTS = timedelta(minutes=1)  # long enough to connect; a stream that is open stays open
+LIFETIME = timedelta(minutes=1)  # long enough to connect; a stream that is open stays open
 _ENDED = "The ticket has ended, or is for another stream: POST /v1/stream-tickets gives a new one."
 
 
@@ -18,7 +18,7 @@ def new_ticket(store: Store, caller: Caller, path: str) -> tuple[str, datetime] 
     the service asks for no keys."""
     if caller.key_id is None:
         return None
-    return new_token(store, caller.key_id, _purpose(path), LASTS)
+    return new_token(store, caller.key_id, _purpose(path), LIFETIME)
 
 
 def caller_of_ticket(store: Store, ticket: str, path: str) -> Caller:

@@ -61,6 +61,7 @@ def prediction_brief(document: dict[str, Any]) -> dict[str, Any]:
     query = f"?rank={best + 1}" if len(layouts) > 1 else ""
     return PredictionBrief(
         **_shared_members("predictions", document, layouts[best], query),
+        # The answer's launch configuration is that of its first layout.
         notes=_notes(document) if best == 0 else [],
         rank=best + 1,
         of=len(layouts),
@@ -90,7 +91,8 @@ def check_brief(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _setting(change: Mapping[str, Any]) -> SettingChange:
-    """Returns what this release knows of a setting's change. A later one may have stored more."""
+    """Returns the name and the values of a setting's change, without members that a later release
+    may have stored."""
     return SettingChange(name=change["name"], before=change["from"], after=change["to"])
 
 
@@ -101,11 +103,11 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
         f"{rule['setting'] or rule['field']}: {rule['rule']}; {rule['cure']}"
         for rule in document["broken_rules"]
     ]
-    open_ = [
+    not_understood = [
         f"{reservation['setting']}: {reservation['reason']}; {reservation['cure']}"
         for reservation in document["reservations"]
     ]
-    return broken or open_ or [warning["message"] for warning in document["warnings"]]
+    return broken or not_understood or [warning["message"] for warning in document["warnings"]]
 
 
 def _shared_members(
@@ -132,8 +134,9 @@ def _launch_address(location: str, document: Mapping[str, Any], query: str) -> s
     """Returns the path of the launch configuration. None where there is no launch format for the
     framework, or the format cannot express the layout."""
     format_ = format_of_stack(document["catalogue"]["stack"]["name"])
-    is_unsaid = "error" in (document.get("launch") or {})
-    return None if format_ is None or is_unsaid else f"{location}/launch/{format_.name}{query}"
+    if format_ is None or "error" in (document.get("launch") or {}):
+        return None
+    return f"{location}/launch/{format_.name}{query}"
 
 
 def _knobs_to_write(layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,6 +147,7 @@ def _knobs_to_write(layout: Mapping[str, Any]) -> dict[str, Any]:
         for knob, default in _DEFAULTS.items()
         if layout.get(knob) is not None and (knob in _STACK_DECIDES or layout[knob] != default)
     }
+    # The brief is to stay short; the answer itself has the whole list.
     if len(knobs.get("layers_per_chunk", [])) > _MAX_CHUNKS:
         del knobs["layers_per_chunk"]
     return knobs
@@ -156,9 +160,10 @@ def _notes(document: Mapping[str, Any]) -> list[str]:
 
 
 def _reasons_for_launcher(document: Mapping[str, Any]) -> list[str]:
-    """Returns the reasons that a launcher needs, at most MAX_REASONS: warnings, the memory, why the
-    layout is not the fastest, and then others while there is room. An answer of an earlier release
-    does not tell its reasons apart, so that its first ones are returned."""
+    """Returns the reasons that a launcher needs, at most MAX_REASONS, in the order of the answer.
+    First taken are one warning, the memory, and why the layout is not the fastest; others follow
+    while there is room. Answers of earlier releases do not tell the kinds of their reasons: of
+    these the first reasons are returned."""
     reasons = document["reasons"]
     kinds = [facts["kind"] for facts in document.get("reason_facts", [])]
     if len(kinds) != len(reasons):

@@ -18,7 +18,7 @@ from typing import Any
 import models
 import service
 from models.spec.profile import Profile
-from service.ask.oom_history import RunsAlike, out_of_memory_runs_alike
+from service.ask.oom_history import RunKind, out_of_memory_runs_of_kind
 from service.identifiers import digest
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion
@@ -48,8 +48,8 @@ _AS_GIVEN = {
     "objective",
     "allocation",
 }
-"""Fields of which an answer says what was left open, so that a default written out makes another
-answer."""
+"""Fields of which an answer lists what the request left open. A request that writes a default out
+gets another list, and needs another key."""
 
 
 def question_key(kind: AnswerKind, request: AnyRequest) -> str:
@@ -72,7 +72,7 @@ class Meaning:
 
     catalogue_key: str
     """Equal where every name in the question means the same version of the same entry."""
-    alike: frozenset[RunsAlike]
+    run_kinds: frozenset[RunKind]
     """The runs whose reports its answer looks at."""
 
     @classmethod
@@ -84,7 +84,7 @@ class Meaning:
         used = [(question.request, question.used.model_dump(mode="json")) for question in questions]
         return cls(
             catalogue_key=digest(json.dumps((used, others), sort_keys=True)),
-            alike=frozenset(RunsAlike.of(question.problem) for question in questions),
+            run_kinds=frozenset(RunKind.of(question.problem) for question in questions),
         )
 
 
@@ -94,7 +94,7 @@ class AnswerKey:
 
     digest: str
     profile: Profile
-    out_of_memory: Mapping[RunsAlike, list[OutOfMemoryRun]]
+    out_of_memory: Mapping[RunKind, list[OutOfMemoryRun]]
     """The runs that the answer is cautious of (service.ask.oom_history), where there are any."""
 
 
@@ -102,13 +102,14 @@ def answer_key(
     rows: Rows, kind: AnswerKind, request: AnyRequest, resolve: Callable[[], Meaning]
 ) -> AnswerKey:
     """Returns the key that an answer to this request would have now. `resolve` returns the meaning
-    of the request; it is called only if that is not kept."""
+    of the request; it is called only if the meaning is not in memory."""
     question = question_key(kind, request)
     profile = requested_profile(rows, request.profile)
     meaning = rows.recall(("meaning", question), resolve)
     used = profile.id, str(profile.version), str(rows.versions.evidence)
     runs = {
-        alike: out_of_memory_runs_alike(rows, alike, profile) for alike in sorted(meaning.alike)
+        run_kind: out_of_memory_runs_of_kind(rows, run_kind, profile)
+        for run_kind in sorted(meaning.run_kinds)
     }
     texts = [run.model_dump_json() for failed in runs.values() for run in failed]
     release = service.__version__, sources_key()
@@ -118,8 +119,8 @@ def answer_key(
 
 @cache
 def sources_key() -> str:
-    """Returns the digest of the service's sources and data, which may differ in a checkout under
-    the same version. Published runs have a release of their own in the key."""
+    """Returns the digest of the service's sources and data, which may differ between checkouts of
+    one version. It leaves out the published runs, whose release is in the key beside it."""
     packages = [Path(package.__path__[0]) for package in (models, service)]
     sources = sorted(
         file

@@ -65,7 +65,7 @@ def answer_page(store: Store, kind: AnswerKind, query: AnswerQuery) -> dict[str,
 
 
 def _filter(query: AnswerQuery) -> AnswerFilter:
-    """Returns the filter for a list of answers, with names as answers have them stored."""
+    """Returns the filter for a list of answers, with the names that stored answers use."""
     names = {
         name: [_stored_name(find, given) for given in getattr(query, name)]
         for name, find in _CATALOGUES.items()
@@ -74,8 +74,8 @@ def _filter(query: AnswerQuery) -> AnswerFilter:
 
 
 def _stored_name(find_shipped: Callable[[str], str], given: str) -> str:
-    """Returns the name under which answers have an entry that goes by this name or alias. A name
-    that does not ship is stored as it was given."""
+    """Returns the name that stored answers use for the catalogue entry with this name or alias.
+    For an entry that does not ship, that is the name as it was given."""
     try:
         return find_shipped(given)
     except UnknownName:

@@ -71,7 +71,7 @@ class ResolvedCheck:
     stops: tuple[Stop, ...] = ()
     """Faults at which the framework stops, beyond the rules that its layout breaks."""
     reservations: tuple[Reservation, ...] = ()
-    """Settings of a launch on which no verdict rests."""
+    """Settings of a launch that were not understood: no verdict rests on them."""
     overruled: tuple[str, ...] = ()
     """Sentences about values of a launch in whose place those of the request were taken."""
     own_names: Mapping[str, OwnName] = field(default_factory=dict)
@@ -147,6 +147,7 @@ def check_answer(
         and FitAnswer.of(
             check,
             prediction,
+            # A setting that was not understood may undo any change.
             [_change_answer(job, change) for change in check.fitting if is_understood],
         ),
         best=check.best and BestAnswer.of(check, check.best, cluster),
@@ -159,8 +160,8 @@ def check_answer(
 
 def _refusals(job: ResolvedCheck, check: LayoutCheck) -> list[BrokenRuleAnswer]:
     """Returns the faults at which the framework stops: rules that the layout breaks, and settings.
-    If some settings are not known, such as those of a file that was not sent, only names that the
-    framework does not have are sure to be refused, so that only these are returned."""
+    A file that was not sent may hold settings that mend the faults. Beside such a file only names
+    that the framework does not have are sure to be refused, and only they are returned."""
     is_open = any(reservation.is_open for reservation in job.reservations)
     broken = [] if is_open else [_broken_rule(job, rule) for rule in check.broken_rules]
     stops = [stop for stop in job.stops if stop.is_of_name or not is_open]
@@ -216,6 +217,7 @@ def expressible_in_format(job: ResolvedCheck) -> Callable[[Problem, Layout], boo
     problem, own = job.resolved.problem, job.layout
     if job.read is None:
         return None
+    # An illegal layout can never be written, and says nothing about the format.
     if own is not None and not broken_rules(problem, own) and not is_expressible(problem, own):
         return None
     return is_expressible
@@ -228,12 +230,12 @@ def _broken_rule(job: ResolvedCheck, broken: BrokenRule) -> BrokenRuleAnswer:
     setting = job.settings.get("global_batch" if broken.is_of_batch else broken.knob or "")
     if broken.is_of_batch and job.read is None:
         return BrokenRuleAnswer.of_batch(broken, job.question, stack, setting)
-    step = broken.knob if job.read is None else setting or broken.knob
+    blamed = broken.knob if job.read is None else setting or broken.knob
     value = job.question.workload.global_batch if broken.is_of_batch else None
     return BrokenRuleAnswer(
         name=broken.rule.name,
         kind=broken.rule.kind,
-        field=job.place if step is None else f"{job.place}.{step}",
+        field=job.place if blamed is None else f"{job.place}.{blamed}",
         setting=setting,
         value=value if broken.knob is None else getattr(job.completed_layout, broken.knob),
         rule=broken.message,
@@ -302,8 +304,8 @@ def _settings_of_change(
     job: ResolvedCheck, change: SingleChange
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Returns the settings that a change touches, with their values before and after it. Values of
-    a launch are as they were typed. An illegal layout cannot be written in the framework's words,
-    so that only its knobs are returned for it."""
+    a launch are as they were typed. Both are empty where the framework has no settings for the
+    changed layout."""
     if job.changes is not None:
         changed = job.changes.settings(change)
         return {name: job.changes.typed_value(name) for name in changed}, changed
@@ -311,10 +313,12 @@ def _settings_of_change(
     layout = job.layout
     if layout is None or not after:
         return {}, {}
+    # The layout of the job is legal, and the launch format can write it too.
     if change.given is not None:
         problem = job.resolved.problem
         before = written_settings(job.format, problem, layout)
         return before, after if before else {}
+    # It is illegal and cannot be written: only knobs that are settings themselves are shown.
     fields = [name for name in (*change.fields, *change.follows) if hasattr(layout, name)]
     names = {job.settings[field]: field for field in fields if field in job.settings}
     own = {

@@ -41,7 +41,8 @@ class Checks:
     def check_resolved(
         self, request: Request, job: ResolvedCheck, require_client: Callable[[], None]
     ) -> dict[str, Any]:
-        """Returns the answer to a check whose names are resolved, cut to its greatest length."""
+        """Returns the answer to a check whose names are resolved, shortened to the promised
+        size."""
         deadline = Deadline(request.time_limit_s, require_client)
         problem = job.resolved.problem
         failed = out_of_memory_runs(self._store, problem, job.profile)
@@ -107,7 +108,8 @@ class Checks:
 
 
 def _with_held_nodes(resolver: Resolver, request: Request) -> Request:
-    """Returns the request with the cluster in the size of the nodes that it holds."""
+    """Returns the request with its cluster sized to the nodes of its `allocation`, if it has
+    one."""
     if request.cluster is None:
         return request
     held = cluster_of_held_nodes(resolver, request.cluster, request.allocation)

@@ -114,25 +114,25 @@ class Comparisons:
 
 def _launched_sides(resolver: Resolver, request: _Request) -> dict[str, LaunchedQuestion]:
     """Returns the sides that are launch configurations. The second side must not contradict the
-    first in model, cluster and workload. It may have another stack, and pad the vocabulary
-    otherwise."""
+    first in model, cluster and workload. It may have another stack and another padding of the
+    vocabulary. Raises Invalid or Refused for a launch that cannot be read."""
     if isinstance(request, ComparisonRequest):
         return {}
     launched = dict[str, LaunchedQuestion]()
     parts: QuestionParts = request
-    other = "the request"
+    parts_source = "the request"
     for name, side in (("first", request.first), ("second", request.second)):
         if side.launch is not None:
             field = f"{name}.launch"
-            launched[name] = launched_question(resolver, side.launch, parts, field, other)
+            launched[name] = launched_question(resolver, side.launch, parts, field, parts_source)
             parts = QuestionParts.of(launched[name].unpadded, request.stack)
-            other = f"the request and {field}"
+            parts_source = f"the request and {field}"
     return launched
 
 
 def _plain_question(request: _Request, launched: dict[str, LaunchedQuestion]) -> PinnedQuestion:
-    """Returns the question of both sides without launches. The last launch has all of it, since it
-    was read with the question of an earlier one beside it."""
+    """Returns the question of both sides without launches. It is the question of the last launch,
+    which was read together with that of the first and adds to it."""
     if isinstance(request, ComparisonRequest):
         return request
     return [*launched.values()][-1].question.model_copy(update={"profile": request.profile})

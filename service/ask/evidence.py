@@ -47,7 +47,7 @@ MAX_SHOWN = 3
 """Runs beside an answer."""
 _LIST = "evidence"
 _RELEASES = 2  # whose runs are kept in memory
-_KEPT_RUNS = 2048  # of which what answers tell is kept
+_KEPT_RUNS = 2048  # published runs whose predictions are kept in memory
 
 _RUN_FIELDS = {"id", "source", "family", "trust", "date", "assumed", "outcome"}
 _QUESTION_FIELDS = {"model", "cluster", "workload", "stack"}
@@ -159,12 +159,12 @@ class Evidence:
         with suppress(ServiceError), self._store.reading() as rows:
             _run_index(rows)
 
-    def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
+    def nearest(self, query: EvidenceQuery, tenant_store: Store) -> dict[str, Any]:
         """Returns a page of the runs that the query selects, the nearest first. They are compared
-        with the answer that the query names, which `asker` must see, or else with what the query
-        states."""
+        with the answer that the query names, or else with what the query states. Raises NotFound if
+        `tenant_store`, the store as the asking tenant sees it, does not have the answer."""
         first = int(read_cursor(_LIST, query.cursor) or 0)
-        with asker.reading() as rows:
+        with tenant_store.reading() as rows:
             profile = without_fleet(active_profile(rows))
             resolver = Resolver(rows)
             traits = _query_traits(rows, query)
@@ -282,7 +282,7 @@ def _question_independent_facts(
     run: PublishedRun, problem: Problem, profile: Profile
 ) -> dict[str, Any]:
     """Returns the facts of a published run that do not depend on the question it is shown beside.
-    They are kept and shared, so that callers must not change the dictionary."""
+    The dictionary is kept in memory and shared: callers must not change it."""
     layout = run.layout.build()
     predicted = prediction_of(problem, profile, layout)
     return {

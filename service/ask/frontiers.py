@@ -43,7 +43,7 @@ class _ResolvedRequest:
 
     def points(self, grid: dict[str, list[float]], deadline: Deadline) -> list[Point]:
         """Searches the best layouts with and without a pipeline for every combination of the values
-        of a grid, which has them by axis."""
+        of a grid. The grid has a list of values by the name of each axis."""
         return frontier(
             self.resolved.problem,
             self.profile,
@@ -102,8 +102,8 @@ class Frontiers:
 
 def _blocks(grid: dict[str, list[float]]) -> Iterator[dict[str, list[float]]]:
     """Yields parts of the grid that together take about as long as the whole. Points that differ
-    only in the speed of links are searched together, so that a part has all of these. If only links
-    differ, a part has one speed of the first kind of link."""
+    only in the speed of links share a search: a part has all speeds of links. If only links differ,
+    a part has one speed of the first kind of link."""
     apart = [name for name in grid if name not in LINK_AXES] or [*grid][:1]
     for values in product(*(grid[name] for name in apart)):
         yield {**grid, **{name: [value] for name, value in zip(apart, values, strict=True)}}
@@ -120,6 +120,7 @@ def _explain(question: _ResolvedRequest, points: Sequence[Point]) -> FrontierAns
     rests_on = grounds(request, question.resolved, question.profile, layout)
     changes_size = {"num_chips", "domain"} & grid.keys()
     scales_out = problem.cluster.scale_out_mask.any()
+    # Every point has the chips and domains of the request, and no traffic there leaves a domain.
     if "scale_out" in grid and not changes_size and not scales_out:
         rests_on["assumptions"].append(
             "grid.scale_out has no effect: the scale-up links join all chips"
@@ -172,8 +173,8 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
 
 
 def _layout_of_question(problem: Problem, points: Sequence[Point]) -> Layout | None:
-    """Returns the first layout of the points that is legal on the cluster and model of the request
-    itself, which the grid varies; None where there is none."""
+    """Returns the first layout of the points that is legal on the cluster and model of the request,
+    without the changes of the grid; None where there is none."""
     layouts = [
         layout
         for point in points

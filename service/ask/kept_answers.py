@@ -79,9 +79,9 @@ class KeptAnswers(ABC, Generic[Request, Resolved]):
         return now.digest == key.digest
 
     def _earlier_answer(self, rows: Rows, key: str) -> Prepared | None:
-        """Returns the stored answer under a key that the tenant was given lately. If only another
-        tenant was, or this one long ago, returns the function that stores it for this tenant anew.
-        Returns None where nobody was ever given one."""
+        """Returns the stored answer under this key if the tenant was given it lately. If the tenant
+        was given it long ago, or only another tenant was, returns the function that stores it for
+        this tenant under a new id. Returns None where no answer has this key."""
         memory = self._store.memory
         memory_key = self.kind, key, self._store.tenant
         own: Answer | None = memory.unchanged(memory_key)
@@ -98,7 +98,7 @@ class KeptAnswers(ABC, Generic[Request, Resolved]):
 
     def _prepare(self, answer: PredictionAnswer | RecommendationAnswer, key: str) -> SaveRows:
         """Returns the function that stores an answer as it is sent, with its text under `key`. The
-        text is written now, so that no other writer waits for it."""
+        text is encoded now, before the database is locked for writing."""
         stored = Answer(
             kind=self.kind,
             id=answer.id,
@@ -115,7 +115,8 @@ def save_answer(answer: Answer, key: str, brief: dict[str, Any]) -> SaveRows:
     that lists show."""
 
     def save(rows: Rows) -> CreatedResource:
-        count_lookup("answers", is_hit=False)  # once, however often it was looked up before
+        # A miss is counted here and not in `look_up`, which several looks for one answer may call.
+        count_lookup("answers", is_hit=False)
         rows.answers.add(answer, key, brief)
         return CreatedResource(answer.location, None, text=answer.text)
 

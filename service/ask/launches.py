@@ -52,8 +52,8 @@ class Launches:
 def _configuration(
     rows: Rows, answered: StoredLayout, format_: str, answer: AnswerLaunched
 ) -> LaunchConfiguration:
-    """Returns the launch configuration of a stored layout, with names resolved as they are
-    today."""
+    """Returns the launch configuration of a stored layout, with names resolved in today's
+    catalogue. Raises an error where the layout is no longer legal."""
     problem, layout = legal_run(Resolver(rows), answered.question, answered.layout)
     return launch_configuration(
         launch_format(format_, problem), problem, layout, answered.question, answer

@@ -24,21 +24,21 @@ _TOLERANCE_GIB = 0.005  # needs that differ by less count as equal
 
 _needs = LRUCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MAX_RUNS)
 """The layout of a run and the GiB that it needs, by profile, its version and the first report of
-the run. None of these change, so that a prediction beside many reports costs little. None where a
-run no longer means anything to the models."""
+the run. None of these change, and a prediction beside many reports costs little. None where the
+models can no longer predict the run."""
 _needs_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class RunsAlike:
-    """The names of model, chip and stack by which runs are alike."""
+class RunKind:
+    """The model, chip and stack of a run, by name."""
 
     chip: str
     stack: str
     architecture: str
 
     @classmethod
-    def of(cls, problem: Problem) -> RunsAlike:
+    def of(cls, problem: Problem) -> RunKind:
         return cls(problem.cluster.chip.id, problem.stack.id, problem.architecture.name)
 
 
@@ -50,20 +50,20 @@ def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list
     to need at least as much memory.
     """
     with store.reading() as rows:
-        return out_of_memory_runs_alike(rows, RunsAlike.of(problem), profile)
+        return out_of_memory_runs_of_kind(rows, RunKind.of(problem), profile)
 
 
-def out_of_memory_runs_alike(
-    rows: Rows, alike: RunsAlike, profile: Profile
+def out_of_memory_runs_of_kind(
+    rows: Rows, run_kind: RunKind, profile: Profile
 ) -> list[OutOfMemoryRun]:
     """Returns runs that ran out of memory, selected as `out_of_memory_runs` does, for the names of
     a model, chip and stack."""
-    if not rows.reports.any_out_of_memory(**asdict(alike)):
+    if not rows.reports.any_out_of_memory(**asdict(run_kind)):
         return []
-    failed = _last_reports(rows, alike, profile, did_fit=False)
+    failed = _last_reports(rows, run_kind, profile, did_fit=False)
     if not failed:
         return []
-    fitted = _last_reports(rows, alike, profile, did_fit=True)
+    fitted = _last_reports(rows, run_kind, profile, did_fit=True)
     standing: list[OutOfMemoryRun] = []
     for run in failed:
         is_disproved = any(_disproves(other, run) for other in fitted)
@@ -83,8 +83,8 @@ def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
 
 
 def least_failed_gib(runs: list[OutOfMemoryRun]) -> float:
-    """Returns the least predicted need, in GiB, with which a run ran out of memory; infinity
-    without such runs."""
+    """Returns the smallest predicted need, in GiB, of any of these runs, which all ran out of
+    memory; infinity without runs."""
     return min((run.needed_gib for run in runs), default=math.inf)
 
 
@@ -137,17 +137,17 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
 
 
 def _last_reports(
-    rows: Rows, alike: RunsAlike, profile: Profile, *, did_fit: bool
+    rows: Rows, run_kind: RunKind, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
-    """Returns the last report of every run, latest first: of runs that trained some steps
-    (`did_fit`), or of runs that ran out of memory. Needs that are predicted for it are kept in
-    `_needs`. Runs that cannot be predicted any more are left out."""
+    """Returns the last report of each of the last _MAX_RUNS runs, latest first: of runs that
+    trained some steps (`did_fit`), or of runs that ran out of memory. Runs that the models can no
+    longer predict are left out. Predicted needs are kept in `_needs`."""
     selection = ReportFilter(
         outcome=() if did_fit else ("out_of_memory",),
         did_fit=did_fit,
-        chip=(alike.chip,),
-        stack=(alike.stack,),
-        architecture=(alike.architecture,),
+        chip=(run_kind.chip,),
+        stack=(run_kind.stack,),
+        architecture=(run_kind.architecture,),
     )
     last = {
         (profile.id, profile.version, report.first_id): report
@@ -179,8 +179,8 @@ def _last_reports(
 def _predicted_needs(
     runs: Sequence[StoredRun], profile: Profile
 ) -> dict[str, tuple[LayoutFields, float]]:
-    """Returns (layout, needed GiB) of each run by the id of its report. Layouts have the form that
-    answers have today, whichever release stored them."""
+    """Returns (layout, needed GiB) of each run by the id of its report. Layouts have the fields of
+    this release, whichever release stored them."""
     needs = dict[str, tuple[LayoutFields, float]]()
     for run, gib in zip(runs, needed_gib(runs, profile).tolist(), strict=True):
         layout = run.predicted_layout().build()

@@ -15,7 +15,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.ask.answer_keys import Meaning
 from service.ask.kept_answers import KeptAnswers, KeyedQuestion
-from service.ask.oom_history import RunsAlike, oom_warnings
+from service.ask.oom_history import RunKind, oom_warnings
 from service.errors import Refused
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
@@ -57,7 +57,8 @@ class _LegalRequest:
 
     question: _LayoutsQuestion
     resolved: ResolvedQuestion
-    """The question without limits on the search, which layouts that are given may exceed."""
+    """The question with the stack's limits of a search lifted, because given layouts may exceed
+    them."""
     profile: Profile
     completed_layouts: dict[str, LayoutFields]
     """The given layouts, with the defaults of the stack for what they leave open."""
@@ -90,7 +91,7 @@ class Predictions(KeptAnswers[_Request, _LayoutsQuestion]):
         function that stores the answer."""
         key = question.key
         legal = _legal_request(question.resolved, key.profile)
-        failed = key.out_of_memory.get(RunsAlike.of(legal.resolved.problem), [])
+        failed = key.out_of_memory.get(RunKind.of(legal.resolved.problem), [])
         answer = _explain(legal, _predict(legal), failed)
         return self._prepare(answer, key.digest)
 
@@ -196,9 +197,10 @@ _OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
 def _knob_error(
     knob: str | None, name: str, given: LayoutFields, message: str, settings: Mapping[str, str]
 ) -> Invalid:
-    """Returns the error for a rule that is broken by a knob of a layout; None where no single knob
-    is to blame. `name` is the field of the layout, and `given` the layout before defaults were
+    """Returns the error for a rule that a layout breaks. `knob` is to blame; it is None where no
+    single knob is. `name` is the field of the layout, and `given` the layout before defaults were
     filled in."""
+    # The user cannot have meant a knob that was left open: blame the one that was given beside it.
     other = _OTHER_CULPRIT.get(knob or "")
     if knob not in given.knobs_given and other in given.knobs_given:
         knob = other

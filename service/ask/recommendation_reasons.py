@@ -84,7 +84,7 @@ def failure_assumptions(objective: ObjectiveFields) -> list[str]:
     """Returns sentences on costs of failures that the objective leaves at zero."""
     if not objective.failures_per_chip_hour:
         if objective.tokens is None and objective.deadline_hours is None:
-            return []
+            return []  # neither hours nor costs are asked for
         return ["objective.failures_per_chip_hour is 0: hours and costs count no failures"]
     costs = {"checkpoint_s": "checkpoints stop no training", "restart_s": "a restart takes no time"}
     return [

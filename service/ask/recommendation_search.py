@@ -121,6 +121,7 @@ class RecommendationSearch:
         allocation = allocations.get(name)
         if allocation is not None:
             problem = replace(problem, cluster=allocation.cluster)
+        # The comparison of clusters found that fewer of this cluster's chips are faster.
         elif choices and choices[0].all_chips_s is not None:
             problem = problem_with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         return Target(name, problem, choices, fewest_chips_reasons, allocation)
@@ -140,8 +141,8 @@ class RecommendationSearch:
         fewest_chips_reasons = list[str]()
 
         def oom_gib(problem: Problem) -> float:
-            """Returns the least need of memory, in GiB, with which a run of this problem's model,
-            chip and stack ran out."""
+            """Returns the smallest predicted need, in GiB, of the runs of this problem's model,
+            chip and stack that ran out of memory."""
             return least_failed_gib(out_of_memory_runs(self._store, problem, inputs.profile))
 
         def cluster_of_fewest_chips() -> dict[str, Problem]:
@@ -252,7 +253,7 @@ def _search_layouts(inputs: Inputs, target: Target, failed: list[OutOfMemoryRun]
     """Searches the best layouts on the target. Raises Infeasible if none fits."""
     allocation = target.allocation
     constraints = inputs.constraints
-    if allocation is not None:  # which has settled how many chips are used
+    if allocation is not None:  # the allocation has settled how many chips are used
         constraints = replace(constraints, use_all_chips=True)
     try:
         with timed_search():

@@ -177,15 +177,15 @@ def _assumptions(inputs: Inputs, target: Target, advised: dict[str, PredictedLay
 def _advised_layouts(members: dict[str, Any]) -> dict[str, PredictedLayout]:
     """Returns the layouts to launch by names such as "the fastest". A layout with several names is
     there once, under the most important one: recommended, then fastest."""
-    names = ("simplest", "fastest", "recommended")
+    names = ("simplest", "fastest", "recommended")  # of one layout, the last name stays
     positions = {members[name]: f"the {name}" for name in names}
     layouts = members["layouts"]
     return {name: layouts[position].prediction for position, name in positions.items()}
 
 
 def _request_members(inputs: Inputs, target: Target) -> dict[str, Any]:
-    """Returns the members of the answer's `request` beside the question. Cluster and stack are the
-    request's own, whichever candidate is the best."""
+    """Returns the members of the answer's `request` beside the question. Cluster and stack are
+    those of the request itself, even if another candidate is the best."""
     request = inputs.request
     pinned_forms = inputs.candidates.pinned_forms
     members: dict[str, Any] = dict(pinned_forms[OWN_CLUSTER])
@@ -195,6 +195,7 @@ def _request_members(inputs: Inputs, target: Target) -> dict[str, Any]:
     if request.allocation is not None:
         members["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
     has_alternatives = len(inputs.candidates.questions) > 1
+    # The nodes in use settle the size. Beside alternatives they may be those of another candidate.
     if target.allocation is not None and not has_alternatives:
         members["cluster"] = {
             **members["cluster"],

@@ -53,7 +53,7 @@ class StoredChecks(KeptAnswers[Request, ResolvedCheck]):
 
 
 def _stored(checked: dict[str, Any]) -> Answer:
-    """Returns the answer to a check with an id, a time and a location, so that it can be stored."""
+    """Returns the answer to a check as it is stored, with an id, a time and a location."""
     id_, now = new_id(), datetime.now(UTC)
     identity = {
         "id": id_,

@@ -41,7 +41,8 @@ class Timelines:
         return text
 
     def drawn(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> AnswerText:
-        """Returns the timeline, which is drawn unless it is kept."""
+        """Returns the timeline from memory, or else draws and keeps it. Raises NotFound if there is
+        no such answer."""
         text = self.kept(kind, id_, query)
         if text is None:
             text = AnswerText.of(encoded(self._document(kind, id_, query)))

@@ -56,13 +56,13 @@ class AutoCalibration:
         store: Store,
         calibrations: Calibrations,
         creation: IdempotentCreation,
-        slots: AdmissionControl,
+        admission: AdmissionControl,
         look_s: float,
     ) -> None:
         self._store = store
         self._calibrations = calibrations
         self._creation = creation
-        self._slots = slots
+        self._admission = admission
         self._look_s = look_s
         self._done_keys: set[str] = set()
 
@@ -73,8 +73,8 @@ class AutoCalibration:
             await asyncio.sleep(self._look_s)
             with _logged_failures():
                 for due in await asyncio.to_thread(self._due_calibrations):
-                    with _logged_failures():  # of one keeps no other tenant waiting
-                        async with self._slots.admit(_never_gone, due.tenant):
+                    with _logged_failures():  # one that fails keeps no other tenant waiting
+                        async with self._admission.admit(_never_gone, due.tenant):
                             await asyncio.to_thread(self._calibrate_alone, due)
 
     def _due_calibrations(self) -> list[_DueCalibration]:
@@ -115,7 +115,7 @@ class AutoCalibration:
 
     def _prepare(self, due: _DueCalibration) -> SaveRows:
         """Returns the function that stores the new version. Where nothing can be learnt, the
-        function that it returns stores only the reason, so that no process tries the same again."""
+        function stores only the reason, which keeps other processes from trying the same."""
         calibrations = self._calibrations
         if due.tenant is not None:
             calibrations = calibrations.of(self._store.of(due.tenant, sees_all=False))
@@ -175,8 +175,8 @@ def _due_own_calibration(rows: Rows, tenant: str) -> _DueCalibration | None:
         or rows.reports.any_withdrawn([*learnt])
         or rows.benchmarks.any_withdrawn([*learnt])
     )
-    # Beside `after`, half of what is learnt already has to be new: else a tenant with many reports
-    # would have a new version for every few of them.
+    # At least `after` have to be new, and half as many as are learnt already: else a tenant with
+    # many reports would have a new version for every few of them.
     if not runs or not (is_outdated or new >= max(after, len(learnt) // 2)):
         return None
     number = 0 if last is None else last.version

@@ -131,7 +131,7 @@ class Benchmarks:
 
     def withdraw(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraws a benchmark for good, if its ETag is among `etags`. Returns it with its new
-        ETag. One that is withdrawn already stays as it is, whatever `etags` are."""
+        ETag. A benchmark that is withdrawn already stays unchanged, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.benchmarks.get_for_update(id_)
             if may_withdraw(row, etags):
@@ -180,6 +180,7 @@ def _question(
     chip, _, size = Resolver(rows).cluster_parts(cluster)
     if table is not None:
         precision = _any_precision(chip.value)
+    # The request states no size: a collective ran on the preset's number of chips, if it has one.
     if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
         num_chips = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(
@@ -207,7 +208,7 @@ def _any_precision(chip: Chip) -> Precision:
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     """The measured points beside the model's predictions. `offsets` has, by coefficient, how far
-    the machine lies from published ones (models.calibration.microbenchmarks)."""
+    the machine lies from published machines (models.calibration.microbenchmarks)."""
 
     points: list[BenchmarkPoint]
     offsets: dict[str, float]
@@ -216,8 +217,8 @@ class _Comparison:
 def _compare_collective(
     problem: Problem, table: nccl_tests.Table, published: Coefficients
 ) -> _Comparison:
-    """Compares the times of a collective with those that the cost model predicts. Raises Invalid
-    for times that no machine makes."""
+    """Compares the measured times of a collective with predicted times. Raises Invalid for times
+    that no machine makes."""
     timings = _collective_timings(problem, table)
     machine_offsets = collective_offsets(timings, published)
     _require_possible(
@@ -275,9 +276,9 @@ def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
 
 
 def _require_possible(machine_offsets: dict[str, float], times_longer: float, field: str) -> None:
-    """Raises Invalid for measurements that no machine makes. An offset at its limit means that it
-    was too slow. `times_longer` says how many times longer than measured the model takes, even with
-    the offsets: far above 1, the machine was too fast."""
+    """Raises Invalid for measurements that no machine makes. An offset at its limit means that the
+    measured time is too long. `times_longer` is predicted over measured time, with the offsets
+    applied: far above 1, the measured time is too short."""
     limits, check = {
         "nccl_tests": ("the links of the cluster", "cluster"),
         "gemms": ("the chip", "unit"),
@@ -298,9 +299,9 @@ def _require_possible(machine_offsets: dict[str, float], times_longer: float, fi
 def _compare_gemms(
     problem: Problem, submission: BenchmarkSubmission, published: Coefficients
 ) -> _Comparison:
-    """Compares matrix products with the model, those of one number format together, because their
-    peak differs by format. The points are in the order of the submission. Raises Invalid for rates
-    that no machine reaches."""
+    """Compares matrix products with the model. Products of one number format share a peak, and are
+    predicted together. The points are in the order of the submission. Raises Invalid for rates that
+    no machine reaches."""
     positions_by_format: defaultdict[Precision, list[int]] = defaultdict(list)
     for position, gemm in enumerate(submission.gemms or []):
         positions_by_format[gemm.dtype or submission.precision].append(position)

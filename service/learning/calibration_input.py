@@ -63,8 +63,9 @@ class CalibrationInput:
     """True where the request asked for the reports of a span of time only."""
     owner: str | None = None
     """The tenant whose own version is learnt; None where the version is for all."""
-    left_out: Corroborated | None = None
-    """Measurements that others agree with, where the calibration learns from nothing else."""
+    corroboration: Corroborated | None = None
+    """The agreed measurements, and those left out for want of agreement. None where the calibration
+    learns from all measurements."""
     is_agreed: bool = True
     """True where several tenants agree on what is learnt, or where that is not asked for."""
 
@@ -93,16 +94,16 @@ class CalibrationInput:
             self.runs,
             self.benchmarks,
             Profile.from_json(self.base.content),
-            tenants=self.policy.min_tenants,
+            min_tenants=self.policy.min_tenants,
             margin=self.policy.margin,
         )
         if not agreed.runs and not agreed.benchmarks:
             return replace(self, is_agreed=False)
-        return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, left_out=agreed)
+        return replace(self, runs=agreed.runs, benchmarks=agreed.benchmarks, corroboration=agreed)
 
     def compared_with_active(self, calibration: Calibration) -> Calibration:
-        """Returns the calibration with its errors compared with those of the active version, which
-        the new version would replace. The comparison of memory is left out."""
+        """Returns the calibration with the errors of the active version, which it would replace, as
+        its errors before. The comparison of memory is left out."""
         if self.base.version == self.active.version:
             return calibration
         held_out = calibration.held_out
@@ -116,12 +117,12 @@ class CalibrationInput:
     def learnt(self) -> dict[str, Any]:
         """Returns a record of what a version made from this input has learnt: the number of
         reports, and the ids by which a later calibration tells what is new. Everything with an id
-        before `through` is learnt, and so are the ids in `recent`. Groups in `waiting` are not
-        learnt from their first id on, until others agree with them.
+        before `through` is learnt, and so are the ids in `recent`. An exception are the groups in
+        `waiting`: nothing from their first id on is learnt until others agree with them.
 
         Ids before `through` need no list, because what this calibration could not see gets an id
         from after the cutoff (service.store.arrivals), give or take the difference of clocks. A
-        tenant's own version learns everything anew each time, so that it names what it rests on.
+        tenant's own version learns everything anew each time: its record lists all ids.
         """
         if self.owner is not None:
             return {"reports": len(self.runs), "recent": self.seen_ids}
@@ -129,11 +130,12 @@ class CalibrationInput:
         through = before["through"]
         waiting = _waiting(before)
         recent = [*before["recent"], *(run.report_id for run in self.runs), *self.benchmark_ids]
-        if self.left_out is not None:
-            recent += self.left_out.unused
+        if self.corroboration is not None:
+            recent += self.corroboration.unused
         if not self.windowed:  # what lies outside of a window is still to be learnt
             through = max(earliest_id(self.cutoff - _MAX_CLOCK_SKEW), through or "")
-            waiting = {} if self.left_out is None else self.left_out.waiting
+            waiting = {} if self.corroboration is None else self.corroboration.waiting
+            # Earlier ids are known to be learnt, because they will not be read again.
             recent = [id_ for id_ in recent if id_ >= min([through, *waiting.values()])]
         return {
             "reports": before["reports"] + len(self.runs),
@@ -164,9 +166,9 @@ class CalibrationInput:
 def read_input(
     rows: Rows, id_: str, request: CalibrationRequest, cutoff: datetime
 ) -> CalibrationInput:
-    """Returns the reports and benchmarks that the active version has not learnt yet; with
-    `from_scratch`, those that the shipped version has not. `cutoff` is a moment before which every
-    report is visible."""
+    """Returns the reports and benchmarks that the active version has not learnt yet. With
+    `from_scratch`, that is all of them, because it starts from the shipped version. `cutoff` is a
+    moment before which every report is visible."""
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
@@ -218,6 +220,7 @@ def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     version that the tenant has deactivated does not count."""
     id_ = own_profile_id(inputs.owner or "")
     own = rows.profiles.find(id_)
+    # With a manual policy and no active version, the tenant has not activated it, or no longer.
     if own is None or (own.active_version is None and inputs.policy.mode == "manual"):
         return False
     last = rows.profiles.find_latest(id_)
@@ -227,10 +230,10 @@ def rests_on_the_same(rows: Rows, inputs: CalibrationInput) -> bool:
     )
 
 
-def base_of(own: ProfileVersionRow) -> int:
+def base_of(own_version: ProfileVersionRow) -> int:
     """Returns the number of the shared version on top of which a tenant's own version was
     learnt."""
-    calibration = read_stored(CalibrationAnswer, own.calibration)
+    calibration = read_stored(CalibrationAnswer, own_version.calibration)
     return calibration.based_on
 
 
@@ -275,7 +278,8 @@ def _unlearnt_benchmarks(
     rows: Rows, request: CalibrationRequest, learnt: dict[str, Any], profile: Profile
 ) -> list[TenantBenchmark]:
     """Returns the benchmarks that are not learnt yet as observations for this profile, oldest
-    first. Those of groups that wait for others to agree are read again from their first id on."""
+    first. Benchmarks of a group that waits for others to agree are read again from its first id
+    on."""
     waiting = _waiting(learnt)
     span = request.since, request.until
     benchmarks = {row.id: row for row in rows.benchmarks.created_between(*span, learnt["through"])}
@@ -325,7 +329,6 @@ def _group_of(row: BenchmarkRow) -> Group:
 
 
 def _not_learnt(rows_by_id: dict[str, AnyRow], learnt_ids: Sequence[str]) -> list[AnyRow]:
-    """Returns the rows whose id is not among those learnt, in the order of their ids, which is that
-    of time."""
+    """Returns the rows whose id is not among `learnt_ids`, oldest first."""
     learnt = {*learnt_ids}
     return [rows_by_id[id_] for id_ in sorted(rows_by_id) if id_ not in learnt]

@@ -70,13 +70,13 @@ class Calibrations:
     """Calibrations, whether a tenant asks for one or a policy starts it
     (service.learning.auto_calibration)."""
 
-    def __init__(self, store: Store, worker: ProcessPool) -> None:
+    def __init__(self, store: Store, pool: ProcessPool) -> None:
         self._store = store
-        self._worker = worker
+        self._pool = pool
 
     def of(self, store: Store) -> Calibrations:
         """Returns these calibrations on the rows that another store sees."""
-        return Calibrations(store, self._worker)
+        return Calibrations(store, self._pool)
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
         """Learns what the active version of a shared profile has not learnt yet, from the reports
@@ -88,7 +88,7 @@ class Calibrations:
         with store_of_all.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
-        new_version = self._worker.run(store_of_all, size, learn, id_, request)
+        new_version = self._pool.run(store_of_all, size, learn, id_, request)
         if isinstance(new_version, _NothingNew):
             raise NothingToLearn(new_version.unusable, new_version.version)
         return lambda rows: _save(rows, id_, new_version)
@@ -98,7 +98,7 @@ class Calibrations:
         stores it. Raises NothingToLearn."""
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
-        new_version = self._worker.run(store, MOST_OWN, learn_own, tenant, request)
+        new_version = self._pool.run(store, MOST_OWN, learn_own, tenant, request)
         if isinstance(new_version, _NothingNew):
             raise NothingToLearn(new_version.unusable, new_version.version)
         return lambda rows: _save_own(rows, tenant, new_version)
@@ -203,8 +203,8 @@ def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVer
 
 
 def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None:
-    """Returns a sentence on the change of level that the latest of the runs to be learnt comes
-    after, if runs became slower by it; None where there is no such change."""
+    """Returns a sentence on the last lasting slowdown (service.learning.drift) before or among the
+    runs to be learnt; None where runs did not become slower."""
     changes = changes_of_level(rows, Profile.from_json(inputs.base.content), only_slower=True)
     latest_first = (run.report_id for run in reversed(inputs.runs))
     return next((changes[id_] for id_ in latest_first if id_ in changes), None)
@@ -269,7 +269,7 @@ def _fit(inputs: CalibrationInput) -> Calibration:
     raised by the drift to be expected. Influences on a shared profile name no reports."""
     problems = {observation.problem for observation in inputs.observations}
     profile = with_fleet_offsets(Profile.from_json(inputs.base.content), problems)
-    # hardware and software change with time, so that what was learnt long ago is less sure
+    # Hardware and software change: what was learnt long ago is less sure.
     posterior = inputs.posterior.with_added_variance(drift_variance(profile))
     made_by = (
         f"calibration on {len(inputs.runs)} reports and {len(inputs.benchmark_ids)} benchmarks"
@@ -302,7 +302,7 @@ def _calibration_answer(
         unseen_memory=_errors(fitted.held_out_memory),
         published=_errors(published),
         observations=len(inputs.runs),
-        waiting=0 if inputs.left_out is None else inputs.left_out.reports,
+        waiting=0 if inputs.corroboration is None else inputs.corroboration.reports,
         changes=changes,
         unidentified=[
             {"coefficient": name, "scope": scope} for name, scope in sorted(fitted.unidentified)

@@ -27,7 +27,7 @@ from service.resolve.calibration_targets import log_memory_residuals, log_residu
 from service.resolve.stored_runs import StoredRun
 
 _TIME, _MEMORY = "step time", "memory"
-_OUT_OF_MEMORY, _PARTS = "out of memory", "parts"  # which have no level but 0: others say so too
+_OUT_OF_MEMORY, _PARTS = "out of memory", "parts"  # without a size: their level is always 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ def corroborated(
     benchmarks: Sequence[TenantBenchmark],
     profile: Profile,
     *,
-    tenants: int,
+    min_tenants: int,
     margin: float,
 ) -> Corroborated:
-    """Returns the part of these measurements on which at least `tenants` tenants agree, within
+    """Returns the part of these measurements on which at least `min_tenants` tenants agree, within
     `margin` or half of the larger level. Measurements that came without a key need nobody to
     agree."""
     levels = _levels(runs, benchmarks, profile)
-    shifts = _shifts(levels, tenants, margin)
+    shifts = _shifts(levels, min_tenants, margin)
     agreed_runs = [_agreed_part(run, shifts) for run in runs]
     agreed_benchmarks = [_agreed_coefficients(benchmark, shifts) for benchmark in benchmarks]
     agreed_groups = {group for group, _ in shifts}
@@ -120,8 +120,8 @@ def _levels(
     runs: Sequence[StoredRun], benchmarks: Sequence[TenantBenchmark], profile: Profile
 ) -> _Levels:
     """Returns the level of each quantity for each group: the median of the natural logarithm of
-    measured over predicted. That a run ran out of memory, or measured parts of its step, has no
-    size: its level is 0."""
+    measured over predicted. To have run out of memory, or to have measured parts of the step, is a
+    quantity without a size: its level is 0."""
     samples: defaultdict[tuple[Group, str], list[float]] = defaultdict(list)
     timed = [run for run in runs if run.step_time_s is not None]
     for run, residual in zip(timed, log_residuals(timed, profile).tolist(), strict=True):
@@ -147,7 +147,7 @@ _Shifts = dict[tuple[Group, str], float]
 each group, what others agree with."""
 
 
-def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
+def _shifts(levels: _Levels, min_tenants: int, margin: float) -> _Shifts:
     """Returns, for each group and quantity that enough tenants agree on, the shift from the group's
     level to the agreed one. Quantities without agreement are left out."""
     shifts: _Shifts = {}
@@ -155,7 +155,7 @@ def _shifts(levels: _Levels, tenants: int, margin: float) -> _Shifts:
         if group.tenant is None:
             shifts[group, quantity] = 0.0
             continue
-        agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), tenants, margin)
+        agreed = _agreed_level(own, _levels_of_kind(levels, group, quantity), min_tenants, margin)
         if agreed is not None:
             shifts[group, quantity] = agreed - own
     return shifts
@@ -171,14 +171,14 @@ def _levels_of_kind(levels: _Levels, group: Group, quantity: str) -> list[float]
     ]
 
 
-def _agreed_level(own: float, levels: Sequence[float], tenants: int, margin: float) -> float | None:
+def _agreed_level(own: float, levels: list[float], min_tenants: int, margin: float) -> float | None:
     """Returns the level that is agreed on, as a logarithm with the sign of `own`; None where fewer
-    than `tenants` levels agree with `own`. It is the furthest from the profile that so many levels
-    reach, and no further than `own`."""
+    than `min_tenants` levels agree with `own`. Its distance from the profile is the largest that
+    `min_tenants` levels reach, and no larger than that of `own`."""
     distances = sorted((abs(level) for level in levels if _agree(own, level, margin)), reverse=True)
-    if len(distances) < tenants:
+    if len(distances) < min_tenants:
         return None
-    return math.copysign(min(abs(own), distances[tenants - 1]), own)
+    return math.copysign(min(abs(own), distances[min_tenants - 1]), own)
 
 
 def _agree(level: float, other: float, margin: float) -> bool:
@@ -196,7 +196,7 @@ def _agreed_part(run: StoredRun, shifts: _Shifts) -> StoredRun | None:
     memory_factor = _factor(shifts.get((group, _MEMORY)))
     is_timed = run.step_time_s is not None and time_factor is not None
     has_parts = is_timed and (group, _PARTS) in shifts
-    # A part of the step is shortened with it, so that it stays the same part.
+    # A part of the step is scaled with the step, and keeps its share of it.
     part_factor = time_factor if has_parts else None
     agreed = replace(
         run,

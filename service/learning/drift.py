@@ -1,5 +1,5 @@
-"""Drift tells whether runs of one kind have become slower or faster. Differences in what they
-trained and on whose machines are allowed for."""
+"""Drift tells whether runs of one kind have become slower or faster for good: a change of level in
+their residuals. Differences in what they trained and on whose machines are allowed for."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class _Residual:
 
     @property
     def question(self) -> Hashable:
-        """Returns a key that runs of one question and layout on one owner's machines share. Such
-        runs have a level of their own."""
+        """Returns a key that runs of one question and layout on one owner's machines share. The
+        residuals of such runs may differ from those of other runs by a constant."""
         return self.run.run_hash, self.run.tenant, self.run.source
 
 
@@ -102,6 +102,7 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
         ]
     )
     level_changes = level_changes_among_kinds(values, questions)
+    # A change lasts until the next one begins. Without changes there is an end too many.
     ends = [*(change.index for change in level_changes[1:]), len(runs)]
     changes = [
         _change_answer(runs, change, end) for change, end in zip(level_changes, ends, strict=False)
@@ -122,8 +123,8 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
 
 
 def _change_answer(runs: Sequence[MeasuredReport], change: Change, end: int) -> ChangeAnswer:
-    """Returns a change of level with the reports after it: those of the runs from `change.index` up
-    to, but without, `end`."""
+    """Returns a change of level with the reports after it, which are those of
+    runs[change.index:end]."""
     return ChangeAnswer(
         since=runs[change.index].measured_at,
         last_before=runs[change.index - 1].measured_at,

@@ -70,9 +70,9 @@ def examine(store: Store, run: ExplainedRun, deadline: Deadline) -> Examination:
 def _failed_gib(
     store: Store, run: ExplainedRun, prediction: Prediction | None, memory_shown: MemoryShown
 ) -> float:
-    """Returns the least predicted memory, in GiB, of which it is known that a run like this one ran
-    out; infinity where none is known. If this run fitted, earlier failures that needed no more than
-    it do not count."""
+    """Returns the smallest predicted need, in GiB, of the runs like this one that ran out of
+    memory; infinity where none did. If this run fitted, failures that needed no more than it do not
+    count."""
     failed_gib = least_failed_gib(out_of_memory_runs(store, run.problem, run.profile))
     if prediction is None or memory_shown.outcome == "not_known":
         return failed_gib
@@ -92,8 +92,7 @@ def _measured_speed(run: ExplainedRun, prediction: Prediction | None) -> Measure
             return None
         speed = measurements.measured_speed(run.problem, report.measured, predicted_s)
     except Invalid as fault:
-        # Figures of a run with a log were read from the log, so that a wrong one is the log's
-        # fault.
+        # A run with a log has its figures from the log: a wrong one is the log's fault.
         if run.trouble is None or not fault.field.startswith("measured."):
             raise
         name = fault.field.removeprefix("measured.")

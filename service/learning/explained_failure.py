@@ -45,7 +45,7 @@ def failure_explained(examination: Examination) -> FailureExplained:
 
 def _failure_kind(examination: Examination) -> FailureKind:
     """Returns the kind of cause of a death: a broken rule, memory (expected, unlikely, or likely
-    though the log does not say so), or nothing of the layout."""
+    though the log does not say so), or a cause that is not the layout."""
     prediction = examination.prediction
     if prediction is None:
         return "broken_rule"

@@ -50,7 +50,7 @@ class ExplainedRun:
     """The field of the request that has the layout."""
     given_layout: LayoutFields
     completed_layout: LayoutFields
-    """The layout with what it leaves open as the stack has it."""
+    """The given layout, with the defaults of the stack for what it leaves open."""
     trouble: LogTrouble | None
     """None where there is no log."""
     logged: LoggedRun | None

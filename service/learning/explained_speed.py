@@ -148,11 +148,11 @@ def gap_explained(examination: Examination) -> GapExplained | None:
 def _suspected_switches(
     examination: Examination, prediction: Prediction, step_time_s: float
 ) -> list[SwitchSuspect]:
-    """Returns the switches of the stack that may explain why a run is slow, the likeliest first.
-    Nobody said how they were set, and with the framework's default the predicted step would come
-    nearer to the measured one."""
+    """Returns the switches of the stack that may explain why a run is slow, the likeliest first. A
+    suspected switch is stated nowhere, and with the framework's default for it the predicted step
+    comes nearer to the measured one."""
     gap = math.log(step_time_s / prediction.step_time_s)
-    known_fields = _stated_switches(examination.run)
+    stated_fields = _stated_switches(examination.run)
 
     def distance(change: SingleChange) -> float:
         """Returns how far the predicted step with this change lies from the measured one, as a
@@ -161,10 +161,11 @@ def _suspected_switches(
 
     suspects = dict[str, SwitchSuspect]()
     for change in sorted(examination.check.single_changes, key=distance):
-        if change.switch is None or change.knob in known_fields:
+        if change.switch is None or change.knob in stated_fields:
             continue
         if change.after != change.switch.default_at().value:
             continue
+        # The default closes at least _LEAST_EXPLAINED of the gap.
         if distance(change) < (1 - _LEAST_EXPLAINED) * gap:
             suspect = SwitchSuspect(
                 switch=change.switch.name,
@@ -179,10 +180,10 @@ def _suspected_switches(
 
 def _stated_switches(run: ExplainedRun) -> set[str]:
     """Returns the fields of the stack that the request, its launch or its log states."""
-    known_fields = {*run.resolved.used.stack.changes}
+    stated_fields = {*run.resolved.used.stack.changes}
     if run.logged is not None and run.logged.arguments:
-        known_fields |= megatron_arguments.stack_fields(run.logged.arguments).keys()
+        stated_fields |= megatron_arguments.stack_fields(run.logged.arguments).keys()
     if run.launch is not None:
         # A launch states every switch of its stack: one that it does not name has the default.
-        known_fields |= {switch.field for switch in switches_of(run.problem.stack)}
-    return known_fields
+        stated_fields |= {switch.field for switch in switches_of(run.problem.stack)}
+    return stated_fields

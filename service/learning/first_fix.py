@@ -173,7 +173,7 @@ def _fix_for_speed(
         *_log_fixes(log.observations if log else []),
     ]
     is_slow = gap is not None and gap.gap_s > 0
-    faults = _faults_in_log(log) if is_slow else _faults_in_log(log, only=_BROKEN_DEVICES)
+    faults = _faults_in_log(log) if is_slow else _faults_in_log(log, codes=_BROKEN_DEVICES)
     if faults:
         slower = f" (it is {speed.slower_by:.0%} slower than predicted)" if is_slow else ""
         return " ".join([f"Start with what the log says{slower}.", *faults[:_MOST_FAULTS]])
@@ -186,13 +186,13 @@ def _fix_for_speed(
 
 
 def _faults_in_log(
-    log: LogExplained | None, only: Sequence[ObservationCode] = _FAULTS
+    log: LogExplained | None, codes: Sequence[ObservationCode] = _FAULTS
 ) -> list[str]:
-    """Returns sentences on the faults that a log shows, the likeliest cause first. `only` are the
+    """Returns sentences on the faults that a log shows, the likeliest cause first. `codes` are the
     kinds of fault to look for."""
     observations = log.observations if log else []
     faults = [
-        observation for code in only for observation in observations if observation.code == code
+        observation for code in codes for observation in observations if observation.code == code
     ]
     return [f"{_capitalised(observation.message)}." for observation in faults]
 
@@ -265,8 +265,8 @@ def _log_fixes(observations: Sequence[Observation]) -> Iterator[_Fix]:
 
 
 def saved_seconds(step_time_s: float, gain: float) -> float:
-    """Returns the seconds that a step becomes shorter with this gain in steps an hour, as a
-    share."""
+    """Returns the seconds by which a step becomes shorter. `gain` is the share by which steps an
+    hour grow."""
     return step_time_s * (1 - 1 / (1 + gain))
 
 

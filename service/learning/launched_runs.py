@@ -43,4 +43,4 @@ def described_run(rows: Rows, run: LaunchedRun) -> DescribedRun:
 
 
 _OF_LAUNCH = {"launch", "profile", *Question.model_fields}
-"""The members of a request that a description stands in for."""
+"""The members of a request that the description by its launch replaces."""

@@ -32,7 +32,7 @@ _PRINTED_BY: dict[str, set[str]] = {
 }
 """The stacks whose runs print each kind of log."""
 _OPEN_FIELDS = {"cluster": "cluster.num_chips"}
-"""The field that may be left open to the log, of a part that has to be given."""
+"""By part of a request that is required: the field in it that may be left open to the log."""
 _COMPARED_FIELDS = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
     "sequence_parallel", "seq_len", "global_batch", "precision", "optimizer",
@@ -132,13 +132,13 @@ class _KnownFacts:
             return self._are_trained(value)
         if fact == "adapter_parameters":
             return self.resolved.problem.workload.lora is not None
-        if fact == "step_tokens":  # of sequences that are padded fewer tokens have a weight
+        if fact == "step_tokens":  # frameworks may not count the padding of sequences
             return value <= self.resolved.problem.workload.tokens
         return value in self._values(fact)
 
     def field(self, statement: Statement) -> str:
-        """Returns the field of the request that a statement contradicts. Far fewer trained
-        parameters than the model has mean adapters, so that the field is then `workload.lora`."""
+        """Returns the field of the request that a statement contradicts. If far fewer parameters
+        are trained than the model has, they are adapters, and the field is `workload.lora`."""
         if statement.fact == "trainable_parameters":
             adapters = self.resolved.problem.workload.lora is not None
             if adapters or statement.value < min(self._totals()) / 2:
@@ -160,8 +160,8 @@ class _KnownFacts:
         return f"{_FIELDS[fact]} = {value:,}"
 
     def _values(self, fact: Fact) -> set[int]:
-        """Returns the values that a statement of this fact may have. There are several where
-        frameworks count differently, as devices or chips, with or without context parallelism."""
+        """Returns the values that a statement of this fact may have. There are several values where
+        frameworks count differently: devices or chips, with or without context parallelism."""
         problem, layout = self.resolved.problem, self.layout
         devices = problem.cluster.num_devices
         layers = problem.architecture.num_layers
@@ -197,16 +197,17 @@ class _KnownFacts:
         ]
 
     def _is_the_model(self, value: float, rounding: float) -> bool:
-        """Returns whether a count of parameters may be of this model. `rounding` is how far off
-        digits that were cut may make it. With other towers any larger count may be."""
+        """Returns whether a count of parameters may be of this model. `rounding` is the most by
+        which rounded digits may change it. If the model that ran has other towers, it may have any
+        larger count."""
         if self._has_other_towers and value > min(self._totals()):
             return True
         return any(abs(value - total) <= _SAME_MODEL * total + rounding for total in self._totals())
 
     def _is_the_model_in_shards(self, value: float) -> bool:
         """Returns whether parameters summed over shards may be of this model. With experts any sum
-        may be, because a rank counts only its own. The last pipeline stage may count a tied
-        embedding again."""
+        is possible, because a rank counts only its own experts. The last pipeline stage may count a
+        tied embedding again."""
         architecture = self.resolved.problem.architecture
         if architecture.is_moe or self._has_other_towers:
             return True
@@ -222,13 +223,15 @@ class _KnownFacts:
         frozen parts."""
         problem = self.resolved.problem
         total = min(self._totals())
-        if problem.workload.trained is not None:
+        if problem.workload.trained is not None:  # a part of the model, of unknown size
             return value <= total
-        if problem.workload.lora is not None:
+        if problem.workload.lora is not None:  # adapters are far smaller than the model
             return value < total / 2
+        # The shard of one rank.
         ranks = problem.cluster.num_devices
         if abs(value * ranks / total - 1) <= _SAME_SHARDS:
             return True
+        # A frozen encoder may be left out.
         has_encoder = problem.architecture.encoder is not None or self._has_other_towers
         return (has_encoder and value > total / 2) or self._is_the_model(value, 0.0)
 
@@ -306,7 +309,7 @@ def _compared_values(
     degrees = logged["layout"]
     if "zero_stage" in degrees:
         ranks = degrees["dp_shard"] * degrees["dp_replicate"]
-        # On a single data-parallel rank there is nothing to shard, so that the stage means nothing.
+        # On a single data-parallel rank there is nothing to shard, and the stage means nothing.
         if ranks > 1:
             yield "layout", "zero_stage", degrees["zero_stage"], layout.zero_stage
         chips = ranks * degrees["tp"] * degrees["pp"] * degrees["cp"]

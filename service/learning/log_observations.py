@@ -97,6 +97,7 @@ def _step_observations(reading: Reading) -> Iterator[Observation]:
     and whether they are few or unreadable."""
     yield from _speed_changes(reading)
     spread = (reading.high - reading.low) / reading.value
+    # With several regimes, the changes of speed account for the spread.
     if spread > _UNSTEADY and len(reading.regimes) == 1:
         yield Observation(
             code="unsteady",

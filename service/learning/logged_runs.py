@@ -54,7 +54,7 @@ class LoggedRun:
     doubts: tuple[str, ...]
     """Sentences on what may be wrong about the date and the step time."""
     stack_differences: tuple[str, ...]
-    """Switches that the log shows otherwise than what it is linked to."""
+    """Notes on switches of the stack that differ between the log and the linked answer."""
     cut_lines: tuple[str, ...]
     """A note on lines that were too long to be read whole, if there are any."""
 
@@ -69,14 +69,15 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
     Invalid if the log is of another run than the request describes."""
     reading = contents.reading
     logged = _logged_question(submission, contents.arguments)
-    settled = [name for name in _LOGGED_PARTS if name in logged]
-    submission.require_one_subject(settled)
+    logged_parts = [name for name in _LOGGED_PARTS if name in logged]
+    submission.require_one_subject(logged_parts)
     date = _date_of_run(submission, reading, datetime.now(UTC))
     report = _report(submission, logged, contents, date.measured_at)
     with store.reading() as rows:
         subject = layout_of_report(rows, report)
         resolved = Resolver(rows).resolve(subject.question)
     problem = resolved.problem
+    # Some logs print memory as a share of the device: only the resolved chip turns it into GiB.
     if reading is not None and reading.used_share is not None:
         used_gib = reading.used_share * problem.cluster.chip.usable_memory_gib
         reading = replace(reading, memory_gib=used_gib, memory_kind="reserved")
@@ -94,7 +95,7 @@ def read_logged_run(store: Store, submission: LogSubmission, contents: LogConten
             *_few_steps_notes(reading),
             *_killed_by_host_notes(contents),
             *_device_memory_notes(contents.reading, reading),
-            *_sources_without_steps(reading, logged),
+            *_no_steps_notes(reading, logged),
         ),
         stack_differences=tuple(
             _stack_differences(problem, contents.arguments, linked=submission.is_linked)
@@ -178,8 +179,9 @@ def _crashed(submission: LogSubmission, contents: LogContents) -> bool:
 
 
 def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of the run. What the log shows goes before what the request says; raises
+    """Returns the outcome that the log shows, or else the one that the request states. Raises
     Invalid where the two contradict each other."""
+    # A run that trained may have caught an earlier error: only the end of its log counts.
     if contents.reading is None:
         shows_out_of_memory = contents.tells_out_of_memory
     else:
@@ -193,8 +195,8 @@ def _outcome(submission: LogSubmission, contents: LogContents) -> Outcome:
 
 
 def _outcome_without_device(submission: LogSubmission, contents: LogContents) -> Outcome:
-    """Returns the outcome of a run on which no device ran out of memory; a host may have. Raises
-    Invalid where the request contradicts the log."""
+    """Returns the outcome of a run on which no device ran out of memory; the memory of a host may
+    have been full. Raises Invalid where the request contradicts the log."""
     if not contents.ends_killed_by_host:
         return submission.outcome or ("crashed" if _crashed(submission, contents) else "ok")
     if submission.outcome in ("ok", "out_of_memory"):
@@ -255,8 +257,8 @@ def _report_json(
 def _stack_differences(
     problem: Problem, arguments: Mapping[str, str], *, linked: bool
 ) -> Iterator[str]:
-    """Yields notes on switches of the stack that the log shows otherwise than the answer that it is
-    linked to."""
+    """Yields notes on switches of the stack whose values in the log differ from those of the answer
+    that the run is linked to."""
     if not linked:
         return
     for name, value in megatron_arguments.stack_fields(arguments).items():
@@ -266,9 +268,7 @@ def _stack_differences(
             yield f"it ran with stack.{name} = {value} where what it is linked to has {predicted}"
 
 
-def _sources_without_steps(
-    reading: logs.Reading | None, logged: Mapping[str, Any]
-) -> Iterator[str]:
+def _no_steps_notes(reading: logs.Reading | None, logged: Mapping[str, Any]) -> Iterator[str]:
     """Yields a note on the parts of the question that a log without a usable step still gives."""
     if reading is None and logged:
         parts = ", ".join(sorted(logged))
@@ -299,7 +299,7 @@ def _device_memory_notes(
     printed: logs.Reading | None, reading: logs.Reading | None
 ) -> Iterator[str]:
     """Yields a note on memory that was computed from a printed share of the device. `printed` is
-    the reading as it was printed, `reading` the one with memory in GiB."""
+    the reading of the log alone, and `reading` has the memory in GiB."""
     if printed is not None and reading is not None and printed.used_share is not None:
         yield (
             f"the log prints that {printed.used_share:.1%} of the device's memory were in use,"

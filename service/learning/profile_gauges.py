@@ -28,8 +28,8 @@ from service.store.unavailability import SILENT
 
 _DRIFT_REPORTS = 500
 _DRIFT_KEPT_S = 600.0
-"""Drift is told of the newest reports only, and not anew at every scrape, because it predicts the
-run of each."""
+"""Drift predicts the run of every report. The gauges limit it to the newest reports, and do not
+work it out at every scrape."""
 _WAIT_S = 0.4
 """Seconds that a scrape waits for the gauges. With the time that it waits for the state of the
 database it stays below a second: one that takes longer than Prometheus waits would lose all
@@ -43,8 +43,7 @@ class ProfileGauges:
         self._cost_model = cost_model
         self._changes: TTLCache[str, list[float]] = TTLCache(maxsize=100, ttl=_DRIFT_KEPT_S)
         self._thread = ThreadPoolExecutor(1, "read gauges")
-        """Not one of those for requests, which may all be busy. Scrapes at the same time share what
-        it reads."""
+        """The threads for requests may all be busy. Scrapes at the same time share one read."""
         self._reading: Future[list[Metric]] | None = None
         self._last: list[Metric] = []
 
@@ -73,7 +72,7 @@ class ProfileGauges:
             with self._store.reading() as rows:
                 waiting = SWEEP_ITEMS_WAITING.family({(): rows.sweeps.waiting()})
             return [schema, waiting, *self._profile_families()]
-        except Unavailable:  # since it was found to answer
+        except Unavailable:  # `database` was found out before
             return []
 
     def _profile_families(self) -> Iterator[Metric]:

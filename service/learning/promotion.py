@@ -87,12 +87,12 @@ def judge(
 ) -> Promotion:
     """Decides whether the calibration's version is activated, and returns that with the reason.
 
-    `published` and `latest_by_source` are the errors of compare_on_published_runs and
-    compare_on_latest_runs, which may not grow; the reason names no source. `requested`: the caller
-    wants the version active at once, whatever the policy's mode. `is_agreed`: several tenants
-    measured alike what was learnt, or it came without a key. `is_own`: the version is for the
-    tenant alone that measured all of it. Too few runs to hold any out may then move it as far as
-    fleets are known to differ (models.calibration.fleet_effects).
+    `published` and `latest_by_source` are the results of compare_on_published_runs and
+    compare_on_latest_runs: errors that may not grow beyond the policy's margin. The reason names no
+    source. `requested`: the caller wants the version active at once, whatever the policy's mode.
+    `is_agreed`: several tenants measured alike what was learnt, or it came without a key. `is_own`:
+    the version is for the tenant alone that measured all of it. Too few runs to hold any out may
+    then move it as far as fleets are known to differ (models.calibration.fleet_effects).
     """
     outliers = len(calibration.outliers)
     if 2 * outliers > calibration.observations:

@@ -53,8 +53,8 @@ def published_sample(store: Store, software_year: float) -> PublishedSample:
 
 
 @cached(
-    # Published runs are the same in every database of a release, and profiles of two years are
-    # never calibrated in turn.
+    # One sample is enough: published runs are the same in every database of a release, and all
+    # profiles of a release describe the software of one year.
     LRUCache(1),
     key=lambda rows, software_year: (rows.versions.evidence, software_year),
     lock=Lock(),

@@ -39,7 +39,7 @@ from service.schemas.summary import (
 from service.store import Rows, Store
 from service.store.answers import Answer
 
-_REPORTS_PER_ANSWER = 10  # of the limit that a request sets
+_REPORTS_PER_ANSWER = 10  # reports that are read for each answer of the request's limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def _change_rank(answer: Replayed) -> tuple[bool, float]:
 
 
 def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAnswer], list[str]]:
-    """Returns the newest answers of each kind, and the locations of those whose question can no
-    longer be resolved."""
+    """Returns the newest answers, at most `request.limit` of each kind, and the locations of the
+    answers whose question can no longer be resolved."""
     resolver = Resolver(rows)
     span = request.limit, request.since, request.until
     newest = [

@@ -39,21 +39,22 @@ hold Python's lock for longer when they come back from the worker; fewer would r
 question from the database more often."""
 
 MAX_BATCHES_SET_ASIDE = 3
-"""Each keeps the outcomes that it has, which may be 50 MiB."""
+"""Batches that may wait half done, while other tenants' come first. Each keeps the outcomes that it
+has, which may be 50 MiB."""
 
 Outcome = tuple[RowValues, str | None] | list[FieldViolation]
 """The row to store for a report and its flag, or what is wrong with the report."""
 
 
 class ReportBatches:
-    def __init__(self, store: Store, worker: ProcessPool) -> None:
+    def __init__(self, store: Store, pool: ProcessPool) -> None:
         self._store = store
-        self._worker = worker
+        self._pool = pool
 
     def prepare(self, batch: ReportBatch, checkpoint: Callable[[], None] = no_client) -> SaveRows:
         """Returns the function that stores a batch. Raises Refused if all reports are refused, or
-        any of a batch that wants all or nothing. Calls `checkpoint` before each part, which may
-        raise."""
+        any of a batch that wants all or nothing. Calls `checkpoint` before each part; an exception
+        that it raises ends the batch."""
         outcomes = self._outcomes(batch.reports, checkpoint)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
@@ -74,9 +75,9 @@ class ReportBatches:
         for start in range(0, len(texts), _PART):
             checkpoint()
             part = texts[start : start + _PART]
-            parts.append(self._worker.run_in_process(self._store, pickled_outcomes, part, start))
-        # They become objects when no other tenant can come in between, since they take less memory
-        # until then; and part by part, because each holds Python's lock.
+            parts.append(self._pool.run_in_process(self._store, pickled_outcomes, part, start))
+        # Pickled outcomes take less memory, and a batch may have to wait before each part: they are
+        # unpickled at the end, and part by part, because each holds Python's lock.
         return [outcome for part in parts for outcome in pickle.loads(part)]  # noqa: S301
 
 
@@ -85,8 +86,8 @@ def pickled_outcomes(store: Store, texts: Sequence[str], first_index: int) -> by
 
 
 def batch_outcomes(store: Store, texts: Sequence[str], first_index: int = 0) -> list[Outcome]:
-    """Returns the outcome of each report of a part of a batch, given as JSON texts. `first_index`
-    is the position in the batch of the part's first report, which errors name."""
+    """Returns the outcome of each report of a part of a batch, given as JSON texts. Errors name a
+    report by its position in the batch; `first_index` is that of the part's first report."""
     outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
     submissions: dict[int, ReportForm] = {}
@@ -145,13 +146,13 @@ def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
 
 
 def _refused_item(index: int, violations: Sequence[FieldViolation]) -> BatchItem:
-    """Returns the outcome of a refused report, which the batch has at this index."""
+    """Returns the outcome of the refused report at this index of the batch."""
     errors = [ItemError.model_validate(violation.entry()) for violation in violations]
     return BatchItem(index=index, errors=errors)
 
 
 def _stored_item(index: int, report: RowValues, flag: str | None) -> BatchItem:
-    """Returns the outcome of a stored report, which the batch has at this index."""
+    """Returns the outcome of the stored report at this index of the batch."""
     return BatchItem(
         index=index,
         id=report["id"],

@@ -109,8 +109,9 @@ class _Ingestion:
     def answer(
         self, runs: dict[int, _ReportedRun], outcomes: dict[int, RowValues | Refusal]
     ) -> None:
-        """Predicts the runs, and adds the row or the refusal of each to `outcomes`. This takes
-        long, so it needs no transaction. Runs with an illegal layout are removed from `runs`."""
+        """Predicts the runs, and adds the row or the refusal of each to `outcomes`. It reads
+        nothing from the store, because it takes too long for a transaction. Runs with an illegal
+        layout are removed from `runs`."""
         for i in self._illegal_positions(runs):
             run = runs.pop(i)
             field = run.subject.field
@@ -157,8 +158,9 @@ class _Ingestion:
         )
 
     def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
-        """Returns the question and layout of a run. They are kept for reports that are linked to
-        one answer: those of a batch often are."""
+        """Returns the question and layout of a run. Reports of a batch are often linked to one
+        answer, whose question and layout are read once."""
+        # Without a link, every report describes a run of its own.
         link = (*(getattr(submission, name) for name in LINKS), submission.rank, submission.choice)
         if link not in self._subjects or not any(link):
             self._subjects[link] = layout_of_report(self._rows, submission)
@@ -169,7 +171,7 @@ class _Ingestion:
         illegal: list[int] = []
         for positions in _positions_by_question(runs):
             problem = runs[positions[0]].problem
-            if len(positions) == 1:
+            if len(positions) == 1:  # `is_legal` remembers single layouts
                 illegal += [i for i in positions if not is_legal(problem, runs[i].layout)]
                 continue
             broken = first_broken(problem, Layouts.of([runs[i].layout for i in positions]))
@@ -241,8 +243,8 @@ class _Ingestion:
         memory = submission.memory and measurements.compare_memory(submission.memory, prediction)
         within_interval = measurements.is_within_interval(step_time_s, prediction)
         rests_on = basis(subject.question, run.resolved, self._profile)
-        # With every knob: by the hash of its request a run is known again, and so is one that was
-        # stored before answers had null for knobs that mean nothing.
+        # `run_hash` hashes the request. The layout has every knob, so that a run has the hash with
+        # which it was stored before answers had null for knobs that mean nothing.
         rests_on["request"]["layout"] = LayoutFields.of(run.layout).model_dump(mode="json")
         rests_on["assumptions"] += [
             *software_date_assumptions(submission, subject.question.stack),
@@ -287,8 +289,8 @@ class _Ingestion:
 
 @cached_by_identity(_ATTRIBUTIONS, objects=2)
 def _attribution(problem: Problem, profile: Profile, layout: Layout) -> ResidualAttribution:
-    """Returns the explanation that all residuals of a layout share. It is kept, because it takes as
-    long as the rest of answering a report."""
+    """Returns the explanation that all residuals of a layout share. It is kept in memory, because
+    it takes as long as the rest of answering a report."""
     return ResidualAttribution(problem, layout, profile)
 
 
@@ -303,7 +305,7 @@ def _refusal_as_outcome(outcomes: dict[int, RowValues | Refusal], i: int) -> Ite
 
 def software_age_years(at: datetime, software_year: float) -> float:
     """Returns the years by which the software of a run is older than the newest that the profile
-    describes. The date counts to the month, so that runs of one question stay together."""
+    describes. The date counts to the month, which lets runs of one month share a question."""
     return round(age_years(f"{at:%Y-%m}", software_year), 2)
 
 
@@ -374,8 +376,8 @@ def _require_past(submission: ReportSubmission) -> None:
 def _fit_verdict_agrees(
     outcome: str, step_time_s: float | None, prediction: Prediction
 ) -> bool | None:
-    """Returns whether the run shows the prediction's `fits` to be right. It is None for a run that
-    crashed or was stopped before a step was measured, which shows nothing."""
+    """Returns whether the run shows the prediction's `fits` to be right. None for a run that
+    crashed or was stopped before a step was measured: it shows nothing of memory."""
     if outcome in ("crashed", "aborted") and step_time_s is None:
         return None
     return prediction.fits == (outcome != "out_of_memory")

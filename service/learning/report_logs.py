@@ -101,8 +101,8 @@ class ReportLogs:
 
 
 def _without_secrets(received: str, masked: str | None) -> str:
-    """Returns the request's text with its log masked; unchanged where the log has no secrets, so
-    that `masked` is None."""
+    """Returns the request's text with `masked` in place of its log; unchanged if `masked` is None,
+    which means that the log has no secrets."""
     if masked is None:
         return received
     return json.dumps({**json.loads(received), "log": masked}, ensure_ascii=False)

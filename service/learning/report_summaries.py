@@ -116,8 +116,7 @@ class _Tally:
 def _grouped(
     tallies: Mapping[tuple[str, ...], _Tally], positions: Sequence[int]
 ) -> dict[tuple[str, ...], ResidualStatistics]:
-    """Returns statistics by those keys of the combinations that are at these positions, sorted by
-    key."""
+    """Returns statistics by the parts of the tallies' keys at these positions, sorted by key."""
     groups: defaultdict[tuple[str, ...], list[_Tally]] = defaultdict(list)
     for keys, tally in tallies.items():
         groups[tuple(keys[position] for position in positions)].append(tally)

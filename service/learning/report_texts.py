@@ -30,6 +30,7 @@ def parse_batch(text: str) -> Any:
         texts, end = _items(text, start)
     except json.JSONDecodeError:
         return parse(text)  # raises an error that says what is wrong
+    # Spaces in place of the list keep the positions that errors name.
     body = parse(text[:start] + " " * (end - start) + text[end:])
     return {**body, _NAME: texts}
 
@@ -50,7 +51,7 @@ def _reports_start(text: str) -> int | None:
 
 
 def _is_name(token: str) -> bool:
-    """Returns whether a JSON token spells the member `reports`, which may have escapes."""
+    """Returns whether a JSON token, possibly with escapes, spells the name `reports`."""
     try:
         return bool(json.loads(token) == _NAME)
     except json.JSONDecodeError:

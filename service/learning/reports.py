@@ -63,7 +63,7 @@ class Reports:
 
     def withdraw(self, id_: str, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Withdraws a report for good, if its ETag is among `etags`. Returns it with its new ETag.
-        One that is withdrawn already stays as it is, whatever `etags` are."""
+        A report that is withdrawn already stays unchanged, whatever `etags` are."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
             if may_withdraw(row, [*map(without_drift_digest, etags)]):

@@ -18,8 +18,8 @@ _AT_ONCE = 1000  # reports, each with a document of some 5 KiB
 
 _Key = tuple[str, int, str]
 _residuals = LRUCache[_Key, float | None](_KEPT)
-"""The log of measured over predicted step time by profile, version and report. None of these
-change. None where a report no longer means anything to the models."""
+"""The log of measured over predicted step time by profile, version and report, none of which
+change. It is None for a report that the models can no longer predict."""
 _residuals_lock = Lock()
 
 

@@ -36,7 +36,7 @@ def report_etag(row: ReportRow, drift_flag: str | None) -> str:
 
 
 def without_drift_digest(etag: str) -> str:
-    """Returns a `report_etag` without its digest of drift, by which a withdrawal does not go."""
+    """Returns a `report_etag` without the digest of the drift flag, which a withdrawal ignores."""
     return _OF_DRIFT.sub('"', etag)
 
 

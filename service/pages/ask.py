@@ -14,10 +14,10 @@ from service.errors import ServiceError
 from service.formats.launch.formats import FORMATS
 from service.formats.launch.rendering import RENDERINGS
 from service.pages.ask_answer import (
-    changed_switches,
     memory_rows,
     mesh_of_answer,
     named_layouts,
+    sorted_switches,
     time_rows,
 )
 from service.pages.question_form import PINS, QuestionForm, choices, whole_number
@@ -38,7 +38,7 @@ from service.schemas.recommendation import RecommendationRequest
 
 PATH = FIRST_PAGE
 _SHELL = "text/x-shellscript"
-_MOST_GROUPS = 5  # of reports, which are listed by what they change: the rest change little
+_MOST_GROUPS = 5  # of reports, sorted by how much they change: the others change little
 _TRIED = "with_"
 """Before the name of a degree that is tried in place of the recommended one."""
 
@@ -85,7 +85,7 @@ def _shown_answer(services: Services, answer: Mapping[str, Any]) -> dict[str, An
         "time_rows": time_rows(recommended),
         "memory_rows": memory_rows(recommended),
         "mesh": mesh_of_answer(answer),
-        "switches": changed_switches(answer),
+        "switches": sorted_switches(answer),
         "learned": answer.get("learned"),  # answers of an earlier release lack it
         "most_groups": _MOST_GROUPS,
         "launches": _launches(services, answer),

@@ -32,7 +32,7 @@ class TermRow:
     value: float
     share: float
     ground: str
-    """In words."""
+    """The evidence that the value rests on, in words."""
 
 
 def named_layouts(answer: Mapping[str, Any]) -> list[NamedLayout]:
@@ -92,8 +92,8 @@ def mesh_of_answer(answer: Mapping[str, Any]) -> Mesh:
 
 
 def domain_of(answer: Mapping[str, Any]) -> int | None:
-    """Returns the number of chips in a scale-up domain, at most those that are used; None on a
-    torus or where no link is a scale-up one."""
+    """Returns the number of chips in a scale-up domain, at most the number of chips in use; None on
+    a torus or where no link is a scale-up one."""
     links = answer["catalogue"]["fabric"]["links"]
     if not links or is_torus(links) or links[0].get("scale") != "up":
         return None
@@ -102,7 +102,7 @@ def domain_of(answer: Mapping[str, Any]) -> int | None:
     return min(int(requested or inner["domain"]), answer["chips_used"])
 
 
-def changed_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def sorted_switches(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns the switches of the software stack, sorted by how much the step time would change if
     each were set the other way, largest first."""
 

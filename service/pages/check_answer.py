@@ -84,8 +84,8 @@ def _model_read(check: Mapping[str, Any], text: str) -> Iterator[SettingRead]:
 
 def _field_read(part: str, name: str, value: Any, text: str) -> SettingRead:
     """Returns a setting named by its field in the API. `part` is the part of the question, such as
-    "model". Frameworks have other names for some fields, and the line is searched by all of
-    them."""
+    "model". Frameworks have other names for some fields: the line that says it may use any of
+    these."""
     names = (name, *_OTHER_NAMES.get(name, ()))
     shown = _text_of_value(value)
     # Megatron pads the vocabulary, so that the table has to explain a number that nobody typed.

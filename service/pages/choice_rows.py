@@ -46,7 +46,7 @@ def title(rows: Sequence[ChoiceRow], objective: Mapping[str, Any]) -> str:
     the budget. `rows` come best first, and `objective` is that of the request."""
     best = rows[0]
     limits = limit_words(objective)
-    if limits and not best.choice["meets"]:
+    if limits and not best.choice["meets"]:  # then no place does
         surely = f"{100 * objective['deadline_probability']:.4g}%"
         return f"No place keeps {limits} with a probability of {surely}"
     if len(rows) == 1:

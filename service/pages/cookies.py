@@ -8,14 +8,14 @@ from fastapi import Request, Response
 
 
 def keep(
-    request: Request, response: Response, name: str, value: str, lasts: timedelta | None = None
+    request: Request, response: Response, name: str, value: str, lifetime: timedelta | None = None
 ) -> None:
-    """Sets a cookie on the response. The browser keeps it for `lasts`, or until it is closed where
-    that is None."""
+    """Sets a cookie on the response. The browser keeps it for `lifetime`; if that is None, until
+    the browser is closed."""
     response.set_cookie(
         name,
         value,
-        max_age=None if lasts is None else int(lasts.total_seconds()),
+        max_age=None if lifetime is None else int(lifetime.total_seconds()),
         httponly=True,
         samesite="strict",
         # Without TLS a browser would not send it back.

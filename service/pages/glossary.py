@@ -79,8 +79,8 @@ def _other_cluster(match: re.Match[str]) -> str:
 
 
 def glossed(sentence: str, names: Mapping[str, str] | None = None) -> Markup:
-    """Returns a sentence as `plain` does, as HTML in which each setting of a layout has its meaning
-    as a tooltip."""
+    """Returns the sentence of `plain` as HTML, in which each setting of a layout has its meaning as
+    a tooltip."""
     text = plain(sentence, names)
     parts = []
     end = 0

@@ -63,7 +63,7 @@ def run_name(report: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelRow:
+class GroupRow:
     """The runs of one kind beside their predictions."""
 
     grouping: str
@@ -78,21 +78,21 @@ class LevelRow:
     """The share of runs inside their intervals."""
 
 
-def level_rows(summary: Mapping[str, Any]) -> list[LevelRow]:
+def group_rows(summary: Mapping[str, Any]) -> list[GroupRow]:
     """Returns measured over predicted step time by each grouping, such as chip or stack. Groups
     with most runs come first, and groups without a measured step time are left out."""
     rows = []
     for grouping, words in _GROUPINGS.items():
         groups = [group for group in summary["by"][grouping].items() if group[1]["measured"]]
         groups.sort(key=lambda group: (-group[1]["measured"], group[0]))
-        rows += [_level_row(words, name, figures) for name, figures in groups]
+        rows += [_group_row(words, name, figures) for name, figures in groups]
     return rows
 
 
-def _level_row(grouping: str, name: str, figures: Mapping[str, Any]) -> LevelRow:
-    """Returns the row of a group of runs, `figures` in the API's summary. Residuals there are
-    logarithms of measured over predicted step time."""
-    return LevelRow(
+def _group_row(grouping: str, name: str, figures: Mapping[str, Any]) -> GroupRow:
+    """Returns the row of a group of runs. `figures` is the group in the API's summary, with
+    residuals as logarithms of measured over predicted step time."""
+    return GroupRow(
         grouping=grouping,
         name=name,
         runs=figures["measured"],

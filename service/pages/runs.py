@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.pages.question_form import choices
 from service.pages.rendering import page
-from service.pages.run_rows import RunRow, level_rows
+from service.pages.run_rows import RunRow, group_rows
 from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_of, trouble_page
 from service.pages.url_query import sent_query
 from service.routes.dependencies import ComputationDep, Services, ServicesDep
@@ -106,7 +106,7 @@ def _selected_runs(services: Services, query: ReportQuery) -> dict[str, Any]:
         "rows": [RunRow.of(report) for report in reports["items"]],
         "next": reports["next"],
         "summary": summary,
-        "levels": level_rows(summary),
+        "levels": group_rows(summary),
     }
 
 

@@ -42,14 +42,14 @@ def _pattern(name: str) -> str:
 
 
 def changed(
-    text: str, settings: Sequence[Mapping[str, Any]], beside: Iterable[str]
+    text: str, settings: Sequence[Mapping[str, Any]], anchors: Iterable[str]
 ) -> tuple[str, list[Mapping[str, Any]]]:
     """Returns the text with each setting at its new value `to`, and the settings for which the text
-    has no place. A new option is put before the first of the settings `beside` that the command
+    has no place. A new option is put before the first of the settings `anchors` that the command
     line has."""
     without_place = []
     for setting in settings:
-        rewritten = _with_value(text, setting) or _with_new_option(text, setting, beside)
+        rewritten = _with_value(text, setting) or _with_new_option(text, setting, anchors)
         if rewritten is None:
             without_place.append(setting)
         else:
@@ -88,12 +88,13 @@ def _with_value_at(text: str, place: re.Match[str], name: str, value: Any) -> st
     return text[: place.start("value")] + _word(value) + text[place.end("value") :]
 
 
-def _with_new_option(text: str, setting: Mapping[str, Any], beside: Iterable[str]) -> str | None:
+def _with_new_option(text: str, setting: Mapping[str, Any], anchors: Iterable[str]) -> str | None:
     """Returns the text with a new option of a command line, before the first of the settings
-    `beside` that it has. None where the setting is not an option, or the text has none of those."""
+    `anchors` that it has. None where the setting is not an option, or the text has none of the
+    settings `anchors`."""
     if not setting["name"].startswith("--"):
         return None
-    for name in beside:
+    for name in anchors:
         match = re.search(_pattern(name), text)
         if match is not None and match[0].startswith("--"):
             option = _option(setting["name"], setting["to"])

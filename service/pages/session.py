@@ -14,7 +14,7 @@ from service.pages.form_token import TOKEN_COOKIE, posted_form
 from service.pages.rendering import page
 from service.pages.trouble import page_router
 from service.routes.index import FIRST_PAGE
-from service.sessions import LASTS, new_session
+from service.sessions import LIFETIME, new_session
 from service.web.authentication import SESSION_COOKIE, SIGN_IN
 
 router = page_router()
@@ -46,7 +46,7 @@ async def login(request: Request) -> Response:
         context = {"next": following, "again": None, "refusal": str(error)}
         return page(request, "login.html", context, status=401)
     response = RedirectResponse(following, _SEE_OTHER)
-    cookies.keep(request, response, SESSION_COOKIE, session, LASTS)
+    cookies.keep(request, response, SESSION_COOKIE, session, LIFETIME)
     return response
 
 

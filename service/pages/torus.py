@@ -78,22 +78,22 @@ def torus_of(
     """Returns the picture of the first slice of a cluster. `axes` are those of the mesh, and
     `links` come innermost first. None where the links form no torus, or the layout fills only a
     part of a slice."""
-    rings = [(place, link) for place, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
+    rings = [(index, link) for index, link in enumerate(links) if link["kind"] in (_RING, _LINE)]
     if not rings or len(rings) > len(_ALONG):
         return None
-    lengths = tuple(_length(links, place) for place, _ in rings)
-    places = _places(layout, links, [place for place, _ in rings])
+    lengths = tuple(_length(links, index) for index, _ in rings)
+    places = _places(layout, links, [index for index, _ in rings])
     if num_devices < len(places):
         return None  # a part of a slice is not a whole torus
     ranks = dict[Place, int]()
     for rank, place in enumerate(places):
         ranks.setdefault(place, rank)
-    closing = [
+    wraps = [
         # In a ring of two the wraparound link joins the chips that are neighbours already.
         link["kind"] == _RING and length > 2
         for (_, link), length in zip(rings, lengths, strict=True)
     ]
-    planes = _planes(lengths, ranks, axes, closing)
+    planes = _planes(lengths, ranks, axes, wraps)
     shown = planes[: max(_MOST_CHIPS // len(planes[0].chips), 1)]
     names = tuple(str(link["name"]) for _, link in rings)
     return Torus(
@@ -107,11 +107,11 @@ def torus_of(
     )
 
 
-def _length(links: Sequence[Mapping[str, Any]], place: int) -> int:
-    """Returns the number of chips along the dim at a position of `links`, whose domains count all
+def _length(links: Sequence[Mapping[str, Any]], index: int) -> int:
+    """Returns the number of chips along the dim at an index of `links`, whose domains count all
     chips from the innermost link outwards."""
-    inside = links[place - 1]["domain"] if place else 1
-    return int(links[place]["domain"] // inside)
+    inside = links[index - 1]["domain"] if index else 1
+    return int(links[index]["domain"] // inside)
 
 
 def _places(
@@ -136,24 +136,24 @@ def _places(
 
 
 def _filling(layout: Mapping[str, Any]) -> int:
-    """Returns the number of the order in which a layout fills a torus, as a row of DeviceOrders."""
+    """Returns the row of DeviceOrders that has the order in which a layout fills a torus."""
     order = TORUS_AXES.index(tuple(layout["torus_axes"] or TORUS_AXES[0]))
     return int(filling_code(np.array(order), np.array(layout["torus_block"] or 1)))
 
 
 def _planes(
-    lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, closing: Sequence[bool]
+    lengths: Sequence[int], ranks: Mapping[Place, int], axes: Axes, wraps: Sequence[bool]
 ) -> list[Plane]:
-    """Returns the planes of a slice, of which those that look alike are drawn once. `lengths` are
-    the chips along each dim, `ranks` maps coordinates to ranks, and `closing` says which dims have
-    a wraparound link."""
+    """Returns the planes of a slice. Planes that look alike are one Plane that counts the others.
+    `lengths` are the chips along each dim, `ranks` maps coordinates to ranks, and `wraps` says
+    which dims have a wraparound link."""
     chips = defaultdict[int, list[TorusChip]](list)
     pp_axes = [(stride, degree) for name, stride, degree in axes if name == "pp"]
     pp_stride, pp_degree = pp_axes[0] if pp_axes else (1, 1)
     for place in sorted(ranks):
-        column, row, plane = (*place, 0, 0)[: len(_ALONG)]
+        column, row, plane = (*place, 0, 0)[: len(_ALONG)]  # a torus may have fewer dims
         stage = ranks[place] // pp_stride % pp_degree
-        links = tuple(_links(place, lengths, ranks, axes, closing))
+        links = tuple(_links(place, lengths, ranks, axes, wraps))
         chips[plane].append(TorusChip(column, row, stage, links))
     numbers = defaultdict[tuple[TorusChip, ...], list[int]](list)
     for number, drawn in chips.items():
@@ -166,7 +166,7 @@ def _links(
     lengths: Sequence[int],
     ranks: Mapping[Place, int],
     axes: Axes,
-    closing: Sequence[bool],
+    wraps: Sequence[bool],
 ) -> Iterator[Link]:
     """Yields the links from a chip to the next one along each dim, with the mesh axis that each
     serves. `place` has the coordinates of the chip."""
@@ -174,7 +174,7 @@ def _links(
         following = list(place)
         following[dim] = (place[dim] + 1) % length
         closes = following[dim] == 0
-        if length > 1 and (closing[dim] or not closes):
+        if length > 1 and (wraps[dim] or not closes):
             axis = _outermost_difference(axes, ranks[place], ranks[tuple(following)])
             # A link from the last plane to the first is drawn as one to the next plane.
             yield Link(_ALONG[dim], axis, closes and _ALONG[dim] != "deep")

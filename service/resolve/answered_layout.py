@@ -76,8 +76,8 @@ def layout_of_recommendation(
 def legal_run(
     resolver: Resolver, question: Question, layout_fields: LayoutFields
 ) -> tuple[Problem, Layout]:
-    """Returns a question and a layout as values of the models, with names resolved as they are
-    today. Raises an error where the layout is no longer legal: an answer may be older than a
+    """Returns a question and a layout as values of the models, with names resolved in today's
+    catalogue. Raises an error where the layout is no longer legal: an answer may be older than a
     rule."""
     layout = layout_fields.build()
     problem = lifted(resolver.resolve(question).problem, layout)

@@ -43,7 +43,7 @@ _SOLD_IN_PARTS = {
 _CACHED_GENERATIONS = 64  # of chips, with a profile
 _NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
 
-_SAID_ELSEWHERE = (
+_NOTHING_OPEN = (
     "token_budget", "global_batch_tokens", "packing", "master_weights", "lora", "trained",
     "reference", "head", "moment_rank",
 )  # fmt: skip
@@ -113,8 +113,8 @@ def _is_calibrated(profile: Profile, generation: str) -> bool:
 def layout_assumptions(
     name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> Iterator[str]:
-    """Yields sentences on the knobs that the stack settled, and on those whose default launchers
-    have otherwise. `name` is the field of the request with the layout, `given` the layout as it was
+    """Yields sentences on the knobs that the stack settled, and on knobs whose default is another
+    in launchers. `name` is the field of the request with the layout, `given` the layout as it was
     sent, and `completed` the one with the stack's values."""
     before, after = given.build(), completed.build()
     for knob in (field.name for field in fields(Layout)):
@@ -160,7 +160,7 @@ def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> It
     for host in allocation.hosts:
         chips_per_leaf[leaf_of_node[host.node]] += host.chips
     outer = next((dim for dim in cluster.dims if dim.scale == "out"), None)
-    if outer is None or not any(chips_per_leaf):
+    if outer is None or not any(chips_per_leaf):  # the nodes name no leaves
         return
     priced = outer.domain // cluster.chip.devices_per_chip
     least = min(chips_per_leaf.values())
@@ -178,7 +178,7 @@ def _workload_defaults(workload: WorkloadFields) -> Iterator[str]:
     """Yields a sentence on each field of the workload, or of its LoRA, that the request leaves at
     its default."""
     for name in WorkloadFields.model_fields:
-        if name not in workload.model_fields_set and name not in _SAID_ELSEWHERE:
+        if name not in workload.model_fields_set and name not in _NOTHING_OPEN:
             yield f"workload.{name} is {getattr(workload, name)}"
     if lora := workload.lora:
         for name in type(lora).model_fields:
@@ -291,7 +291,8 @@ def _images(problem: Problem) -> Iterator[str]:
 
 
 def _quantized_weights(resolved: ResolvedQuestion) -> Iterator[str]:
-    """Yields a sentence if the model's configuration quantizes weights, which training does not."""
+    """Yields a sentence if the model's configuration has quantized weights, because training
+    ignores that."""
     if resolved.quantized:
         precision = resolved.problem.workload.precision
         yield (
@@ -443,6 +444,7 @@ def _overlap(problem: Problem) -> Iterator[str]:
     stack = problem.stack
     axes = ("data", "tensor", "expert", "pipeline")
     hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
+    # Some stacks overlap tensor-parallel traffic only in some precisions.
     if stack.overlap_tensor and not problem.overlaps_tensor:
         hidden.remove("tensor")
     if not hidden:

@@ -77,7 +77,8 @@ class CandidateClusters:
     def add_chip_count(self, resolver: Resolver, name: str, num_chips: int) -> None:
         """Adds a candidate with this number of the question's own chips.
 
-        They lie in domains as full as those of the question, or in one domain if they are fewer.
+        Its scale-up domains have as many chips as the question says, or all chips if there are
+        fewer.
         """
         question = self.questions[OWN_CLUSTER]
         changes: dict[str, Any] = {"num_chips": num_chips, "torus_shape": None}

@@ -28,7 +28,7 @@ from service.store.cursors import cut_page, read_cursor
 from service.store.tables import RegisteredEntryRow
 
 _SHARES_NAMES_WITH: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
-"""A preset may name a chip or a cluster, so that no name may be of both."""
+"""A preset names a chip or a cluster: no name may be of both."""
 
 _SHIPPED_VALUES: dict[Kind, Any] = {
     "chips": catalogue.chips,
@@ -97,7 +97,7 @@ class Catalog:
 
         def save(rows: Rows) -> CreatedResource:
             """Stores the entry as the next version of its name. A lock makes registrations of one
-            name take turns."""
+            name take turns. Raises NameTaken."""
             other = _SHARES_NAMES_WITH.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.registered_entries.find(other, entry.name, version=None):

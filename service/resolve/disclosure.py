@@ -55,7 +55,7 @@ class Disclosure:
         self._rows = rows
         self._known_chips = {
             *(chip.id for chip in catalogue.chips().values()),
-            *rows.reports.names("chip"),
+            *rows.reports.names("chip"),  # of the tenant's own reports
         }
         fabrics = {fabric.id for fabric in catalogue.fabrics().values()}
         self._known_fabrics = fabrics | self._known_chips  # a chip's own links are named after it
@@ -103,6 +103,7 @@ class Disclosure:
         reason: str = document["promotion"]["reason"]
         errors = (document.get("unseen"), document.get("unseen_memory"))
         kinds = [kind["kind"] for held_out in errors if held_out for kind in held_out["kinds"]]
+        # service.learning.promotion writes the kind whose error grows in this way.
         if any(f" of {kind} " in reason for kind in kinds if not self._may_name(kind)):
             return "the error on runs of a chip of others grows by more than the margin"
         return reason
@@ -119,4 +120,4 @@ class Disclosure:
             return name in self._known_chips
         if kind == "fabric":
             return name in self._known_fabrics
-        return not pair or chip in self._known_chips
+        return not pair or chip in self._known_chips  # without a pair, such as "stack:NAME"

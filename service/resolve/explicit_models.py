@@ -1,5 +1,5 @@
-"""A model in explicit fields, layer by layer, as a request may send it: the words that
-service.schemas.layer_list reads, without those that need not be said."""
+"""A model in explicit fields, layer by layer, as a request may send it: the fields that
+service.schemas.layer_list reads, without those at their defaults."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from service.schemas.networks import LayerMoeFields, MlpFields
 from service.schemas.repetition import repetitions
 from service.schemas.wire import UNNAMED
 
-Words = dict[str, Any]
+Members = dict[str, Any]
 
 
-def explicit_fields(architecture: Architecture) -> Words:
+def explicit_fields(architecture: Architecture) -> Members:
     """Returns the fields of a request that describe this architecture layer by layer.
 
-    It has no name, since a model that is changed is another. Layers are written out in the list,
-    unless one would be written twice: then each kind of layer has a name, and the list has the
-    names.
+    The model is unnamed, because a user who edits the fields describes another model. Layers are
+    written out in the list, unless one would be written twice: then each kind of layer has a name,
+    and the list has the names.
     """
     kinds = architecture.kinds
     kind_of_layer = [kind for kind, count in architecture.layer_runs for _ in range(count)]
@@ -72,7 +72,7 @@ def explicit_fields(architecture: Architecture) -> Words:
     )
 
 
-def _non_default_fields(schema: type[BaseModel], value: object, **overrides: Any) -> Words:
+def _non_default_fields(schema: type[BaseModel], value: object, **overrides: Any) -> Members:
     """Returns the fields with which a request in this schema describes a value of the models, such
     as {"intermediate_size": 14336} for an Mlp. A field has the attribute of its name, unless
     `overrides` has the field. Fields at the schema's defaults are left out."""
@@ -84,7 +84,7 @@ def _non_default_fields(schema: type[BaseModel], value: object, **overrides: Any
     }
 
 
-def _encoder(encoder: Encoder) -> Words:
+def _encoder(encoder: Encoder) -> Members:
     """Returns the fields that describe an encoder, with equal consecutive layers counted."""
     return _non_default_fields(
         EncoderFields,
@@ -104,7 +104,7 @@ def _repeated(times: int, layers: list[Any]) -> list[Any]:
     return layers if times == 1 else [{"repeat": times, "layers": layers}]
 
 
-def _counted(count: int, layer: Words) -> Words:
+def _counted(count: int, layer: Members) -> Members:
     return layer if count == 1 else {"count": count, **layer}
 
 
@@ -135,8 +135,9 @@ def _kind_name(layer: Layer) -> str:
 # -- one layer
 
 
-def _layer(layer: Layer) -> Words:
-    """Returns the fields that describe a layer. None stands for what its other fields imply."""
+def _layer(layer: Layer) -> Members:
+    """Returns the fields that describe a layer. A field that its other fields imply is None, its
+    default, and left out."""
     network = layer.feed_forward
     default_parallel = layer.blocks == 2 and layer.num_norms == 1
     return _non_default_fields(
@@ -151,9 +152,9 @@ def _layer(layer: Layer) -> Words:
     )
 
 
-def _attention(attention: Attention) -> Words:
-    """Returns the fields that describe an attention. None stands for what its other fields
-    imply."""
+def _attention(attention: Attention) -> Members:
+    """Returns the fields that describe an attention. A field that its other fields imply is None,
+    its default, and left out."""
     default_bias = attention.attention_bias and not attention.is_mla
     compression, indexer = attention.compression, attention.indexer
     return _non_default_fields(
@@ -169,7 +170,7 @@ def _attention(attention: Attention) -> Words:
     )
 
 
-def _heads(attention: Attention) -> Words:
+def _heads(attention: Attention) -> Members:
     """Returns the fields of an attention's heads. For multi-head latent attention they are in
     `mla`, and the usual ones are None."""
     if not attention.is_mla:
@@ -181,7 +182,7 @@ def _heads(attention: Attention) -> Words:
     return {"mla": latent, **left_to_mla}
 
 
-def _recurrence(recurrence: Recurrence) -> Words:
+def _recurrence(recurrence: Recurrence) -> Members:
     """Returns the fields that describe a recurrence. Mamba 2 and short convolutions have names of
     their own for sizes that other recurrences call heads and values."""
     kind = recurrence.kind
@@ -202,9 +203,9 @@ def _recurrence(recurrence: Recurrence) -> Words:
     return _non_default_fields(form, recurrence, kind=kind)
 
 
-def _moe(moe: Moe) -> Words:
-    """Returns the fields that describe a mixture of experts. None stands for what its other fields
-    imply."""
+def _moe(moe: Moe) -> Members:
+    """Returns the fields that describe a mixture of experts. A field that its other fields imply is
+    None, its default, and left out."""
     groups = moe.groups_per_token
     return _non_default_fields(
         LayerMoeFields,

@@ -33,6 +33,7 @@ def cluster_of_held_nodes(
     chips_of_domain = Counter[str]()
     for node in allocation.build():
         chips_of_domain[node.domain] += node.chips
+    # Domains shrink only if the request leaves their size open and the nodes do not fill them.
     common_size = math.gcd(*chips_of_domain.values())
     if sized.chips_per_domain is not None or fabric.domain is None or common_size >= fabric.domain:
         return sized

@@ -1,8 +1,8 @@
 """Predictions of single layouts, which are kept: the same runs are reported, and shown beside
 answers, again and again.
 
-Problems and profiles are told apart by their identity, so that what is kept ends with a version of
-the profile, or with an entry of the catalogue.
+Problems and profiles are compared by identity, which is cheap. Another version of a profile or of a
+catalogue entry is another object, for which nothing is kept yet.
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def is_legal(problem: Problem, layout: Layout) -> bool:
 
 @cached_by_identity(_PROFILES)
 def without_fleet(profile: Profile) -> Profile:
-    """Returns the profile without what is particular to one fleet, as it describes published
-    machines (models.calibration.fleet_effects)."""
+    """Returns the profile without what it has learnt about one fleet
+    (models.calibration.fleet_effects): it then describes published machines."""
     return fleet_effects.without_fleet(profile)

@@ -9,7 +9,7 @@ from typing import Any
 from service.formats.launch.job import LaunchReading
 from service.formats.launch.knob_settings import KNOB_SETTINGS
 
-_DECIDES = re.compile(r"\w{1,40}=(?:-?\d{1,12}|[A-Za-z]\w{0,19})", re.ASCII)
+_NUMBER_OR_WORD = re.compile(r"\w{1,40}=(?:-?\d{1,12}|[A-Za-z]\w{0,19})", re.ASCII)
 _MOST_DEFAULTS = 10
 """Variables that one sentence names."""
 
@@ -18,8 +18,8 @@ def unwritten_values(
     reading: LaunchReading, request_fields: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yields sentences on values that the framework sets by itself because the launch does not,
-    with their origin. `request_fields` has, for each part of the request, the fields that it sets
-    itself, which are left out."""
+    with their origin. Fields that the request itself sets are left out; `request_fields` has them
+    by part of the request."""
     parts: Mapping[str, Mapping[str, Any]] = {
         "model": reading.model or {},
         "workload": reading.workload,
@@ -36,7 +36,7 @@ def taken_defaults(defaults: Sequence[str]) -> Iterator[str]:
     """Yields a sentence on a script's variables that have their defaults because nothing sets them.
     `defaults` has them in the form "TP=4". Only numbers and single words count, since paths and
     names change nothing."""
-    defaults_used = [default for default in defaults if _DECIDES.fullmatch(default)]
+    defaults_used = [default for default in defaults if _NUMBER_OR_WORD.fullmatch(default)]
     if defaults_used:
         others = len(defaults_used) - _MOST_DEFAULTS
         shown = ", ".join(
@@ -57,6 +57,7 @@ def batch_values(
     launched_micro_batch = reading.layout.get("micro_batch")
     has_batch = "global_batch" in reading.workload
     on_ranks = f"on each of {ranks} data-parallel ranks"
+    # The launch says neither: the micro-batch has its default, and decides the steps.
     if steps is None and launched_micro_batch is None:
         setting = KNOB_SETTINGS[reading.format].get("micro_batch", "another setting")
         owner = " of TrainingArguments" if reading.format == "accelerate" else ""
@@ -69,12 +70,14 @@ def batch_values(
                 f"{fact}, with {accumulation} micro-batches a step {on_ranks}: the launch says"
                 f" neither; {setting} and {reading.micro_batches_setting}{owner} set them"
             )
+    # The steps follow from the micro-batch of the launch and the batch of the request.
     elif steps is None and not has_batch and reading.micro_batches_setting:
         accumulation = global_batch // (ranks * micro_batch)
         yield (
             f"{reading.micro_batches_setting} is {accumulation}: a global batch of {global_batch}"
             f" in micro-batches of {micro_batch} {on_ranks}, as the launch does not say it"
         )
+    # The launch says the steps: one of micro-batch and global batch follows from the other.
     elif steps is not None and (launched_micro_batch is None or not has_batch):
         origin = reading.default_origins.get("num_micro_batches")
         number = f"{steps} micro-batch{'es' if steps > 1 else ''}"

@@ -45,8 +45,8 @@ class LaunchChanges:
         profile: Profile,
         read: Callable[[Changes], LaunchedQuestion],
     ) -> None:
-        """Sets up the changes of a launch. `launched` is what it says as it is, and `read` reads it
-        with some of its settings changed."""
+        """Sets up the changes of a launch. `launched` is the launch as it was sent, and `read`
+        reads the launch with some of its settings changed."""
         self._launch = launch
         self._launched = launched
         self._launched_layout = _layout(launched)
@@ -107,8 +107,8 @@ class LaunchChanges:
         return written_settings(FORMATS[self._launched.read.format], problem, layout)
 
     def _attempts(self, change: SingleChange, written: Mapping[str, Any]) -> Iterator[list[str]]:
-        """Yields names of settings that may make a change, the fewest first: those of its knobs,
-        those that differ from the launch as it is, and at last all."""
+        """Yields lists of names of settings that may make a change, the shortest first: the
+        settings of its knobs, then all that differ from the launch, and at last all settings."""
         if change.switch is not None:
             yield [*change.switch.arguments]
             return
@@ -133,8 +133,8 @@ class LaunchChanges:
     def _fewest_settings(
         self, change: SingleChange, changes: Changes, job: _Job
     ) -> tuple[Changes, _Job]:
-        """Returns the fewest of these settings that make the change as all of them do, and the job
-        that they start. `job` is the job of all of them."""
+        """Returns the fewest of `changes` that make the change, and the job that they start. `job`
+        is the job that all of `changes` start."""
         if len(changes) == 1:
             return changes, job
         reading_of_all = self._reading(changes)

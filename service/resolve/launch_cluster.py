@@ -18,7 +18,7 @@ from service.resolve.launch_nodes import chips_on_node, machine_of_nodes
 from service.resolve.resolution import Resolver
 from service.schemas.cluster import ClusterFields, ClusterPreset
 
-_DEVICES = RULES_BY_NAME["mesh_fills_cluster"]
+_DEVICES_RULE = RULES_BY_NAME["mesh_fills_cluster"]
 _WITHOUT_SLURM = ("google",)
 """Vendors whose chips no Slurm hands out: a feature v4 is an architecture of x86, and no TPU."""
 
@@ -45,7 +45,8 @@ class LaunchCluster:
     def _cluster(self) -> ClusterPreset | ClusterFields:
         """Returns the cluster of the request, or else the chips that the script asks for, with as
         many chips as the launch starts. A number of ranks that contradicts the request is noted in
-        `overruled`, or, if settings of the framework make it, raised or added to the stops."""
+        `overruled`, or, if settings of the framework make it, raised or added to the stops. Raises
+        Invalid if neither names the chips."""
         form = self.requested or self._scheduled_chips()
         if form is None:
             raise Invalid("cluster", None, "is required: a launch does not name its chips")
@@ -55,11 +56,13 @@ class LaunchCluster:
         devices = (
             self._scheduled_devices(chip.value) if launched_devices is None else launched_devices
         )
+        # The request leaves the size to the launch.
         if size.num_chips is None and size.torus_shape is None:
             if devices is None:
                 raise self.errors.missing("cluster.num_chips")
             return form.model_copy(update={"num_chips": devices // chip.value.devices_per_chip})
         requested_devices = self.resolver.cluster(form).cluster.num_devices
+        # A launcher or the scheduler says another number than the request.
         if self.is_overruled(requested_devices) or (
             launched_devices is None and devices not in (None, requested_devices)
         ):
@@ -67,6 +70,7 @@ class LaunchCluster:
                 f"the launch starts {devices} ranks, and the request has {requested_devices}"
                 " devices: the request is taken, as `sbatch -N` goes before #SBATCH"
             )
+        # Settings of the framework, such as its parallel degrees, make another number.
         elif launched_devices not in (None, requested_devices):
             rule = (
                 f"runs on {devices} devices where the request has {requested_devices}: leave"
@@ -76,7 +80,7 @@ class LaunchCluster:
             self.errors.stop_or_raise(
                 error,
                 self.reading.devices_setting,
-                _DEVICES,
+                _DEVICES_RULE,
                 f"makes {devices} devices with the settings beside it, and the job has"
                 f" {requested_devices}",
                 cure=f"values that make {requested_devices} devices",

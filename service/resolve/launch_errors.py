@@ -30,11 +30,11 @@ class LaunchErrors:
     reading: LaunchReading
     field: str
     """The field of the request that has the launch."""
-    other: str
+    parts_source: str
     """Words for the source of the parts that the launch does not say."""
     stops: list[Stop] | None
-    """Faults at which the framework stops, to which more are added; None where it must stop at
-    nothing."""
+    """Faults at which the framework stops, to which more are added; None where each of them is an
+    error of the request."""
 
     def stop_or_raise(
         self,
@@ -46,8 +46,8 @@ class LaunchErrors:
         *,
         hides_layout: bool = False,
     ) -> None:
-        """Adds a stop to `stops`: the framework stops at a setting, as at a layout that breaks the
-        rule `broken`. Raises `error` instead if stops are not allowed, or if no setting is to
+        """Adds a stop to `stops`: the framework refuses `setting`, because it breaks the rule
+        `broken` of layouts. Raises `error` instead if stops are not allowed, or if no setting is to
         blame. `hides_layout` says that no layout is known then."""
         if setting is None or self.stops is None:
             raise error
@@ -93,16 +93,17 @@ class LaunchErrors:
     def _contradiction(self, name: str, launched: object, requested: object) -> Invalid:
         """Returns the error for a value of the launch that contradicts the request. It says where
         the launch's value comes from, if nobody wrote it."""
-        rule = f"contradicts {name} = {requested} of {self.other}"
+        rule = f"contradicts {name} = {requested} of {self.parts_source}"
         if name in self.reading.counting_notes:
             rule += f" ({self.reading.counting_notes[name]})"
         default_origins = self.reading.default_origins
+        # A batch that is counted in micro-batches has the origin of their number.
         origin = default_origins.get(name) or default_origins.get(
             "num_micro_batches" if self.counts_batch(name) else name
         )
         if origin is None:
             return self.launch_error(name, launched, f"{rule}: leave it to the launch")
-        cure = f"write it in the launch, or leave it out of {self.other}{self._hint()}"
+        cure = f"write it in the launch, or leave it out of {self.parts_source}{self._hint()}"
         return self.launch_error(name, launched, f"{rule}, and nobody wrote it ({origin}): {cure}")
 
     def counts_batch(self, name: str) -> bool:

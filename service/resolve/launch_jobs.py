@@ -60,8 +60,8 @@ class AnswerLaunched:
         """Returns the names of the nodes if Slurm can be told them: all have equally many ranks and
         valid host names. Else it is empty."""
         is_even = len(set(self.ranks_by_node.values())) == 1
-        can_say = all(map(_HOST.fullmatch, self.ranks_by_node))
-        return tuple(self.ranks_by_node) if is_even and can_say else ()
+        has_host_names = all(map(_HOST.fullmatch, self.ranks_by_node))
+        return tuple(self.ranks_by_node) if is_even and has_host_names else ()
 
     def notes(self) -> Iterator[str]:
         """Yields sentences that say where ranks must run."""
@@ -156,7 +156,7 @@ def _unsaid(format_: LaunchFormat, job: Job) -> list[UnsaidField]:
     """Returns the fields of the stack that the prediction depends on, and that no setting of the
     format states. The caller's own script may set them. Raises Inexpressible if the format starts a
     program instead, since nothing could set them then."""
-    # A field that moves the prediction of one profile moves that of any.
+    # Any profile will do: a field that moves the prediction of one moves that of all.
     stated = format_.says(job.problem)
     unsaid = unsaid_fields(job.problem, shipped_profile(), job.layout, stated)
     if unsaid and not format_.is_of_script:

@@ -35,7 +35,7 @@ from service.schemas.workload import WorkloadFields
 
 Part = TypeVar("Part")
 _BATCH = RULES_BY_NAME["batch_divides"]
-_OF_TRAINER = ("fsdp", "deepspeed")
+_OF_TRAINER = ("fsdp", "deepspeed")  # stacks that the Trainer of Transformers runs on
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ class Joining:
             _flat_fields(launch_fields) if name is None else self._comparable_values(name)
         )
         if isinstance(request_model, dict):
+            # A vocabulary that the launch only has by default contradicts nothing.
             if "model.vocab_size" in self.reading.default_origins:
                 launch_values = {**launch_values, "vocab_size": None}
             self.errors.require_same("model", launch_values, _flat_fields(request_model))
@@ -165,23 +166,23 @@ class Joining:
         # A batch that the request has in tokens is compared with that of the launch in sequences.
         in_tokens = request_fields.get("global_batch_tokens") is not None
         batch = {"global_batch"} if in_tokens else set[str]()
-        defaults = {name: value for name, value in launch_fields.items() if name not in batch}
+        others = {name: value for name, value in launch_fields.items() if name not in batch}
         workload = self.errors.validated(
-            "workload", WorkloadFields, request_fields=request_fields, launch_fields=defaults
+            "workload", WorkloadFields, request_fields=request_fields, launch_fields=others
         )
-        firm = {
+        binding = {
             name: value
             for name, value in launch_fields.items()
             if not self._yields_to_request(name)
         }
         self.errors.require_same(
-            "workload", firm, workload.model_dump(include={*request_fields} | batch)
+            "workload", binding, workload.model_dump(include={*request_fields} | batch)
         )
         return workload
 
     def _yields_to_request(self, name: str) -> bool:
-        """Returns whether the request's value takes the place of a value of the workload. It does
-        if the launch's value is a default that a file, which was not sent, may override."""
+        """Returns whether the launch's value of a field of the workload gives way to the request's.
+        It does if it is a default, and a file that was not sent may override it."""
         field = f"workload.{name}"
         origins = [field]
         if self.errors.counts_batch(field):
@@ -216,8 +217,8 @@ class Joining:
         return {"micro_batch": max(micro_batch, 1)}
 
     def _stack(self) -> str | StackFields:
-        """Returns the stack of the request, or else of the launch's format. Of the launch's
-        switches, it has those that differ from what that stack does anyway."""
+        """Returns the stack of the request, or else of the launch's format. Switches of the launch
+        are added where they differ from the stack's own."""
         launch_fields = dict(self.reading.stack)
         launch_stack = catalogue.stack(launch_fields.pop("name"))
         form = self.parts.stack
@@ -327,7 +328,8 @@ def _flat_fields(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def _open_degree(launch_fields: Mapping[str, Any]) -> str | None:
     """Returns the data-parallel degree that the launch leaves open, `dp_shard` or `dp_replicate`;
-    None if it states both. ZeRO stage 0 replicates, so that no sharding is left open."""
+    None if it states both. With ZeRO stage 0 every rank is a replica, and the open degree is
+    `dp_replicate`."""
     if "dp_shard" in launch_fields:
         return None if "dp_replicate" in launch_fields else "dp_replicate"
     is_replicated = launch_fields.get("zero_stage") == 0 and "dp_replicate" not in launch_fields

@@ -21,12 +21,9 @@ def command_in(text: str, files: LaunchFiles) -> Command | None:
 
 
 def chips_on_node(command: Command | None, cluster: Cluster) -> int | None:
-    """Returns the number of chips on each node of the script, if scale-up links of the fabric would
-    join more: links then end at the node. A domain that is a whole rack is larger than a node
-    anyway. Returns None if the script does not give a smaller node.
-
-    One rank on a node may be a process that drives all of its chips.
-    """
+    """Returns the number of chips on each node of the script, if a domain of the fabric would join
+    more: scale-up links then end at the node. None if the script states no such nodes, or if the
+    domain is larger than a machine, such as a rack that joins its nodes by scale-up links."""
     domain, chips = cluster.fabric.domain, _stated_chips(command, cluster)
     is_part = domain is not None and chips is not None and chips < domain <= MOST_IN_MACHINE
     return chips if is_part else None
@@ -41,7 +38,7 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
         return None
     for fabric in catalogue.fabrics().values():
         is_machine = bool(fabric.levels) and fabric.levels[0].size == chips
-        # A fabric with a level of that name alone fits whatever network joins the machines.
+        # Such a fabric names no particular network, and fits whatever joins the machines.
         has_any_network = [level.name for level in fabric.levels[1:]] == ["network"]
         if is_machine and has_any_network and _has_equal_chip(fabric, cluster.chip):
             return fabric.id
@@ -49,8 +46,9 @@ def machine_of_nodes(command: Command | None, cluster: Cluster) -> str | None:
 
 
 def _stated_chips(command: Command | None, cluster: Cluster) -> int | None:
-    """Returns the number of chips on each node, as the script states it. None if it does not, if it
-    has one node or one rank a node, or if its nodes do not make the whole cluster."""
+    """Returns the number of chips on each node, as the script states it by its ranks. None if it
+    does not, if it has one node or one rank a node (a process that may drive all chips of the
+    node), or if its nodes do not make the whole cluster."""
     if command is None or not command.nnodes or not command.nproc_per_node:
         return None
     devices = command.nproc_per_node

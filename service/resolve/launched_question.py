@@ -61,21 +61,21 @@ class LaunchedQuestion:
     stops: tuple[Stop, ...]
     """Faults at which the framework would stop, where such were allowed."""
     typed: Mapping[str, Any]
-    """The settings of the launch, by the names that writers have for them."""
+    """The settings of the launch, by the names that the format has for them when it is written."""
     reservations: tuple[Reservation, ...] = ()
-    """Settings of the launch on which no verdict rests."""
+    """Settings of the launch that were not understood: no verdict rests on them."""
     overruled: tuple[str, ...] = ()
     """Sentences about values of the launch in whose place those of the request were taken."""
 
     unpadded_vocabulary: int | None = None
     """Entries of the vocabulary that the launch pads in its own way, where it alone says them."""
     own_names: Mapping[str, OwnName] = dataclass_field(default_factory=dict)
-    """The names that the tool of the launch has for settings, by those that writers have."""
+    """The names that the tool of the launch has for settings, by those in `typed`."""
 
     @property
     def unpadded(self) -> PinnedQuestion:
-        """Returns the question with the vocabulary before the launch pads it, for launches that pad
-        it otherwise."""
+        """Returns the question with the vocabulary before padding, to be compared with a launch
+        that pads it differently."""
         model = self.question.model
         if self.unpadded_vocabulary is None or not isinstance(model, ShapeFields | LayerListFields):
             return self.question
@@ -93,18 +93,20 @@ def launched_question(
     launch: LaunchForm,
     parts: QuestionParts,
     field: str = "launch",
-    other: str = "the request",
+    parts_source: str = "the request",
     *,
     allow_stops: bool = False,
     changes: Changes = NO_CHANGES,
 ) -> LaunchedQuestion:
     """Returns the question that a launch and the other members of its request ask together.
 
-    `field` is where the launch stands in the request, and `other` names the source of those members
-    in words. `changes` are settings that replace those of the launch.
+    `field` is the launch's place in the request. `parts_source` names the source of the other
+    members in words, for errors about a contradiction. `changes` are settings that replace those of
+    the launch.
 
-    Raises Invalid or Refused for what cannot be read, is missing in both, or contradicts the other;
-    and for what the framework itself would stop at, unless `allow_stops`.
+    Raises NotATrainingJob, Invalid or Refused for a launch that cannot be read, for fields that
+    both lack, and where the two contradict each other. Unless `allow_stops`, raises Refused for
+    settings at which the framework itself would stop.
     """
     recognition = _recognized_format(launch, field)
     reading = _read_launch(launch, recognition.format, field, changes)
@@ -117,7 +119,7 @@ def launched_question(
     stops = list(reading.stops)
     command = command_in(launch.text, launch.beside)
     overruled = list[str]()
-    errors = LaunchErrors(reading, field, other, stops if allow_stops else None)
+    errors = LaunchErrors(reading, field, parts_source, stops if allow_stops else None)
     cluster = LaunchCluster(resolver, parts.cluster, reading, command, errors, overruled)
     joining = Joining(resolver, parts, launch, reading, cluster, errors)
     question, layout, assumed = joining.joined()
@@ -177,7 +179,7 @@ def _launch_read(
 
 
 def _leaves_vocabulary(model: object) -> bool:
-    """Returns whether the request does not give the vocabulary, so that the launch's counts."""
+    """Returns whether the request leaves the size of the vocabulary to the launch."""
     return model is None or (isinstance(model, dict) and "vocab_size" not in model)
 
 

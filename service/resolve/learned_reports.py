@@ -13,7 +13,7 @@ from service.schemas.learned import Learned, LearnedFrom
 from service.schemas.wire import UNNAMED
 
 _LEAST_SHOWN = 0.0005  # of a step: less would be shown as 0.0%
-_MOST_NAMED = 3  # groups of reports in a sentence, which the others end
+_MOST_NAMED = 3  # groups of reports that a sentence names; the others are counted together
 _BILLION = 1e9
 
 

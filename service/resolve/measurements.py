@@ -29,7 +29,7 @@ _COUNTS: tuple[AttentionCount, ...] = ("causal", "full")
 
 def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredSpeed:
     """Returns the measured speed in every form. `predicted_s` is the predicted step time. Raises
-    Invalid for a speed that no run can have, which is most often given in another unit."""
+    Invalid for a speed that no run can have, such as a figure in a wrong unit."""
     form, step, conversion = _step_time(problem, measured)
     given = getattr(measured, form)
     if not SHORTEST_STEP_S <= step <= LONGEST_STEP_S:
@@ -60,8 +60,8 @@ def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> 
 
 
 def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
-    """Returns the model FLOPs utilization of a step, by whether attention counts causal or all
-    keys, as a share of the chips' peak in the format of matrix products."""
+    """Returns the model FLOPs utilization of a step, by how attention is counted ("causal" or
+    "full"), as a share of the chips' peak in the format of matrix products."""
     gemm_format = problem.workload.number_format.gemm
     peak = problem.cluster.chip.peak_flops(gemm_format) * problem.cluster.num_chips
     return {
@@ -115,7 +115,8 @@ def log_ratio(measured: float | None, predicted: float) -> float | None:
 
 def _step_time(problem: Problem, measured: Measured) -> tuple[SpeedForm, float, str]:
     """Returns the form of speed that was given, the step time in seconds that it means, and a text
-    on how that follows, such as "4194304 tokens of a step / 52000 tokens/s"."""
+    on how that follows, such as "4194304 tokens of a step / 52000 tokens/s". Raises Invalid if no
+    form is given."""
     tokens = problem.workload.tokens
     chips = problem.cluster.num_chips
     if measured.step_time_s is not None:

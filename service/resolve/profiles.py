@@ -82,19 +82,19 @@ def active_profile(rows: Rows) -> Profile:
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
     """Returns a version of the profile; the active one if `version` is None. If that is a tenant's
     own profile without an active version, returns the active shared version."""
-    current = rows.versions
+    current = rows.versions  # the active version is known without a query
     if id_ == current.profile_id and version in (None, current.profile):
         return _parsed(rows, id_, current.profile, current.profile_hash)
     if version is None:
         version = rows.profiles.get(id_).active_version
-    if version is None:  # of a tenant's own profile that is not in use
+    if version is None:  # a tenant's own profile that is not in use
         return profile_version(rows, DEFAULT_PROFILE, version=None)
     return _parsed(rows, id_, version, rows.profiles.content_hash(id_, version))
 
 
 @cached(LRUCache(_PARSED), key=lambda rows, *version: version, lock=Lock())
 def _parsed(rows: Rows, id_: str, version: int, content_hash: str) -> Profile:
-    """Returns a version of a profile, which is read and parsed when it is asked for first.
+    """Returns a version of a profile. It is read and parsed once, and kept in memory.
     `content_hash` tells it from versions of the same number in other databases."""
     return Profile.from_json(rows.profiles.version(id_, version).content)
 
@@ -118,8 +118,8 @@ def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
 
 def reports_of(rows: Rows, id_: str) -> ReportFilter:
     """Returns the filter for the reports that a version of this profile is compared with. For a
-    tenant's own profile, they are all reports of the tenant; for a shared one, those of runs that
-    it predicted."""
+    tenant's own profile, these are all reports of the tenant; for a shared profile, the reports of
+    runs that it predicted."""
     tenant = rows.profiles.get(id_).tenant
     return ReportFilter(profile_id=id_) if tenant is None else ReportFilter(tenant=tenant)
 

@@ -54,8 +54,8 @@ def _by_position(document: Mapping[str, Any]) -> RecommendedLayouts:
 
 
 def _in_full(document: Mapping[str, Any]) -> RecommendedLayouts:
-    """Reads an answer of an older form, which has each layout in full wherever it is named. There
-    the fastest layout was meant, whatever was recommended."""
+    """Reads an answer of an older form, which has each layout in full wherever it is named. Its
+    default is the fastest layout, as it was then, whatever was recommended."""
     candidates = {name: document.get(name) for name in _NAMES}
     # Some releases stored the name of the recommended layout, "fastest" or "simplest".
     if isinstance(document.get("recommended"), str):

@@ -138,8 +138,8 @@ class ResolvedQuestion:
         return self if problem is self.problem else replace(self, problem=problem)
 
     def with_answered_problem(self, problem: Problem) -> ResolvedQuestion:
-        """Returns this question with the problem that was answered, which may use fewer of the
-        chips, and with the links of that problem's cluster."""
+        """Returns this question with the problem that was answered and the links of its cluster.
+        That problem may use fewer of the chips."""
         fabric = self.used.fabric.model_copy(update={"links": _links(problem.cluster)})
         return replace(self, problem=problem, used=self.used.model_copy(update={"fabric": fabric}))
 
@@ -193,8 +193,9 @@ class Resolver:
         self, question: Question, field: str, resolve: Callable[[], T], *others: Hashable
     ) -> T:
         """Returns the result of `resolve` for a field of the question. Questions that write the
-        field in equal words, with equal `others`, get one object, so that values derived from it
-        are found in caches too: questions of one job differ only in workload and layout."""
+        field in equal words, with equal `others`, get one object. Caches by identity then find
+        values derived from it, which pays because questions of one job differ only in workload and
+        layout."""
         key = question.model_dump_json(include={field}, exclude_unset=True)
         return self._rows.recall(("part", digest(key), *others), resolve)
 
@@ -491,8 +492,8 @@ def _shipped_chip(chip: Chip) -> ResolvedPart[Chip]:
 
 
 def _described_chip_id(form: ChipFields) -> str:
-    """Returns the chip's name with a hash of its data sheet, so that what is learnt on such a chip
-    is learnt for no other. Price, sources and caveats do not change it."""
+    """Returns the chip's name with a hash of its data sheet. Coefficients learnt under this id
+    apply to no chip with another data sheet. Price, sources and caveats do not change it."""
     description = form.model_dump_json(
         exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"}
     )

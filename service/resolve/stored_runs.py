@@ -111,8 +111,8 @@ class StoredRuns:
         )
 
     def _problem_and_layout(self, report: ReportRow) -> tuple[Problem, Layout]:
-        """Returns the problem and the layout of a report's run, which equal runs share. Raises if
-        the layout is no longer legal."""
+        """Returns the problem and the layout of a report's run. Equal runs share one problem
+        object. Raises DomainError if the layout is no longer legal."""
         if report.run_hash not in self._by_run_hash:
             request = report.document["request"]
             problem = self._problem({name: request[name] for name in Question.model_fields})

@@ -30,11 +30,12 @@ def switches_answer(
 
 
 def _switch_answer(effect: SwitchEffect, stack: Mapping[str, Any]) -> SwitchAnswer:
-    """Returns a switch as answers show it: its value and default in the framework's words, and for
-    another value its effect and the stack of a request that has it. `stack` is the stack as a
-    request writes it."""
+    """Returns a switch as answers show it: its value and its default in the framework's words, and
+    the other value with its effect and how a request sets it. `stack` is the stack as a request
+    writes it."""
     switch = effect.switch
     is_default = effect.value == effect.default.value
+    # A value that is neither the default nor that of tuned recipes is the request's, of no release.
     setting_since = effect.default if is_default else effect.taken
     changed_stack = {**stack, switch.field: effect.otherwise}
     format_ = format_named(str(stack["name"]))

@@ -56,7 +56,8 @@ def _expand_shape(preset: ClusterPreset, version: str, shape: list[int]) -> Clus
     try:
         chip = catalogue.chip(_chip_name(version))
     except UnknownName:
-        return preset
+        return preset  # its name is then refused as unknown
+    # A shape with another number of dims is refused with the cluster (ClusterSize).
     torus = chip.fabric.torus
     if torus and len(shape) == torus.ndim and not torus.is_slice(tuple(shape)):
         raise Invalid("cluster.preset", preset.preset, _shape_rule(torus))

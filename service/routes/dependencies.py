@@ -61,7 +61,7 @@ from service.web.json_body import JsonRequest
 T = TypeVar("T")
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_KEPT_CALLERS = 1024  # whose services are kept, each a few small objects
+_KEPT_CALLERS = 1024  # callers whose services are kept in memory, each a few small objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +145,8 @@ def use_cases(
     drift_flags: DriftFlags,
 ) -> dict[str, Any]:
     """Returns the use cases that read and write the rows of a store, by their names in Services.
-    The application's own and those of each caller are all made here, so that no caller is left with
-    one that sees the rows of others."""
+    Both the application and each caller get all of their use cases from here: none can be forgotten
+    and left to see the rows of other tenants."""
     return {
         "benchmarks": Benchmarks(store, texts),
         "checks": Checks(store),

@@ -61,7 +61,7 @@ async def create_prediction(
     """Predict step time, MFU, tokens/s and memory, term by term, of the layouts you name or of a
     launch configuration as typed."""
     view = requested_view(request, query.view, prediction_brief)
-    if not isinstance(body, PredictionRequest):  # its launch is read in the turn
+    if not isinstance(body, PredictionRequest):  # a launch: reading it takes long, too
         return await creation.respond_when_admitted(
             lambda _: services.predictions.answer(body), view=view
         )

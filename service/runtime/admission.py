@@ -30,8 +30,8 @@ IsDisconnected = Callable[[], Awaitable[bool]]
 
 
 class Turn:
-    """The turn of a request to compute. The event loop gives it and looks after the client; the
-    thread that computes comes by the `checkpoint` now and then."""
+    """The turn of a request to compute. The event loop grants it and watches the client; the
+    computing thread has to call `checkpoint` now and then."""
 
     def __init__(
         self,
@@ -125,8 +125,9 @@ class AdmissionControl:
     Tenants share the slots and the queue. A free slot goes to the tenant that holds fewest, of
     those that hold as many to the one that was served longest ago, and of a tenant's requests to
     the first that came. While others wait, a computation gives its slot back after _SLICE_S, at its
-    next checkpoint, and gets in line again. Since that may be seconds away, a tenant that holds no
-    slot gets one beyond the others where none comes free, which whoever holds most then gives back.
+    next checkpoint, and gets in line again. That checkpoint may be seconds away. After _SLICE_S a
+    tenant that holds no slot is therefore given one beyond `concurrency`, and the tenant that holds
+    most gives one back at its next checkpoint.
     At most `max_set_aside` computations have begun beyond `concurrency`; where it is 0 none is set
     aside. Where the queue is full, the tenant that has most requests loses its last place there.
 
@@ -191,8 +192,8 @@ class AdmissionControl:
         return others_wait or len(self._running) > self._concurrency
 
     def set_aside(self, turn: Turn) -> None:
-        """Takes the slot of a computation, and puts it back in line. Where more run than there are
-        slots, a tenant that does not hold most of them keeps its slot."""
+        """Takes the slot of a computation, and puts it back in line. If more computations run than
+        `concurrency`, only a tenant that holds most slots loses one."""
         if turn not in self._running:  # its request has ended meanwhile
             return
         slots_held = Counter(running.tenant for running in self._running)
@@ -209,14 +210,14 @@ class AdmissionControl:
         self._look_again_later(turn, turn.granted)
 
     def _look_again_later(self, turn: Turn, granted: Future[None]) -> None:
-        """Plans to look once more, after a slice, whether the turn may have a slot. `granted` is
-        the wait that it is planned for."""
+        """Plans to look once more, after a slice, whether the turn may have a slot. `granted` tells
+        the present wait of the turn from later ones."""
         asyncio.get_running_loop().call_later(_SLICE_S, self._grant_extra_slot, turn, granted)
 
     def _grant_extra_slot(self, turn: Turn, granted: Future[None]) -> None:
         """Gives a slot beyond the regular ones to a waiting tenant that holds none. Where that is
-        not possible yet, looks again later. `granted` is the wait that this look was planned
-        for."""
+        not possible yet, looks again later. Does nothing if the wait is over that `granted` belongs
+        to."""
         if granted.done() or turn not in self._waiting:
             return
         holds_none = all(other.tenant != turn.tenant for other in self._running)
@@ -272,7 +273,7 @@ class AdmissionControl:
         new one only where few enough computations are begun, in all and by its tenant."""
         if turn.has_begun:
             return True
-        # A computation that is set aside keeps its memory, so that their number is limited.
+        # A computation that is set aside keeps its memory, which limits their number.
         begun = [other.tenant for other in [*self._running, *self._waiting] if other.has_begun]
         if len(begun) >= self._concurrency + self._max_set_aside:
             return False

@@ -1,6 +1,6 @@
 """The compilation of the cost model by several processes at once, and how far it is.
 
-The compiler leaves some 800 MiB behind in a process, so that none compiles which goes on for long.
+The compiler leaves some 800 MiB behind in a process, so only processes that end soon compile.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ Show = Callable[[Progress], None]
 
 def compile_in_processes(warm_up: Step, show: Show) -> None:
     """Compiles all functions that `warm_up` calls, in worker processes that keep the machine code
-    on disk. Calls `show` with the progress. A process that fails ends early, and leaves its
-    functions uncompiled."""
+    on disk. Calls `show` with the progress. A process that fails ends early, and leaves functions
+    for the caller to compile."""
     shares: Sequence[Sequence[Step]] = [[warm_up]]
     if isinstance(warm_up, WarmUp):
         shares = warm_up.shares(min(_MOST_PROCESSES, _cores()))

@@ -100,13 +100,13 @@ class CostModel:
         self._wait_s = wait_s
         self._ended = threading.Event()
         self.state = "being compiled"
-        """Or `ok`, or `cannot be compiled`."""
+        """This, then `ok` or `cannot be compiled`."""
         self._progress: Progress | None = None
         self._logged_s = 0.0
 
     async def start(self) -> None:
-        """Starts the compilation, and waits for it a moment, so that a service that only loads the
-        machine code is ready when it listens."""
+        """Starts the compilation, and waits a moment for it to end. A service that only loads the
+        machine code is then ready when it listens."""
         # A daemon, so that a service that is stopped meanwhile stops at once.
         threading.Thread(target=self._run, name="compile the cost model", daemon=True).start()
         await self._wait_until_ended(_SOON_S)

@@ -82,7 +82,8 @@ class Creation:
         4. Where there is none, it waits for a turn and computes.
         5. The others store the answer as given before, each under its Idempotency-Key.
 
-        `look_up` returns an earlier answer, or else the resolved question, which `compute` answers.
+        `look_up` returns an earlier answer, or else the resolved question; `compute` answers that
+        question.
         """
         if (earlier := await self.earlier_answer()) is not None:
             return earlier

@@ -100,8 +100,8 @@ class Deadline:
         return self._clock.ran_out
 
     def three_quarters(self) -> Deadline:
-        """Returns the deadline of a step that may take three quarters of the time that is left, so
-        that the last quarter remains for answering with its result."""
+        """Returns the deadline of a step that may take three quarters of the time that is left. The
+        last quarter is for what follows with its result."""
         return self.at_most(0.75 * max(self._left_s, 0.0))
 
     def share(self, parts: int) -> Deadline:

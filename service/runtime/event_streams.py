@@ -22,7 +22,7 @@ T = TypeVar("T")
 _LOOK_S = 0.5  # how soon an event is told after it was stored
 _KEEPALIVE_S = 15.0  # proxies close connections that are silent for half a minute or more
 _REST = 3.0
-"""The reader rests after each read, for this many times the time that the read took. It so reads
+"""The reader rests after each read, for this many times the time that the read took. Thus it reads
 for at most a quarter of the time, and streams that catch up leave the interpreter to requests."""
 
 
@@ -95,7 +95,7 @@ class EventStream:
             if self._batch is not None:
                 yield self._batch.text
                 self._batch = None
-                if self.mark is None:
+                if self.mark is None:  # more events are stored than this batch had
                     self._streams.read_soon()
                 continue
             try:
@@ -181,7 +181,7 @@ class EventStreams:
 
     async def _read(self, feed: Feed) -> None:
         """Gives each stream of a feed that has room its next batch of events. Ends streams whose
-        topic is gone. Where events cannot be read all of them end, so that clients connect again
+        topic is gone. If events cannot be read, ends all streams of the feed: clients connect again
         and are told the reason."""
         streams = [stream for stream in self._open if stream.feed is feed and stream.takes_more]
         try:
@@ -202,7 +202,7 @@ class EventStreams:
 
     async def _in_thread(self, read: Callable[..., T], *arguments: object) -> T:
         """Returns the result of `read`, called in the thread of streams. Pauses afterwards in
-        proportion to the time that it took, so that a slow database is not read without pause."""
+        proportion to the time that it took, to spare a slow database."""
         began = time.monotonic()
         result = await asyncio.get_running_loop().run_in_executor(self._thread, read, *arguments)
         await asyncio.sleep(min(_REST * (time.monotonic() - began), _LOOK_S))

@@ -34,8 +34,8 @@ Interrupt = Callable[[ServiceError, float], Awaitable[None]]
 class GracefulStop:
     """Requests have `grace_s` seconds to finish from when the process is told to stop. Then no
     transaction commits any more, keys are released so that their requests may be tried again at
-    once, and whoever still waits is told so. In this order: who is told that nothing was stored
-    must be able to rely on it."""
+    once, and at last clients that still wait are answered. The order matters: a client that is told
+    that nothing was stored must be able to rely on it."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ class IdempotentCreation:
         """Holds a lock by this name, among all processes, while the block runs. Raises StillRunning
         where another holds it."""
         token = new_id()
-        self._claim(IdempotencyKey.of(name), token)
+        self._claim(IdempotencyKey.of(name), token)  # such a claim never has an answer
         with self._leases.held(token):
             yield
         self._leases.release(token)
@@ -129,8 +129,8 @@ class IdempotentCreation:
         prepare: Callable[[], Prepared],
         finish: Callable[[Rows, CreatedResource], None] | None = None,
     ) -> CreatedResource:
-        """Returns the resource that `prepare` makes. Writes its rows in one transaction with what
-        `finish` stores about it, which is the answer to its key."""
+        """Returns the resource that `prepare` makes. Writes its rows in one transaction. `finish`
+        stores the answer to the Idempotency-Key in the same transaction; None without a key."""
         prepared = prepare()
         if isinstance(prepared, CreatedResource) and finish is None:
             return prepared
@@ -184,7 +184,7 @@ class IdempotentCreation:
         request, and StillRunning while that request runs."""
         if row.fingerprint != key.fingerprint:
             raise KeyReused
-        if row.location is not None:
+        if row.location is not None:  # the request was answered
             status = row.status or CREATED
             if row.document is not None:
                 return CreatedResource(row.location, row.document, replayed=True, status=status)

@@ -41,8 +41,8 @@ class Processes:
         self._is_closed = False
 
     def run(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns the result of the task, which is pickled. If its process is killed the task is
-        tried once more in a new one. Raises WorkerKilled where that one is killed too."""
+        """Returns the result of the task. The task is pickled. If its process is killed, the task
+        is tried once more in a new one. Raises WorkerKilled where that one is killed too."""
         try:
             return self._result_of(task, *args, **kwargs)
         except BrokenProcessPool:
@@ -65,8 +65,8 @@ class Processes:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _result_of(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns the result of a task. Where its process has died, drops the broken executor, so
-        that the next task starts another, and raises BrokenProcessPool."""
+        """Returns the result of a task. If its process has died, drops the broken executor and
+        raises BrokenProcessPool: the next task starts another executor."""
         executor = self._running_executor()
         try:
             return executor.submit(task, *args, **kwargs).result()

@@ -47,7 +47,8 @@ class SingleFlight(Generic[T]):
         one key, the first computes and the others wait for its result.
 
         A DomainError is about the question, and is raised for all who wait. Any other failure is
-        raised for the first request only, and the next one computes again.
+        raised for the first request only, and the next one computes again. Raises ClientGone if the
+        client of that next request is gone.
         """
         while (flight := self._flights.get(key)) is not None:
             flight.clients.append(is_disconnected)
@@ -55,7 +56,7 @@ class SingleFlight(Generic[T]):
                 return await asyncio.shield(flight.task), False
             except DomainError:
                 raise
-            except Exception:  # noqa: BLE001  it is the first client's to hear of
+            except Exception:  # noqa: BLE001  it is raised for the first client
                 if await is_disconnected():
                     raise ClientGone from None
         flight = self._flights[key] = _Flight(compute, is_disconnected)

@@ -144,8 +144,8 @@ def is_config(value: object) -> bool:
 
 
 def model_tag(value: object, other_object: str = "shape") -> str:
-    """Returns the tag of the form in which a model is written. Pydantic then validates it in that
-    form alone, so that its errors are not those of every form. `other_object` is the form of an
+    """Returns the tag of the form in which a model is written. Pydantic then validates the model in
+    that form alone, and reports no errors of the other forms. `other_object` is the form of an
     object that is in none of the other forms."""
     if isinstance(value, HuggingFaceConfig) or is_config(value):
         return f"{TAG_PREFIX}config"

@@ -347,8 +347,8 @@ class CheckPage(Page):
 def verdict_of(
     check: LayoutCheck, *, is_refused: bool, reservations: Sequence[Reservation], has_warnings: bool
 ) -> Verdict:
-    """Returns the verdict on a job. `is_refused` says that the framework refuses the job, whatever
-    those settings mean that were not understood (`reservations`)."""
+    """Returns the verdict on a job. `reservations` are settings that were not understood, and
+    `is_refused` says that the framework refuses the job whatever they mean."""
     if is_refused:
         return "illegal"
     if reservations or check.prediction is None:

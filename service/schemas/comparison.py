@@ -39,8 +39,7 @@ AnySide = TypeVar("AnySide", bound=Side)
 
 
 def _in_sequences(side: AnySide, info: ValidationInfo) -> AnySide:
-    """Returns the side with its micro-batches counted in sequences, which may be given in
-    tokens."""
+    """Returns the side with micro-batches that are given in tokens converted to sequences."""
     parts = {
         name: in_sequences(part, info, f"{info.field_name}.{name}")
         for name in ("layout", "constraints")

@@ -150,14 +150,15 @@ class LaunchForm(Wire):
         """Returns the launch as one text, written from `settings` where the request gives these.
         Secrets are not masked yet."""
         if self.settings is None or self.format is None:
-            return _text(self._in_variables())
+            return _text(self._with_variables())
         to_words = FORMATS[self.format].words
+        # Such settings are a document, to which options of a script are added by name.
         if to_words is None:
             listed = self.arguments if isinstance(self.arguments, list) else []
             return _text({**self.settings, **_options(listed)})
         return _text(self.arguments or to_words(self.settings))
 
-    def _in_variables(self) -> Any:
+    def _with_variables(self) -> Any:
         """Returns the arguments. In a list, $(NAME) is replaced by the variable's value, as
         Kubernetes does."""
         if not isinstance(self.arguments, list):

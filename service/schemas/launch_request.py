@@ -30,8 +30,8 @@ Part = dict[str, Any]
 
 
 def _model_tag(value: object) -> str:
-    """Returns the tag of the form in which a model is written. An object that is no whole model is
-    a part of one, which completes what the launch says."""
+    """Returns the tag of the form in which a model is written. An object that does not describe a
+    whole model has the tag "part": it completes the model of the launch."""
     return model_tag(value, other_object="part")
 
 

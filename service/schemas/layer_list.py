@@ -160,8 +160,8 @@ class LayerListFields(Wire):
 
 
 def _require_indexer_before(layers: list[Layer], layer: Layer, where: str) -> None:
-    """Raises Invalid where a layer shares the indexer of an earlier layer, and none of `layers`,
-    which come before it, has one over keys of the same compression."""
+    """Raises Invalid where a layer shares an earlier layer's indexer, and no earlier layer has one
+    over keys of the same compression. `layers` are the layers before it."""
     attention = layer.attention
     if attention is None or attention.indexer is None or not attention.indexer.shared:
         return

@@ -16,8 +16,8 @@ Part = TypeVar("Part", LayoutFields, ConstraintFields)
 
 
 def in_sequences(part: Part, info: ValidationInfo, place: str) -> Part:
-    """Returns a layout or constraints with the micro-batch in sequences, which may be given in
-    tokens. `place` is its field in the request, such as "layout", and `info` has the fields
+    """Returns a layout or constraints with a micro-batch that is given in tokens converted to
+    sequences. `place` is its field in the request, such as "layout", and `info` has the fields
     validated before it. Raises Invalid where the tokens are no whole sequences, or contradict
     `micro_batch`."""
     tokens = part.micro_batch_tokens

@@ -78,8 +78,8 @@ class ByConvention(Document):
 
 def speed_intervals(predicted: Any) -> dict[str, Any]:
     """Returns the 80% intervals of MFU and tokens per second of a prediction, or of a choice of a
-    cluster. Both are inversely proportional to the step time, so that their lower ends belong to
-    its upper end."""
+    cluster. Both are inversely proportional to the step time: their lower ends belong to its upper
+    end."""
     slowest = predicted.step_time_s / predicted.step_time_high_s
     quickest = predicted.step_time_s / predicted.step_time_low_s
     return {

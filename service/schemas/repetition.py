@@ -31,7 +31,7 @@ def _longest_from(items: list[int], start: int) -> tuple[int, int]:
     repetitions cover most items. (1, 1) where nothing repeats."""
     best = (1, 1)
     for length in range(1, (len(items) - start) // 2 + 1):
-        if items[start + length] != items[start]:
+        if items[start + length] != items[start]:  # a repetition begins with the same item
             continue
         part = items[start : start + length]
         times = 1

@@ -72,6 +72,7 @@ class RunSubject(Wire):
             raise Invalid(described[0], None, f"is already fixed by {linked[0]}")
         if self.choice is not None and (self.recommendation_id is None or self.rank is not None):
             raise Invalid("choice", self.choice, "goes with recommendation_id, and without rank")
+        # A check has a single layout, and a description has one.
         if self.rank is not None and linked in ([], ["check_id"]):
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
         undescribed = [

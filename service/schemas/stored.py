@@ -17,8 +17,8 @@ Value = TypeVar("Value")
 
 
 def read_stored(form: type[Form], document: Any) -> Form:
-    """Returns a stored document, or a part of one, as an instance of this class. Raises
-    ValidationError."""
+    """Returns a stored document, or a part of one, as an instance of this class. Unknown fields are
+    ignored. Raises ValidationError."""
     return form.model_validate(document, extra="ignore")
 
 

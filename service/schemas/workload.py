@@ -168,7 +168,7 @@ class WorkloadFields(Wire):
         if tokens is None:
             return {**given, "global_batch": None}
         is_whole = type(tokens) is int and type(seq_len) is int and tokens >= seq_len > 0
-        # A wrong number is refused when global_batch_tokens or seq_len is validated.
+        # 1 stands in for a wrong number until global_batch_tokens or seq_len is refused.
         return {**given, "global_batch": tokens // seq_len if is_whole else 1}
 
     @field_validator("global_batch", mode="before")

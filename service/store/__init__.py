@@ -86,16 +86,16 @@ class Rows:
         return self._versions
 
     def _known_versions(self, memory: Memory) -> Versions:
-        """Returns the versions in force, kept for as long as no other transaction changes the
-        database. They are read anew if such changes cannot be noticed."""
+        """Returns the versions in force, kept in memory until a transaction changes the database.
+        On PostgreSQL such changes go unnoticed, and every transaction reads the versions."""
         if self._since is None:
             return current_versions(self._session, self._tenant)
         key = "versions", self._tenant, self._since
         return memory.recall(key, lambda: current_versions(self._session, self._tenant))
 
     def recall(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Returns the result of `read`, which may depend only on the registered entries of the
-        catalogue. It is kept until another entry is registered."""
+        """Returns the result of `read`, which is kept in memory under `key` until another entry of
+        the catalogue is registered. `read` may depend on nothing else that changes."""
         if self.memory is None:
             return read()
         return self.memory.recall((self.versions.registered_entries, key), read)
@@ -132,7 +132,7 @@ def _translated_errors() -> Iterator[None]:
 
 @event.listens_for(Session, "do_orm_execute")
 def _narrow_to_tenant(state: ORMExecuteState) -> None:
-    """Narrows every query in a tenant's session to rows of that tenant and shared ones."""
+    """Narrows every SELECT in a tenant's session to rows of that tenant and shared ones."""
     tenant = state.session.info.get(SEEN)
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(
@@ -204,7 +204,7 @@ class Store:
     def writing(self, *, after_closing: bool = False) -> Iterator[Rows]:
         """Opens a transaction that commits when the block ends. Raises StorageFull if a tenant
         stored more than it may, and Stopping if the gate to commits is closed. With `after_closing`
-        it commits though the gate is closed."""
+        it commits though the gate is closed, as a process does to clean up before it ends."""
         with _translated_errors(), self._session() as session:
             session.connection(execution_options={"writes": True})
             yield Rows(session)

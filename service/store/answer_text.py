@@ -26,7 +26,8 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def _encoded_list(items: list[Any]) -> str:
-    """Returns a list as JSON, put together from parts that are encoded one after another."""
+    """Returns a list as JSON, joined from parts that are encoded one after another without their
+    brackets."""
     starts = range(0, len(items), _ITEMS_AT_A_TIME)
     parts = [_dumps(items[start : start + _ITEMS_AT_A_TIME])[1:-1] for start in starts]
     return f"[{','.join(parts)}]"
@@ -71,7 +72,7 @@ class AnswerText:
 
     @property
     def size(self) -> int:
-        """Returns the bytes of both forms together, which a cache counts."""
+        """Returns the number of bytes of both forms together, the size for a cache."""
         return len(self.plain) + len(self.compressed)
 
     @property
@@ -81,12 +82,12 @@ class AnswerText:
         return document
 
     def restamped(self, first: Stamp, own: Stamp) -> AnswerText:
-        """Returns the text for another row that has it. `first` is the stamp of the row that the
-        text was made for, and `own` that of the other row, which replaces it."""
+        """Returns the text with the stamp `own` in place of `first`, which is the stamp of the
+        answer that it was made for."""
         if own == first:
             return self
         renamed = self.plain.replace(first.id.encode(), own.id.encode())
-        own_time = _created_at(own.created_at)
+        own_time = _created_at(own.created_at)  # replaced once: parts of it may have times too
         return AnswerText(plain=renamed.replace(_created_at(first.created_at), own_time, 1))
 
 
@@ -97,5 +98,5 @@ def _created_at(at: datetime) -> bytes:
 
 
 def _compress(plain: bytes) -> bytes:
-    """Compresses the text. The header carries no time, so that equal texts are equal bytes."""
+    """Compresses the text. The header carries no time: equal texts give equal bytes."""
     return gzip.compress(plain, _LEVEL, mtime=0)

@@ -29,9 +29,8 @@ AnswerKind = Literal["predictions", "recommendations", "checks"]
 AnswerRow = PredictionRow | RecommendationRow | CheckRow
 
 GIVEN_AGAIN_FOR = timedelta(days=1)
-"""Time for which an answer is given again to who asks again. Later the text is stored as another
-answer, so that an answer which was given lately is not dropped for its age
-(service.store.retention)."""
+"""Time for which a caller who asks again is given the same answer. Later the text is given as a new
+answer: old answers are dropped (service.store.retention), even if they were given again lately."""
 
 ROWS: dict[AnswerKind, type[AnswerRow]] = {
     "predictions": PredictionRow,
@@ -207,8 +206,8 @@ class Answers(Queries):
 
 
 def _name_in(brief: ColumnElement[Any], name: str) -> ColumnElement[str]:
-    """Returns the SQL expression for the name of a model, chip or stack in a brief. Briefs of an
-    earlier release have no `names`, so that the name is taken from the request."""
+    """Returns the SQL expression for the name of a model, chip or stack in a brief. For briefs of
+    an earlier release, which have no `names`, the name is taken from the request."""
     path = {"chip": ("cluster", "preset")}.get(name, (name,))
     named = brief["request"]
     for part in path:

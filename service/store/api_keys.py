@@ -38,7 +38,7 @@ class ApiKeys(Queries):
         self._session.add(row)
 
     def presented(self, id_: str) -> PresentedKey | None:
-        """Returns the key with this id, which a request presents; None where there is none."""
+        """Returns the key with the id that a request presents; None where there is none."""
         row = first_row(self._session, _PRESENTED, {"id": id_})
         return None if row is None else PresentedKey(**row._mapping)
 

@@ -63,7 +63,7 @@ def _stamp(row: RowValues) -> RowValues:
 def _with_members(
     document: dict[str, Any] | EncodedDocument, members: dict[str, Any]
 ) -> dict[str, Any] | EncodedDocument:
-    """Returns a document with more members, which is text if it was text before."""
+    """Returns a document with more members. An encoded document stays encoded."""
     if isinstance(document, EncodedDocument):
         return document.with_members(members)
     return {**document, **members}

@@ -66,5 +66,5 @@ class ChangeCounter:
 
     @staticmethod
     def _connect(file: str) -> sqlite3.Connection:
-        # It waits for no lock, since requests ask it where they are received.
+        # It waits for no lock, because it is asked on the event loop.
         return sqlite3.connect(file, timeout=0, isolation_level=None, check_same_thread=False)

@@ -11,8 +11,7 @@ from service.errors import Stopping
 
 class CommitGate:
     """A gate that commits pass until it is closed for good. Callers are then told that their
-    requests were not done, so that nothing of theirs may be committed later, though threads still
-    compute."""
+    requests were not done. Threads may still compute for them, and must not commit any more."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

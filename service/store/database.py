@@ -82,7 +82,7 @@ def _postgresql_engine(url: str, wait_s: float) -> Engine:
         "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_S,
     }
     options = [f"-c {name}={round(1000 * seconds)}" for name, seconds in timeouts.items()]
-    # Those of the URL come last, where they win.
+    # Options of the URL come last, where they win.
     arguments["options"] = " ".join([*options, str(url_options.get("options", ""))])
     engine = sqlalchemy.create_engine(
         url,
@@ -151,7 +151,7 @@ def first_incomplete_table(connection: Connection) -> str | None:
             with connection.begin_nested():
                 connection.execute(select(table).where(false()))
         except (OperationalError, ProgrammingError):
-            if connection.invalidated:
+            if connection.invalidated:  # the database is gone, which tells nothing of the table
                 raise
             return table.name
     return None
@@ -174,7 +174,8 @@ def migrating(connection: Connection) -> Iterator[None]:
 @contextmanager
 def _migrating_sqlite(connection: Connection) -> Iterator[None]:
     """Opens a transaction for a migration of SQLite. SQLite alters many a table by copying it and
-    dropping the original, so references between tables are checked only at the end."""
+    dropping the original, so references between tables are checked only at the end. Raises
+    DatabaseUnusable if one is broken."""
     driver: Any = connection.connection.dbapi_connection
     waits_ms = driver.execute("PRAGMA busy_timeout").fetchone()[0]
     driver.execute(f"PRAGMA busy_timeout = {round(1000 * _MIGRATION_S)}")
@@ -247,7 +248,7 @@ def _begin_sqlite(connection: Connection) -> None:
     if connection.get_execution_options().get("writes"):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
-        # Past SQLAlchemy, which turns errors into its own: this touches no file, so has none.
+        # SQLAlchemy would only add a translation of errors. BEGIN touches no file and has none.
         driver: Any = connection.connection.dbapi_connection
         driver.execute("BEGIN")
 

@@ -1,4 +1,4 @@
-"""Documents that are JSON before their transaction begins, in which others would wait for it."""
+"""Documents that are encoded before their transaction begins, because others wait for its end."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ class Memory:
         row = cached.row
         if commits is None or row is None or self.changes.row(row.query, *row.values) != row:
             return None
-        self.keep(key, replace(cached, commits=commits))  # what is made of one row is small
+        # A value that is made of one row is small, so the size of `keep` will do.
+        self.keep(key, replace(cached, commits=commits))
         return cached.value
 
     def keep_until_change(
@@ -106,5 +107,6 @@ class Memory:
             self.keep(key, _Cached(value, commits, time.monotonic() + _LONGEST_S, row), size)
 
     def keep_unchanging(self, key: Hashable, value: object, size: int) -> None:
-        """Keeps a value that never changes, but may be dropped from the database."""
+        """Keeps a value that never changes. The database may drop it, so `unchanged` returns it
+        only for _LONGEST_S."""
         self.keep(key, _Cached(value, None, time.monotonic() + _LONGEST_S), size)

@@ -22,7 +22,7 @@ def execute(
     Such a query is not narrowed to the session's tenant (service.store). So it must name the
     tenant, or read only what all tenants share.
     """
-    session.flush()  # as before the session's own queries
+    session.flush()  # as the session does before its own queries
     return session.connection().execute(statement, values)
 
 

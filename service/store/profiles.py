@@ -81,7 +81,8 @@ class ProfileQueries(Queries):
         return digest
 
     def active(self, id_: str) -> ProfileVersionRow:
-        """Returns the active version of a shared profile, which always has one."""
+        """Returns the active version of a profile. Raises NotFound where none is active, as only a
+        tenant's own profile may be."""
         version = self.get(id_).active_version
         if version is None:
             raise NotFound("active version of profile", id_)
@@ -93,8 +94,8 @@ class ProfileQueries(Queries):
         return self._session.scalars(_newest_first(id_, origin).limit(1)).one()
 
     def find_latest(self, id_: str) -> ProfileVersionRow | None:
-        """Returns the latest version of any profile. None where it has no version, as a tenant's
-        own profile whose policy was set first."""
+        """Returns the latest version of any profile. None where it has no version: the policy of a
+        tenant's own profile may be set first."""
         return self._session.scalars(_newest_first(id_).limit(1)).first()
 
     def revision(self, id_: str) -> int:
@@ -110,9 +111,9 @@ class ProfileQueries(Queries):
     def activate(
         self, id_: str, version: int | None, revision: int, policy: dict[str, Any] | None = None
     ) -> bool:
-        """Makes a version the active one, or none for None, which only a tenant's own profile may
-        have; sets the policy too, if one is given. Changes nothing and returns False if the profile
-        is no longer at `revision`."""
+        """Makes a version the active one, and sets the policy if one is given. With None no version
+        is active; only a tenant's own profile may be without. Changes nothing and returns False if
+        the profile is no longer at `revision`."""
         new_policy = {"policy": policy} if policy else {}
         return self._change(id_, revision, active_version=version, **new_policy)
 

@@ -35,7 +35,8 @@ class Queries:
 
     def _row(self, table: type[R], key: Any, called: str, **options: Any) -> R:
         """Returns the row of a table with this primary key, read with these options of SQLAlchemy.
-        Raises NotFound where there is none, which calls the row "report", for instance."""
+        Raises NotFound where there is none. The error names the kind of row by `called`, such as
+        "report"."""
         row = self._session.get(table, key, **options)
         if row is None:
             raise NotFound(called, key)

@@ -79,6 +79,7 @@ def stored_bytes(session: Session, tenant: str | None) -> int:
 def _add(session: Session, tenant: str, added: int, limit: int | None) -> None:
     """Adds bytes to a tenant's count. Raises StorageFull if it would then be over `limit`."""
     most = _NO_LIMIT if limit is None else limit
+    # The statement compares only a count that has begun; this compares the first addition.
     if added <= most:
         dialect = session.get_bind().dialect.name
         values = {"tenant": tenant, "bytes": added, "most": most - added}

@@ -73,9 +73,9 @@ _INSERT_LABELS = insert(Table.metadata.tables[ReportLabelRow.__tablename__])
 _IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
 _ROWS_PER_FETCH = 1000  # few round trips, and little memory
 _LONG_SUBMISSION = 64 * 2**10
-"""Bytes of a submission beyond which it goes when its report is withdrawn: only training logs
-are so long, and their tenant has no other way to make room. Figures and words of the report, which
-are in its document, stay."""
+"""Bytes of a submission beyond which it is dropped when its report is withdrawn: only training logs
+are so long, and their tenant has no other way to make room. The report's document, which has its
+figures and words, stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +84,10 @@ class ReportFilter:
     for."""
 
     chip: Sequence[str] = ()
-    """Any of these, or all where there are none; so of the other lists."""
+    """Keeps only reports with one of these; all if there are none. Other lists do likewise."""
     stack: Sequence[str] = ()
     architecture: Sequence[str] | None = None
-    """None where any will do: families of models may have no member."""
+    """None keeps all. An empty list keeps no report: a family of models may have no member."""
     outcome: Sequence[str] = ()
     source: Sequence[str] = ()
     num_chips: Sequence[int] = ()
@@ -316,20 +316,20 @@ class ReportQueries(Queries):
 
     def briefs(self, filter_: ReportFilter) -> Iterator[ReportBrief]:
         """Yields all reports that the filter selects, without their documents. They are fetched as
-        the iterator advances, so that very many take little memory."""
+        the iterator advances, which needs little memory for very many."""
         columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
         query = filter_.narrow(select(*columns))
         for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
             yield ReportBrief(*row)
 
     def last_of_each_source(
-        self, filter_: ReportFilter, per_source: int, sources: int
+        self, filter_: ReportFilter, per_source: int, max_sources: int
     ) -> Sequence[ReportRow]:
-        """Returns the newest `per_source` reports of each source, for the `sources` sources that
+        """Returns the newest `per_source` reports of each of the `max_sources` sources that
         reported last. All reports of a tenant are one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
-        latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
+        latest = filter_.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(max_sources)
         names = [name for name, _ in self._session.execute(latest)]
         query = filter_.narrow(select(ReportRow))
         return [

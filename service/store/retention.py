@@ -62,7 +62,7 @@ class Retention(Queries):
         return True
 
     def _drop_texts(self, keys: list[str]) -> None:
-        """Deletes those of these texts that no answer has any more."""
+        """Deletes the texts with these keys that no answer has any more."""
         if self._dialect == "postgresql":
             # Until the end of this transaction nobody stores an answer with one of these texts.
             self._session.execute(text("lock table answer_texts in share row exclusive mode"))

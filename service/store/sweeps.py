@@ -154,12 +154,12 @@ class SweepQueries(Queries):
         for row in self._held_rows(lease, items):
             row.leased_until = until
 
-    def release(self, lease: str, items: Sequence[LeasedItem], *, counts: bool) -> None:
-        """Gives up the leases of items that are not finished. With `counts` false, the attempt is
-        taken back too."""
+    def release(self, lease: str, items: Sequence[LeasedItem], *, is_attempt: bool) -> None:
+        """Gives up the leases of items that are not finished. Unless `is_attempt`, the attempt to
+        compute each of them is not counted."""
         for row in self._held_rows(lease, items):
             row.lease = row.leased_until = None
-            row.attempts -= not counts
+            row.attempts -= not is_attempt
 
     def _held_rows(self, lease: str, items: Sequence[LeasedItem]) -> Sequence[SweepItemRow]:
         """Returns the rows of those items that `lease` still holds. A row that another transaction

@@ -39,6 +39,7 @@ def reason_of(error: SQLAlchemyError) -> str | None:
     reason = _reason_of_code(error.orig)
     if reason is not None:
         return reason
+    # An OperationalError without a known code is mostly that of a lost connection.
     is_lost = error.connection_invalidated or isinstance(error, OperationalError)
     return SILENT if is_lost else None
 

@@ -56,7 +56,7 @@ _CURRENT = (
 
 def current_versions(session: Session, tenant: str | None) -> Versions:
     """Returns the versions that predict for a tenant: of its own profile if that has an active
-    version, else of the shared one. For None, which is no tenant, the shared one counts. Raises
+    version, else of the shared one. Without a tenant (None), the shared profile predicts. Raises
     NotFound before the service has stored its profile."""
     own = None if tenant is None else own_profile_id(tenant)
     row = first_row(session, _CURRENT, {"own": own})

@@ -58,7 +58,7 @@ def question(request: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 
 def pinned(rows: Rows, request: SweepRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the request with each name fixed to the version it has now, so that it means the same
+    """Returns the request with each name pinned to its present version: it then means the same
     until the end of the sweep. Returns with it the names to show for each model, cluster and stack.
 
     Raises Invalid or UnknownName where no combination could be computed.

@@ -1,5 +1,5 @@
-"""The workers of a Dask cluster. Each has the code of the service and settings of its own, of which
-it reads the one of the database."""
+"""The workers of a Dask cluster. Each has the code of the service, and settings of its own that say
+how to reach the database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DaskWorkers:
         scheduler or no worker."""
         client = self._connected()
         try:
-            # client.nthreads() would wait for a scheduler that stands still as long as it does.
+            # client.nthreads() has no time limit, and a scheduler may hang.
             threads_of = client.sync(client.scheduler.ncores, callback_timeout=_CONNECT_S)
         except (OSError, TimeoutError) as error:
             raise self._gone(error) from None
@@ -69,14 +69,14 @@ class DaskWorkers:
                 self._client.close(timeout=1)
             self._client = None
         lost = ConnectionError(f"the connection to the Dask scheduler at {self._scheduler} ended")
-        for answered in [*self._unanswered]:
-            with suppress(InvalidStateError):  # it may be answered at this moment
-                answered.set_exception(lost)
+        for answer in [*self._unanswered]:
+            with suppress(InvalidStateError):  # it may be set at this moment
+                answer.set_exception(lost)
 
     def _connected(self) -> Client:
         """Returns the client of the scheduler, connected anew where the connection was lost. Raises
         WorkersGone where the scheduler does not answer."""
-        from distributed import Client  # of an extra, so that others start without it
+        from distributed import Client  # an extra: without it the service starts all the same
 
         if self._client is not None and self._client.status != "running":
             self.close()
@@ -92,10 +92,10 @@ class DaskWorkers:
 
 
 def _settle(answer: Future[ItemAnswer], dask_future: DaskFuture) -> None:
-    """Sets the worker's answer, or its error, as the result of `answer`. An error raised by the
-    code becomes WorkersGone: `answer_item` raises nothing, so that the worker cannot import or call
-    it, for any item. A lost worker or scheduler may be the doing of this item, and its error
-    stays."""
+    """Sets the worker's answer, or its error, as the result of `answer`. Since `answer_item` raises
+    nothing, an error of the code means that the worker cannot import or call it for any item: it
+    becomes WorkersGone. The error of a lost worker or scheduler stays, because this item may have
+    caused it."""
     from distributed import KilledWorker
 
     with suppress(InvalidStateError):  # the client was closed meanwhile

@@ -83,7 +83,7 @@ class SweepRunner:
         closing.join(_STOP_S)
         if self._running:
             with suppress(ServiceError), self._store.writing(after_closing=True) as rows:
-                rows.sweeps.release(self._lease, [*self._running.values()], counts=False)
+                rows.sweeps.release(self._lease, [*self._running.values()], is_attempt=False)
 
     def _run(self) -> None:
         """Computes items until the runner is stopped. Errors are logged, and the next turn comes
@@ -145,7 +145,7 @@ class SweepRunner:
             try:
                 self._hand_out(item)
             except WorkersGone as error:
-                self._give_back([item], counts=False)
+                self._give_back([item], is_attempt=False)
                 self._pause(error)
 
     def _pause(self, error: WorkersGone) -> None:
@@ -167,7 +167,7 @@ class SweepRunner:
             return
         with self._store.reading() as rows:
             sweep = rows.sweeps.find(item.sweep_id)
-        if sweep is not None:  # or else it has been removed
+        if sweep is not None:  # None: it has been removed
             store = self._store.of(sweep.tenant, sees_all=sweep.sees_all)
             future = self._workers.submit(store, question(sweep.request, item.position))
             self._running[future] = item
@@ -178,26 +178,26 @@ class SweepRunner:
         try:
             answer = future.result()
         except WorkersGone as error:
-            self._give_back([item], counts=False)
+            self._give_back([item], is_attempt=False)
             self._pause(error)
             return
         except (Exception, CancelledError) as error:  # noqa: BLE001  whatever a lost worker raises
             log.warning("the worker of an item is lost", extra={"reason": repr(error)[:500]})
-            self._give_back([item], counts=True)
+            self._give_back([item], is_attempt=True)
             return
         self._pause_s = 0.0
         if answer.outcome == "waiting":
             log.warning("an item of a sweep waits", extra={"reason": answer.result["detail"]})
-            self._give_back([item], counts=False)
+            self._give_back([item], is_attempt=False)
             self._stopping.wait(_LOOK_S)
         else:
             self._finish(item, answer)
 
-    def _give_back(self, items: list[LeasedItem], *, counts: bool) -> None:
-        """Ends the leases of items, so that they wait again. `counts` says whether the attempt
-        counts against them."""
+    def _give_back(self, items: list[LeasedItem], *, is_attempt: bool) -> None:
+        """Ends the leases of items, so that they wait again. Unless `is_attempt`, the attempt does
+        not count toward _MAX_ATTEMPTS."""
         with self._store.writing() as rows:
-            rows.sweeps.release(self._lease, items, counts=counts)
+            rows.sweeps.release(self._lease, items, is_attempt=is_attempt)
 
     def _finish(self, item: LeasedItem, answer: ItemAnswer) -> None:
         """Stores the answer of an item, and counts it unless another runner has finished the item

@@ -22,9 +22,9 @@ class Workers(Protocol):
         """Returns how many items the workers may have at once. Raises WorkersGone."""
 
     def submit(self, store: Store, question: dict[str, Any]) -> Future[ItemAnswer]:
-        """Starts to answer a question, with the rows that the store sees, and returns a future. It
-        raises WorkersGone where the worker cannot compute any item, and another exception where the
-        worker is lost."""
+        """Starts to answer a question, with the rows that the store sees, and returns a future. The
+        future raises WorkersGone where the worker cannot compute any item, and another exception
+        where the worker is lost."""
 
     def close(self) -> None: ...
 

@@ -160,7 +160,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
         for name, value in asdict(stack).items()
         if name in known and value != base[name]
     }
-    if "expert_loop" in changes:  # beside it a request takes False by default
+    if "expert_loop" in changes:  # a request that has it takes False for experts_at_once
         changes["experts_at_once"] = stack.experts_at_once
     return {"name": stack.id, **changes}
 

@@ -78,14 +78,14 @@ def choose_layout(run: published.Run, profile: Profile) -> Layout:
 
 def _likeliest(problem: Problem, layouts: Layouts, profile: Profile) -> Layout:
     """Returns the layout that a run most likely had. Preferred is the fastest that fits under the
-    first recompute policy, then the fastest that fits under any, then the one that needs least
-    memory."""
+    recompute policy of the first layout, then the fastest that fits under any, then the one that
+    needs least memory."""
     if len(layouts) == 1:
         return layouts[0]
     predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
     fits = predictions.fits()
-    # Such a stack fills its devices with sequences, so that only the largest micro-batch comes into
-    # question.
+    # A stack with a usual number of sequences fills its devices with them: only the largest
+    # micro-batch comes into question.
     if problem.stack.usual_sequences and (layouts.pp == 1).all():
         most = layouts.micro_batch[fits].max() if fits.any() else layouts.micro_batch.max()
         largest = np.flatnonzero(layouts.micro_batch == most)
@@ -177,8 +177,8 @@ def _observations(runs: Sequence[_ReadRun], profile: Profile) -> list[Observatio
 
 
 def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
-    """Returns the weight of each row in the fit, as a number of runs. A row counts less for a less
-    trusted source, and for many rows of one model or one family, so that they do not outvote
+    """Returns the weight of each row in the fit, as a number of runs. A row counts less if its
+    source is less trusted, and if there are many rows of its model or family, which would outvote
     others."""
     counts = Counter(_model_key(row) for row in rows)
     model_weight = {key: min(1.0, MODEL_WEIGHT / count) for key, count in counts.items()}
@@ -206,7 +206,8 @@ def organisation(row: dict[str, Any]) -> str:
 
 
 def _model_key(row: dict[str, Any]) -> str:
-    """Returns the family, model shape and stack of a row as a key, by which weights are shared."""
+    """Returns the family, model shape and stack of a row as a key. Rows with one key share their
+    weight."""
     return json.dumps([row["family"], model_shape(row), row["stack"]], sort_keys=True)
 
 
@@ -254,8 +255,8 @@ def data_files(fitted: Calibration) -> tuple[str, str]:
     """Returns the texts of profile.json and posterior.json."""
     content = fitted.profile.to_json()
     content["terms"] = [
-        {**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)}
-        for t in content["terms"]
+        {**term, "mean": round(term["mean"], 4), "spread": round(term["spread"], 4)}
+        for term in content["terms"]
     ]
     return (
         json.dumps(content, indent=1) + "\n",

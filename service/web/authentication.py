@@ -74,8 +74,8 @@ class Authentication:
         authorization = Headers(scope=scope).getlist("authorization")
         if not authorization and scope["method"] == "GET" and (ticket := _ticket(scope)):
             return await run_in_threadpool(caller_of_ticket, self.store, ticket, scope["path"])
-        # Pages read what they draw. Other sites can make a browser send its cookies, which is why a
-        # session alone changes nothing under /v1.
+        # Pages read what they draw. A session may only read: other sites can make a browser send
+        # its cookies.
         if not authorization and scope["method"] in ("GET", "HEAD") and _session(scope):
             return await self._caller_of_session(scope)
         caller = cached_caller(self.store, authorization)

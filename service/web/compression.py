@@ -26,7 +26,7 @@ class CompressionMiddleware:
             app,
             minimum_size=_MINIMUM_BYTES,
             compresslevel=_LEVEL,
-            exclude_content_types=(_EVENTS,),  # it reads the list anew for every request
+            exclude_content_types=(_EVENTS,),  # a tuple, because every request iterates over it
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

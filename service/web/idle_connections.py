@@ -78,7 +78,7 @@ class Connection(H11Protocol):
         is complete."""
         self._idle_since = self.loop.time()
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if self.conn.their_state is not h11.IDLE:  # the head is complete
             self._stop_timer()
         elif self._head_timer is None:
             self._start_timer()
@@ -128,6 +128,7 @@ class Connection(H11Protocol):
         _PATIENCE."""
         if self.transport.is_closing():
             return 0.0
+        # Between requests, or before the head of one is complete.
         if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
             return now - self._idle_since
         owes_body = self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused

@@ -146,14 +146,14 @@ def _is_acceptable(value: Any) -> bool:
 
 
 def _rejections(
-    value: Any, location: tuple[str | int, ...], *, finite: bool = True
+    value: Any, location: tuple[str | int, ...], *, allow_nan: bool = False
 ) -> Iterator[Unreadable]:
-    """Yields an error for each refused part of the value, with its location. `finite` says whether
-    NaN and Infinity are refused too."""
+    """Yields an error for each refused part of the value, with its location. NaN and Infinity are
+    refused unless `allow_nan`."""
     if isinstance(value, _Rejected):
         yield Unreadable(value.rule, value.value, location)
     elif isinstance(value, NonFiniteNumber):
-        if finite:
+        if not allow_nan:
             yield Unreadable("is not JSON, whose numbers are finite", str(value), location)
     elif isinstance(value, str):
         if match := _UNSTORABLE_CHARACTER.search(value):
@@ -163,25 +163,25 @@ def _rejections(
             first_shown = max(match.start() - _SHOWN_CHARACTERS, 0)
             yield Unreadable(rule, _escaped(value[first_shown:]), location)
     elif isinstance(value, dict):
-        # A config.json that Python has written may have them, and is read all the same.
+        # A config.json that Python has written may have NaN and Infinity, and is read all the same.
         is_model_config = location == ("model",) and is_config(value)
-        yield from _rejections_in_object(value, location, finite=finite and not is_model_config)
+        yield from _rejections_in_object(value, location, allow_nan=allow_nan or is_model_config)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _rejections(item, (*location, index), finite=finite)
+            yield from _rejections(item, (*location, index), allow_nan=allow_nan)
 
 
 def _rejections_in_object(
-    value: Mapping[str, Any], location: tuple[str | int, ...], *, finite: bool
+    value: Mapping[str, Any], location: tuple[str | int, ...], *, allow_nan: bool
 ) -> Iterator[Unreadable]:
-    """Yields an error for each refused name or value of an object, with its location. `finite` says
-    whether NaN and Infinity are refused too."""
+    """Yields an error for each refused name or value of an object, with its location. NaN and
+    Infinity are refused unless `allow_nan`."""
     for name, item in value.items():
         if _UNSTORABLE_CHARACTER.search(name):
             rule = "is a name with a NUL character or half a surrogate pair"
             yield Unreadable(rule, _escaped(name), location)
         else:
-            yield from _rejections(item, (*location, name), finite=finite)
+            yield from _rejections(item, (*location, name), allow_nan=allow_nan)
 
 
 def _escaped(text: str) -> object:

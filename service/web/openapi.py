@@ -94,9 +94,9 @@ def _add_components(components: dict[str, Any]) -> None:
 
 
 def _add_security(paths: dict[str, Any]) -> None:
-    """Marks the API key as optional for every guarded operation, since the operator decides whether
-    it is asked for. FastAPI's security dependencies cannot say so, and would read the header
-    twice."""
+    """Marks the API key as optional for every operation under /v1, since whoever runs the service
+    decides whether to ask for keys. FastAPI's security dependencies cannot mark a key as optional,
+    and would read the header twice."""
     for path, operations in paths.items():
         if path.startswith(GUARDED):
             for operation in operations.values():
@@ -104,8 +104,9 @@ def _add_security(paths: dict[str, Any]) -> None:
 
 
 def _remove_default_validation_error(document: dict[str, Any]) -> None:
-    """Removes the 422 that FastAPI adds wherever a parameter is, in a form of its own. Only
-    /problems/{name} still has it, which never answers so."""
+    """Removes the 422 response in FastAPI's own schema, which FastAPI adds to every operation with
+    parameters that documents no 422 itself. That is only /problems/{name}, which never answers
+    422."""
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
     for operations in document["paths"].values():

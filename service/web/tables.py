@@ -68,8 +68,8 @@ def asks_for_table(request: Request, query: TableQuery) -> bool:
 
 
 def table_response(request: Request, lines: Iterator[str], name: str) -> Response:
-    """Returns the table as a file `name`.csv. A short table has an ETag; a long one is streamed
-    while it is made, so that its digest is not known in time."""
+    """Returns the table as a file `name`.csv. A short table has its digest as ETag. A long one is
+    streamed while it is made, before a digest is known, and has none."""
     first_lines = list[str]()
     size = 0
     disposition = f"attachment; filename={name}.csv"

@@ -58,7 +58,7 @@ def _predicted_is_one(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 
 def found(runs: list[StoredRun], benchmarks: Any = (), tenants: int = 2) -> Corroborated:
-    return corroborated(runs, benchmarks, shipped_profile(), tenants=tenants, margin=0.01)
+    return corroborated(runs, benchmarks, shipped_profile(), min_tenants=tenants, margin=0.01)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_ticket_has_no_more_rights_than_its_key(store: Store, address: str) ->
 def test_a_ticket_ends_after_a_minute(
     store: Store, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.stream_tickets.LASTS", timedelta(seconds=-1))
+    monkeypatch.setattr("service.stream_tickets.LIFETIME", timedelta(seconds=-1))
     ours = as_tenant(store, address, "ours")
     asked = {"stream": "/v1/reports/events"}
     url = ours.post("/v1/stream-tickets", json=asked).raise_for_status().json()["url"]
