@@ -2,8 +2,9 @@
 others. They tell these machines from those that were published.
 
 A fleet's chips are bought, cooled and wired in a way of their own, and so are its stacks
-configured. Reports move the fleet's offsets first (of everything, of a chip, of a stack, of a pair
-of both). Only what these offsets leave unexplained moves what is known of published runs.
+configured. Reports move the fleet's offsets first. Only what these offsets leave unexplained moves
+what is known of published runs. Compute has offsets for a chip and for a chip with a stack, and
+none for the whole fleet, so that reports move other chips and stacks little.
 """
 
 from __future__ import annotations
@@ -65,23 +66,23 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
 def drift_variance(profile: Profile) -> dict[TermKey, float]:
     """Return the variance by which each of the fleet's offsets may have changed since it was last
     learnt, because machines and software change."""
-    initial_spreads = _data()["spreads"]
     return {
-        term.key: (DRIFT_SHARE * initial_spreads[term.coefficient][kind]) ** 2
+        term.key: (DRIFT_SHARE * spread) ** 2
         for term in profile.terms
-        if (kind := _fleet_scope_kind(term.scope)) is not None
+        if (spread := _initial_spread(term)) is not None
     }
 
 
-def _fleet_scope_kind(scope: str) -> str | None:
-    """Return the kind of a fleet's scope, such as "chip" or "pair" (a chip with a stack); None for
-    a scope of published runs."""
-    if not is_of_fleet(scope):
+def _initial_spread(term: Term) -> float | None:
+    """Return the spread of a fleet's offset before any run; None for terms of published runs, and
+    for offsets that fleets had in an earlier release only."""
+    if not is_of_fleet(term.scope):
         return None
-    kind = scope.split(":")[1]
-    if kind in ("all", "chip", "stack", "model", "sequence"):
-        return kind
-    return "sparse" if kind.endswith("/sparse") else "pair"
+    kind = term.scope.split(":")[1]
+    if kind not in ("all", "chip", "stack", "model", "sequence"):
+        kind = "sparse" if kind.endswith("/sparse") else "pair"
+    spreads: dict[str, float] = _data()["spreads"].get(term.coefficient, {})
+    return spreads.get(kind)
 
 
 def without_fleet(profile: Profile) -> Profile:

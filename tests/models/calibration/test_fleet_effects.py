@@ -29,7 +29,7 @@ from models.prediction.prediction import log_spreads
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import Neighbourhood, Profile, shipped_profile
+from models.spec.profile import Neighbourhood, Profile, Term, shipped_profile
 from tests.benchmarks.coverage import (
     Fleet,
     World,
@@ -264,12 +264,18 @@ def test_what_was_learnt_may_drift() -> None:
     known = learnt(reported(7, 100)[1])
     added = drift_variance(known.profile)
     assert added.keys() == {t.key for t in known.profile.terms if t.scope.startswith("fleet:")}
-    key = ("compute_overhead", "fleet:all")
-    assert added[key] == pytest.approx((DRIFT_SHARE * 0.07) ** 2)
+    key = ("compute_overhead", questions()[0][0].fleet_scopes["pair"])
+    assert added[key] == pytest.approx((DRIFT_SHARE * 0.14) ** 2)
     loose = known.posterior.with_added_variance(added)
     at = loose.keys.index(key)
     before, after = (np.linalg.inv(p.precision)[at, at] for p in (known.posterior, loose))
     assert after == pytest.approx(before + added[key])
+
+
+def test_an_offset_that_only_an_earlier_release_gave_is_not_known_to_drift() -> None:
+    offset = Term(coefficient="compute_overhead", scope="fleet:all", mean=0.1, spread=0.05)
+    stored = fleet().profile.with_terms({offset.key: offset})
+    assert drift_variance(stored) == drift_variance(fleet().profile)
 
 
 def _layout_that_just_fits() -> tuple[Problem, Layout]:
