@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
 from cachetools import LRUCache
-from fastapi import Depends, Header, Path, Request
+from fastapi import APIRouter, Depends, Header, Path, Request
+from fastapi.routing import APIRoute
 
 from service.api_keys import ANYONE, Caller
 from service.ask.audit import AuditTrail
@@ -56,7 +57,7 @@ from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.web.accept import preferred_media_type
 from service.web.etags import parse_if_match
-from service.web.json_body import JsonRequest
+from service.web.json_body import JsonRequest, JsonRoute
 
 T = TypeVar("T")
 
@@ -180,6 +181,17 @@ def _caller(request: Request) -> Caller:
 async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services.for_caller(_caller(request))
+
+
+def resource_router(name: str, scope: str, route_class: type[APIRoute] = JsonRoute) -> APIRouter:
+    """Returns the router of the resources below /v1/`name`, which takes only keys that have this
+    scope."""
+    return APIRouter(
+        prefix=f"/v1/{name}",
+        tags=[name],
+        route_class=route_class,
+        dependencies=[require_scope(scope)],
+    )
 
 
 def require_scope(scope: str) -> Any:
