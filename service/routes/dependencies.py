@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from cachetools import LRUCache
 from fastapi import APIRouter, Depends, Header, Path, Request
@@ -58,8 +58,6 @@ from service.sweeps.sweeps import Sweeps
 from service.web.accept import preferred_media_type
 from service.web.etags import parse_if_match
 from service.web.json_body import JsonRequest, JsonRoute
-
-T = TypeVar("T")
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEPT_CALLERS = 1024  # whose services are kept, each a few small objects
