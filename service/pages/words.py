@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from models.package_data import read_json
 from models.prediction.term_words import MEMORY_WORDS, TIME_WORDS
 
 
@@ -42,27 +43,14 @@ MEMORY_TERMS = _terms(
         "runtime": ("context_gib", "fragmentation_gib"),
     }
 )
-GROUNDS = {
-    "measured": "measured on this chip and stack",
-    "inherited": "inherited from like chips or stacks",
-    "data_sheet": "data sheet and first principles",
-}
+_WORDS = read_json(__package__, "words.json")
+GROUNDS: dict[str, str] = _WORDS["grounds"]
 """The evidence that a term rests on, in the words of a legend."""
 
 SPEEDS = {"step_time_s": "step time (s)", "tokens_per_s_per_chip": "tokens a second of a chip"}
 """The speeds that logs print."""
 
-VERDICTS = {
-    "go": ("Go", "Nothing speaks against this job.", "good"),
-    "go_with_warnings": ("Go, with warnings", "It will run; look at the warnings first.", "fair"),
-    "will_not_fit": ("Will not fit", "It will most likely run out of memory.", "bad"),
-    "illegal": ("Will not start", "The framework refuses this configuration.", "bad"),
-    "cannot_tell": (
-        "Cannot tell",
-        "Something that could change the answer was not understood.",
-        "open",
-    ),
-}
+VERDICTS: dict[str, tuple[str, str, str]] = _WORDS["verdicts"]
 """The name of each verdict of a check, its meaning, and its tone."""
 
 
