@@ -191,12 +191,11 @@ class Predictions(StepCosts):
     def _tflops_per_chip(self) -> dict[AttentionCount, Array]:
         return {}
 
-    def mfu(self, count: AttentionCount, dtype: str | None = None) -> Array:
-        """Return model FLOPs utilisation as a share of the chip's dense peak, (n,). The peak is
-        that of `dtype`, or else of the GEMM format. `count` says which of attention's FLOPs count.
-        """
+    def mfu(self, count: AttentionCount) -> Array:
+        """Return model FLOPs utilisation as a share of the chip's dense peak in the GEMM format,
+        (n,). `count` says which of attention's FLOPs count."""
         chip = self.problem.cluster.chip
-        peak = chip.peak_flops(dtype or self.problem.workload.number_format.gemm) / 1e12
+        peak = chip.peak_flops(self.problem.workload.number_format.gemm) / 1e12
         return self.tflops_per_chip(count) / peak
 
 
