@@ -137,7 +137,7 @@ def create_app(settings: Settings) -> FastAPI:
                 Authentication,
                 store=store,
                 guarded=_guarded(settings),
-                pages=_guarded_pages(settings),
+                pages=_PAGE_PATHS if settings.require_api_keys else (),
             ),
             Middleware(RateLimit, per_minute=settings.requests_per_minute, pages=_PAGE_PATHS),
             Middleware(HeadAsGet),
@@ -181,11 +181,6 @@ def _guarded(settings: Settings) -> tuple[str, ...]:
     if settings.metrics_need_key:
         guarded += (metrics.PATH,)
     return guarded
-
-
-def _guarded_pages(settings: Settings) -> tuple[str, ...]:
-    """Returns the path prefixes of pages that need a session."""
-    return _PAGE_PATHS if settings.require_api_keys else ()
 
 
 def _services(store: Store, settings: Settings, leases: Leases) -> Services:

@@ -14,7 +14,7 @@ from tests.paths import ROOT
 
 PACKAGES = ("models", "service")
 LAYERS = (
-    "models.errors models.columns",
+    "models.errors models.columns models.package_data",
     "models.spec",
     "models.compilation",
     "models.layouts",
@@ -23,7 +23,7 @@ LAYERS = (
     "models.search models.calibration",
     "models.advice",
     "service.settings service.durations service.identifiers service.json_pointers"
-    " service.loopback service.metrics service.package_data",
+    " service.loopback service.metrics",
     "service.errors service.known_fields service.nearest_names service.own_profile",
     "service.field_violations",
     "service.formats",

@@ -9,14 +9,13 @@ none for the whole fleet, so that reports move other chips and stacks little.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from typing import Any, TypeVar
 
+from models.package_data import read_json
 from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile, Term, TermKey, is_of_fleet
 
@@ -29,7 +28,7 @@ DRIFT_SHARE = 0.5
 def _data() -> dict[str, Any]:
     """Return the content of data/fleet.json, which is read once: "spreads" has the spread of an
     offset before any run, by coefficient and kind of scope, and "benchmarks" published ones."""
-    data: dict[str, Any] = json.loads((files("models") / "data/fleet.json").read_text())
+    data: dict[str, Any] = read_json("models", "data/fleet.json")
     return data
 
 

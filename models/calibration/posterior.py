@@ -8,15 +8,14 @@ term and this stack's offset against each other, and leave their sum where it wa
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from models.columns import Array
+from models.package_data import read_json
 from models.spec.profile import TermKey
 
 
@@ -94,4 +93,4 @@ class Posterior:
 
 def shipped_posterior() -> Posterior:
     """Return the joint posterior of the shipped profile (data/posterior.json)."""
-    return Posterior.from_json(json.loads((files("models") / "data/posterior.json").read_text()))
+    return Posterior.from_json(read_json("models", "data/posterior.json"))

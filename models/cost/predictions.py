@@ -21,41 +21,15 @@ from models.cost.rows import ROW, StageTables, fill_keys, rows_of, take_rows
 from models.cost.stages import buffers_for
 from models.cost.step import Costs, empty_costs, predict_rows
 from models.cost.time_terms import TIME
+from models.package_data import read_json
 from models.spec.flops import AttentionCount, model_flops
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
 
-TIME_TERMS: dict[str, str] = {
-    "compute_s": "kernels of forward and backward on the slowest stage",
-    "recompute_s": "forward work done again in backward",
-    "tensor_s": "exposed tensor-parallel traffic",
-    "context_s": "exposed context-parallel traffic",
-    "expert_s": "exposed expert all-to-all",
-    "data_s": (
-        "exposed data-parallel traffic: FSDP gathers and its copies, gradient reduction, parameter"
-        " gather"
-    ),
-    "pipeline_s": "exposed sends between stages",
-    "bubble_s": "idle time of the slowest stage: pipeline fill and drain",
-    "offload_s": "exposed traffic to host memory",
-    "optimizer_s": "gradient clipping and parameter update",
-    "fixed_s": "host work once a step",
-    "jitter_s": "stragglers, growing with scale, and a node in trouble",
-}
-MEMORY_TERMS: dict[str, str] = {
-    "parameters_bytes": "parameters in use, and FSDP's gathered layers",
-    "gradients_bytes": "accumulated gradients, and those of the layer being reduced",
-    "optimizer_bytes": "master copy and moments",
-    "activations_bytes": (
-        "activations of the micro-batches in flight, and the layer being worked on"
-    ),
-    "logits_bytes": (
-        "logits and their gradient, where they take more than the layer computed again after them"
-    ),
-    "context_bytes": "runtime, libraries, communication buffers",
-    "fragmentation_bytes": "reserved by the allocator beyond what is in use",
-}
+_TERMS = read_json("models", "data/terms.json")
+TIME_TERMS: dict[str, str] = {name: term["meaning"] for name, term in _TERMS["time"].items()}
+MEMORY_TERMS: dict[str, str] = {name: term["meaning"] for name, term in _TERMS["memory"].items()}
 _BLOCK_LAYOUTS = 1 << 13
 """The number of layouts that are predicted together, in an order in which they have much in common.
 Their costs stay in the processor's cache until they are put in their places: 262,144 layouts in
@@ -217,12 +191,11 @@ class Predictions(StepCosts):
     def _tflops_per_chip(self) -> dict[AttentionCount, Array]:
         return {}
 
-    def mfu(self, count: AttentionCount, dtype: str | None = None) -> Array:
-        """Return model FLOPs utilisation as a share of the chip's dense peak, (n,). The peak is
-        that of `dtype`, or else of the GEMM format. `count` says which of attention's FLOPs count.
-        """
+    def mfu(self, count: AttentionCount) -> Array:
+        """Return model FLOPs utilisation as a share of the chip's dense peak in the GEMM format,
+        (n,). `count` says which of attention's FLOPs count."""
         chip = self.problem.cluster.chip
-        peak = chip.peak_flops(dtype or self.problem.workload.number_format.gemm) / 1e12
+        peak = chip.peak_flops(self.problem.workload.number_format.gemm) / 1e12
         return self.tflops_per_chip(count) / peak
 
 

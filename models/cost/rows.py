@@ -9,23 +9,14 @@ import numpy as np
 
 from models.columns import Array
 from models.compilation.compiled import compiled, inlined
+from models.layouts.groups import MeshRow
 from models.spec.device_order import filling_code
 from models.spec.layout import Layouts
 
 
-class Row:
+class Row(MeshRow):
     """Holds one layout (models.spec.layout.Layout)."""
 
-    pp: int
-    dp_replicate: int
-    dp_shard: int
-    cp: int
-    tp: int
-    ep: int
-    etp: int
-    placement: int
-    filling: int
-    """The filling of a torus (models.spec.device_order.filling_code)."""
     micro_batch: int
     sequence_parallel: bool
     policy: int
@@ -41,11 +32,11 @@ class Row:
     """The number of a partition of StageTables."""
 
 
+_KINDS = MeshRow.__annotations__ | Row.__annotations__
 ROW = np.dtype(
-    [(name, "?" if kind == "bool" else "i4") for name, kind in Row.__annotations__.items()],
-    align=True,
+    [(name, "?" if kind == "bool" else "i4") for name, kind in _KINDS.items()], align=True
 )
-RowColumns: Any = namedtuple("RowColumns", Row.__annotations__)  # type: ignore[misc]
+RowColumns: Any = namedtuple("RowColumns", _KINDS)  # type: ignore[misc]
 """Holds the fields of rows, each an array (n,)."""
 _MIXING = 0x1E3779B97F4A7C15
 """An odd number whose bits are irregular. Multiplication by it mixes fields into one number."""
@@ -65,7 +56,7 @@ def rows_of(layouts: Layouts, policies: Array, partition: Array) -> Array:
             worked_out[name] if name in worked_out else getattr(layouts, name),
             dtype=np.bool_ if kind == "bool" else np.int64,
         )
-        for name, kind in Row.__annotations__.items()
+        for name, kind in _KINDS.items()
     ]
     rows = np.empty(len(layouts), dtype=ROW)
     _fill_rows(RowColumns(*columns), rows)

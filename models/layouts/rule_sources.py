@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 
 from models.layouts.rule import Rule
+from models.package_data import read_json
 from models.spec.stack import Stack
 
 _OF_ALL = ""
@@ -34,6 +33,5 @@ def rule_source(rule: Rule, stack: Stack) -> str:
 def _sources() -> Mapping[str, Mapping[str, str]]:
     """Return the source of each rule, by the id of the stack and the rule's name. The id _OF_ALL
     stands for reasons in every framework, the name _OTHERWISE for all other rules of a stack."""
-    text = (files("models") / "data" / "rule_sources.json").read_text()
-    sources: Mapping[str, Mapping[str, str]] = json.loads(text)
+    sources: Mapping[str, Mapping[str, str]] = read_json("models", "data/rule_sources.json")
     return sources

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from models.cost.predictions import in_gib
+from models.package_data import read_json
+
 _FOUR_DIGITS = 999.5  # rounds to a thousand, which three digits would show with an exponent
-TIME_WORDS: dict[str, str] = {
-    "compute_s": "compute",
-    "recompute_s": "recompute",
-    "tensor_s": "tensor-parallel traffic",
-    "context_s": "context-parallel traffic",
-    "expert_s": "expert traffic",
-    "data_s": "data-parallel traffic",
-    "pipeline_s": "sends between stages",
-    "bubble_s": "idle pipeline stages",
-    "offload_s": "traffic to host memory",
-    "optimizer_s": "the optimizer",
-    "fixed_s": "work of the host",
-    "jitter_s": "stragglers",
-}
+_TERMS = read_json("models", "data/terms.json")
+TIME_WORDS: dict[str, str] = {name: term["words"] for name, term in _TERMS["time"].items()}
 MEMORY_WORDS: dict[str, str] = {
-    "parameters_gib": "parameters",
-    "gradients_gib": "gradients",
-    "optimizer_gib": "optimizer states",
-    "activations_gib": "activations",
-    "logits_gib": "logits",
-    "context_gib": "runtime and buffers",
-    "fragmentation_gib": "fragmentation",
+    in_gib(name): term["words"] for name, term in _TERMS["memory"].items()
 }
 
 

@@ -9,7 +9,7 @@ counts those on the longest path of 1F1B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -185,15 +185,13 @@ def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
     return chunks
 
 
-def chrome_trace(
-    timeline: Timeline, stage_name: Callable[[int], str] = "stage {}".format
-) -> dict[str, object]:
+def chrome_trace(timeline: Timeline) -> dict[str, object]:
     """Return the timeline in the Trace Event Format, for chrome://tracing and Perfetto: times in
     microseconds, and a thread for every stage. Viewers show the name of the process, so it says how
     much of the step is drawn."""
     drawn = f"{timeline.micro_batches} of {timeline.of_micro_batches} micro-batches of a step"
     metadata = [("process_name", 0, drawn)]
-    metadata += [("thread_name", stage, stage_name(stage)) for stage in range(timeline.stages)]
+    metadata += [("thread_name", stage, f"stage {stage}") for stage in range(timeline.stages)]
     # Events of phase "M" name things, and those of phase "X" have a start and a duration.
     events: list[dict[str, object]] = [
         {"ph": "M", "name": kind, "pid": 0, "tid": thread, "args": {"name": name}}

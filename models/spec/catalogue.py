@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any, TypeVar, cast
 
 from models.errors import Invalid, UnknownName
+from models.package_data import read_json
 from models.spec.architecture import Architecture, MlaShape, MoeShape
 from models.spec.feed_forward import Moe
 from models.spec.hardware import Chip, Cluster, Fabric, Level, Torus
@@ -58,7 +57,9 @@ def architecture_shape(name: str) -> dict[str, Any]:
     """Return the arguments of Architecture.from_shape that make a shipped architecture, given its
     id or an alias. Raise UnknownName for an unknown name."""
     known = architecture(name).name
-    entry = next(entry for entry in _load_entries("architectures") if entry["id"] == known)
+    entry = next(
+        entry for entry in read_json("models", "data/architectures.json") if entry["id"] == known
+    )
     return {"name": known, **entry["shape"]}
 
 
@@ -104,7 +105,7 @@ def fabrics() -> Mapping[str, Fabric]:
 def stacks() -> Mapping[str, Stack]:
     """Return every stack, by id and by alias. Fields that a stack leaves out are those of the stack
     that it is `like`."""
-    entries = {entry["id"]: entry for entry in _load_entries("stacks")}
+    entries = {entry["id"]: entry for entry in read_json("models", "data/stacks.json")}
 
     def stack_from(entry: Mapping[str, Any]) -> Stack:
         whole = {**entries.get(entry.get("like", ""), {}), **entry}
@@ -147,7 +148,7 @@ def families() -> Mapping[str, str]:
     Architectures without a model_type are left out."""
     return {
         name: entry["family"]
-        for entry in _load_entries("architectures")
+        for entry in read_json("models", "data/architectures.json")
         if "family" in entry
         for name in (entry["id"], *entry["aliases"])
     }
@@ -251,7 +252,7 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
 @cache
 def _fabric_chips() -> Mapping[str, str]:
     """Return the id of the chip of every fabric, by the id of the fabric."""
-    return {entry["id"]: entry["chip"] for entry in _load_entries("fabrics")}
+    return {entry["id"]: entry["chip"] for entry in read_json("models", "data/fabrics.json")}
 
 
 @cache
@@ -259,7 +260,7 @@ def _described_fabrics() -> Mapping[str, Fabric]:
     """Return fabrics by the words with which published runs describe their cluster."""
     return {
         text: _fabric_from(entry)
-        for entry in _load_entries("fabrics")
+        for entry in read_json("models", "data/fabrics.json")
         for text in entry.get("printed", ())
     }
 
@@ -285,15 +286,11 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
     return Fabric(id=entry["id"], levels=tuple(levels), torus=of_chip.torus, source=entry["source"])
 
 
-def _load_entries(name: str) -> list[dict[str, Any]]:
-    return json.loads((files("models") / f"data/{name}.json").read_text())
-
-
 def _by_name(file: str, build: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
     """Return what `build` makes of each entry of a file below data/, by the entry's id and by its
     aliases."""
     index: dict[str, T] = {}
-    for entry in _load_entries(file):
+    for entry in read_json("models", f"data/{file}.json"):
         index |= dict.fromkeys((entry["id"], *entry.get("aliases", ())), build(entry))
     return index
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+
+from models.package_data import read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def list_prices(chip_id: str) -> tuple[ListPrice, ...]:
 def _prices_by_chip() -> Mapping[str, tuple[ListPrice, ...]]:
     """Return the shipped prices (data/prices.json), by the id of the chip."""
     prices: dict[str, tuple[ListPrice, ...]] = {}
-    for entry in json.loads((files("models") / "data/prices.json").read_text()):
+    for entry in read_json("models", "data/prices.json"):
         chip_id = entry.pop("chip")
         prices[chip_id] = (*prices.get(chip_id, ()), ListPrice(**entry))
     return prices

@@ -8,12 +8,10 @@ runs has no term, or a term at its prior, and so inherits from the wider scope.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
-from importlib.resources import files
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -21,6 +19,7 @@ import numpy as np
 
 from models.columns import Array
 from models.errors import Invalid, UnknownName
+from models.package_data import read_json
 from models.spec.catalogue import from_json
 from models.spec.identity import cached_by_identity
 from models.spec.influences import Influences
@@ -528,7 +527,7 @@ def _without_between(neighbourhood: Neighbourhood) -> dict[str, Any]:
 def _prior_data() -> dict[str, Any]:
     """Return the document of priors (data/priors.json): what measurements of single parts suggest,
     and the scopes in which coefficients may differ from it."""
-    data: dict[str, Any] = json.loads((files("models") / "data/priors.json").read_text())
+    data: dict[str, Any] = read_json("models", "data/priors.json")
     return data
 
 
@@ -563,4 +562,4 @@ def priors() -> Profile:
 def shipped_profile() -> Profile:
     """Return the profile fitted from published measurements that comes with the code
     (data/profile.json)."""
-    return Profile.from_json(json.loads((files("models") / "data/profile.json").read_text()))
+    return Profile.from_json(read_json("models", "data/profile.json"))

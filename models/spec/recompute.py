@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from models.spec.layer import Layer
 
 RECOMPUTE = ("none", "selective", "full")
-MODULES = (
+Module = Literal[
     "layernorm",
     "mlp_act",
     "moe_act",
@@ -32,7 +33,8 @@ MODULES = (
     "grouped_mm",
     "out_proj",
     "mlp_gate",
-)
+]
+MODULES: tuple[str, ...] = get_args(Module)
 NONE = 0
 STACK_SELECTIVE = 1 << len(MODULES)
 """The number of selective recompute of the modules that the stack takes unless told otherwise."""

@@ -6,16 +6,13 @@ from typing import Any
 
 from service.schemas.audit import AuditEntry, AuditPage
 from service.schemas.list_query import ListQuery
-from service.store import Store
+from service.store import UseCase
 from service.store.cursors import cut_page, read_cursor
 
 _LIST = "audit"
 
 
-class AuditTrail:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class AuditTrail(UseCase):
     def page(self, query: ListQuery) -> dict[str, Any]:
         """Returns a page of the entries, newest first, and the cursor of the next page."""
         before = read_cursor(_LIST, query.cursor)

@@ -20,15 +20,12 @@ from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, no_client
 from service.schemas.check import CheckRequest, LaunchedCheckRequest
-from service.store import Rows, Store
+from service.store import Rows, UseCase
 
 Request = CheckRequest | LaunchedCheckRequest
 
 
-class Checks:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Checks(UseCase):
     def check(
         self, request: Request, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from service.schemas.prediction import OutOfMemoryRun
 from service.schemas.question import PinnedQuestion
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.stack import StackFields
-from service.store import Store
+from service.store import UseCase
 
 _Request = ComparisonRequest | LaunchedComparisonRequest
 
@@ -68,10 +68,7 @@ class _ResolvedRequest:
         return problem if name == "first" else replace(problem, stack=self.second_stack.value)
 
 
-class Comparisons:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Comparisons(UseCase):
     def compare(
         self, request: _Request, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:

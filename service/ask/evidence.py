@@ -40,7 +40,7 @@ from service.schemas.evidence import (
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.stored import read_stored
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.cursors import cut_page, read_cursor
 
 MAX_SHOWN = 3
@@ -149,10 +149,7 @@ class _NearRun:
         return cls(run, resolver.resolve(question).problem, distance)
 
 
-class Evidence:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Evidence(UseCase):
     def load(self) -> None:
         """Reads the published runs, which takes a second, before the first question needs them. If
         the database is not ready, they are read with that question."""

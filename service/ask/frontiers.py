@@ -20,7 +20,7 @@ from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.deadline import Deadline, no_client
 from service.schemas.frontier import CrossingAnswer, FrontierAnswer, FrontierRequest, PointAnswer
 from service.schemas.prediction import OutOfMemoryRun
-from service.store import Store
+from service.store import UseCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,7 @@ class _ResolvedRequest:
         ]
 
 
-class Frontiers:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Frontiers(UseCase):
     def draw(
         self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:

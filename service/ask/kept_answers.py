@@ -17,7 +17,7 @@ from service.runtime.idempotency import ANSWERED_BEFORE, CreatedResource, Prepar
 from service.schemas.list_query import AnswerQuery
 from service.schemas.prediction import PredictionAnswer
 from service.schemas.recommendation import RecommendationAnswer
-from service.store import Rows, Store
+from service.store import Rows, UseCase
 from service.store.answer_text import AnswerText
 from service.store.answers import Answer, AnswerKind
 
@@ -33,13 +33,10 @@ class KeyedQuestion(Generic[Resolved]):
     resolved: Resolved
 
 
-class KeptAnswers(ABC, Generic[Request, Resolved]):
+class KeptAnswers(UseCase, ABC, Generic[Request, Resolved]):
     """The answers of one kind, such as predictions, which are stored."""
 
     kind: ClassVar[AnswerKind]
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
     @abstractmethod
     def resolve(self, rows: Rows, request: Request) -> Resolved:

@@ -17,13 +17,10 @@ from service.resolve.launch_jobs import (
 )
 from service.resolve.resolution import Resolver
 from service.schemas.layout_query import LayoutQuery, RecommendedLayoutQuery
-from service.store import Rows, Store
+from service.store import Rows, UseCase
 
 
-class Launches:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Launches(UseCase):
     def of_prediction(self, id_: str, format_: str, query: LayoutQuery) -> LaunchConfiguration:
         """Returns the launch configuration of a layout of a stored prediction, in this format."""
         with self._store.reading() as rows:

@@ -29,7 +29,7 @@ from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline
 from service.schemas.prediction import OutOfMemoryRun
 from service.schemas.recommendation import RecommendationRequest
-from service.store import Store
+from service.store import UseCase
 
 _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
 
@@ -77,10 +77,7 @@ class Solution:
     """Thresholds of the recommendation; None where the request does not include them."""
 
 
-class RecommendationSearch:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class RecommendationSearch(UseCase):
     def solve(self, inputs: Inputs) -> Solution:
         """Chooses the cluster, then searches the layouts on it.
 

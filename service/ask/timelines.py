@@ -17,17 +17,14 @@ from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.schemas.question import ProfileWanted
 from service.schemas.timeline import RecommendationTimelineQuery, TimelineAnswer, TimelineQuery
-from service.store import Rows, Store
+from service.store import Rows, UseCase
 from service.store.answer_text import AnswerText, encoded
 from service.store.answers import AnswerKind
 
 
-class Timelines:
+class Timelines(UseCase):
     """Timelines of layouts, as they are sent. Neither an answer nor its timeline in this release
     ever changes, so each is drawn once and kept in memory."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
     def etag(self, kind: AnswerKind, id_: str, query: TimelineQuery) -> str:
         return f'"{digest(*_key(kind, id_, query))[:32]}"'

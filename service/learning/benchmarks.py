@@ -58,7 +58,7 @@ from service.schemas.benchmark import (
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
 from service.schemas.stored import read_stored
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.cursors import cut_page, read_cursor
 from service.store.tables import BenchmarkRow
 
@@ -69,9 +69,9 @@ _PLACEHOLDER_MODEL = "llama-3-8b"
 """A question needs a model, though collectives and matrix products belong to none."""
 
 
-class Benchmarks:
+class Benchmarks(UseCase):
     def __init__(self, store: Store, texts: TextProcess) -> None:
-        self._store = store
+        super().__init__(store)
         self._texts = texts
 
     @relocate_errors("workload.precision", "precision")

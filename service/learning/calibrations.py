@@ -37,7 +37,7 @@ from service.schemas.profile import (
     StepTimeChange,
     UnseenErrors,
 )
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.reports import ReportFilter
 
 
@@ -58,20 +58,12 @@ class _NewVersion:
     """True where the version in use stays though this one does not replace it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NothingNew:
-    """There is no usable report that `version` has not learnt; `unusable` counts the others."""
-
-    unusable: int
-    version: int
-
-
-class Calibrations:
+class Calibrations(UseCase):
     """Calibrations, whether a tenant asks for one or a policy starts it
     (service.learning.auto_calibration)."""
 
     def __init__(self, store: Store, pool: ProcessPool) -> None:
-        self._store = store
+        super().__init__(store)
         self._pool = pool
 
     def of(self, store: Store) -> Calibrations:
@@ -89,8 +81,6 @@ class Calibrations:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
         new_version = self._pool.run(store_of_all, size, learn, id_, request)
-        if isinstance(new_version, _NothingNew):
-            raise NothingToLearn(new_version.unusable, new_version.version)
         return lambda rows: _save(rows, id_, new_version)
 
     def _calibrate_own(self, id_: str, request: CalibrationRequest) -> SaveRows:
@@ -99,8 +89,6 @@ class Calibrations:
         tenant = self._owner(id_)
         store = self._store.of(tenant, sees_all=False)
         new_version = self._pool.run(store, MOST_OWN, learn_own, tenant, request)
-        if isinstance(new_version, _NothingNew):
-            raise NothingToLearn(new_version.unusable, new_version.version)
         return lambda rows: _save_own(rows, tenant, new_version)
 
     def _owner(self, id_: str) -> str:
@@ -179,16 +167,16 @@ def _save_own(rows: Rows, tenant: str, new_version: _NewVersion) -> CreatedResou
     )
 
 
-def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
+def learn_own(store: Store, tenant: str, request: CalibrationRequest) -> _NewVersion:
     """Fits a tenant's own version and decides whether it is to be activated, without storing it. No
     other tenant has to agree. A version from runs that became slower is not activated unless the
-    request asks for it. Returns _NothingNew if there is nothing to learn."""
+    request asks for it. Raises NothingToLearn."""
     with store.reading() as rows:
         inputs = read_own_input(rows, tenant, request)
         is_known = rests_on_the_same(rows, inputs)
         slower = None if request.activate else _runs_that_became_slower(rows, inputs)
     if not inputs.observations or is_known:
-        return _NothingNew(len(inputs.unusable), inputs.base.version)
+        raise NothingToLearn(len(inputs.unusable), inputs.base.version)
     fitted = _fit(inputs)
     promotion = judge(inputs.policy, fitted, None, requested=request.activate, is_own=True)
     if slower is not None:
@@ -210,16 +198,16 @@ def _runs_that_became_slower(rows: Rows, inputs: CalibrationInput) -> str | None
     return next((changes[id_] for id_ in latest_first if id_ in changes), None)
 
 
-def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
+def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion:
     """Fits a new version of a shared profile and decides whether it is to be activated, without
-    storing it. A version that may be activated learns only what several tenants agree on. Returns
-    _NothingNew if there is nothing to learn."""
+    storing it. A version that may be activated learns only what several tenants agree on. Raises
+    NothingToLearn."""
     with store.writing() as rows:
         cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:
         inputs = read_input(rows, id_, request, cutoff)
     if not inputs.observations:
-        return _NothingNew(len(inputs.unusable), inputs.base.version)
+        raise NothingToLearn(len(inputs.unusable), inputs.base.version)
     may_activate = request.activate or inputs.policy.mode == "automatic"
     if may_activate:
         inputs = inputs.corroborated()

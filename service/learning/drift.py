@@ -17,7 +17,7 @@ from service.learning.step_residuals import step_residuals
 from service.resolve.profiles import profile_version, reports_of
 from service.schemas.prediction import ProfileUsed
 from service.schemas.summary import ChangeAnswer, DriftAnswer, DriftQuery, DriftSeries
-from service.store import Rows, Store
+from service.store import Rows, UseCase
 from service.store.reports import MeasuredReport
 
 Kind = tuple[str, str, str, str]
@@ -43,10 +43,7 @@ class _Residual:
         return self.run.run_hash, self.run.tenant, self.run.source
 
 
-class Drift:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Drift(UseCase):
     def answer(self, id_: str, query: DriftQuery) -> dict[str, Any]:
         """Returns the series of residuals by kind of run, the largest change first. Reports beyond
         the limit of the query are not read, and the answer says that there are more."""

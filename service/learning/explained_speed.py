@@ -6,6 +6,7 @@ import math
 
 from models.advice.single_changes import SingleChange
 from models.cost.predictions import TIME_TERMS
+from models.package_data import read_json
 from models.prediction.prediction import Prediction
 from models.prediction.term_words import rounded
 from models.spec.switches import switches_of
@@ -21,40 +22,7 @@ _MOST_SUSPECTS = 3
 _LEAST_EXPLAINED = 0.2
 """Least share of the gap that a suspected switch explains."""
 _LEAST_SHARE = 1e-3  # of the step: terms that take less are not shown
-_LOOK_AT: dict[str, str] = {
-    "compute_s": (
-        "the clocks of the devices (power caps, heat), that fused attention and the fused loss are"
-        " really on, and that no profiler or debugging is"
-    ),
-    "recompute_s": "what the framework really recomputes: its log or its arguments say so",
-    "tensor_s": (
-        "whether the ranks of a tensor-parallel group are on one node, and the links between its"
-        " devices (nvidia-smi topo -m, nccl-tests within a node)"
-    ),
-    "context_s": (
-        "how attention exchanges chunks (the type of context-parallel communication), and where"
-        " its ranks lie"
-    ),
-    "expert_s": (
-        "how evenly tokens are routed, which dispatcher runs, and nccl-tests of all-to-all between"
-        " nodes"
-    ),
-    "data_s": (
-        "the network between nodes (nccl-tests of all-reduce; NCCL_DEBUG=INFO says which transport"
-        " is used), and that gradient reduction and parameter gathers overlap compute"
-    ),
-    "pipeline_s": "the links between stages, and that sends between them overlap compute",
-    "bubble_s": (
-        "whether stages take equally long (the ends hold the embedding and the head), and how many"
-        " micro-batches a step has"
-    ),
-    "offload_s": "the link between device and host (PCIe), and where host memory is pinned",
-    "optimizer_s": "that the optimizer is a fused kernel, and works on shards",
-    "fixed_s": "the host: data loading, logging, checkpoints and garbage collection in the loop",
-    "jitter_s": (
-        "single slow nodes: time each rank, or take nodes out by halves; and data that arrives late"
-    ),
-}
+_LOOK_AT: dict[str, str] = read_json(__package__, "slow_terms.json")
 """The place to look first where a term takes longer than predicted."""
 
 

@@ -27,7 +27,7 @@ from service.schemas.explanation import ExplanationAnswer, RemedyAnswer
 from service.schemas.layout import LayoutFields
 from service.schemas.reservation import ReservationAnswer
 from service.schemas.training_log import LogSubmission
-from service.store import Store
+from service.store import UseCase
 
 _CAVEATS: dict[str, str] = {
     "gradient_bytes": "gradients are summed in other precision: compare the loss",
@@ -36,10 +36,7 @@ _CAVEATS: dict[str, str] = {
 """Effects of a switch besides speed and memory, by the field of the stack that it sets."""
 
 
-class Explanations:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Explanations(UseCase):
     def log_submission(self, request: Request) -> LogSubmission | None:
         """Returns the log of a request; None where it has none. It has to be read before
         `explain`."""

@@ -4,14 +4,16 @@ which of its lines tell what makes it slow."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from models.package_data import read_json
 from models.prediction.prediction import Prediction
 from models.spec.problem import Problem
 from service.formats.logs import Reading
 from service.formats.logs.allocator_message import AllocatorMessage
 from service.formats.logs.symptoms import Symptom, SymptomKind
 from service.learning.explained_runs import ExplainedRun
-from service.schemas.explanation import LogExplained, Observation, ObservationCode
+from service.schemas.explanation import LogExplained, Observation
 
 _UNSTEADY = 0.1  # of the median, from the 10th to the 90th percentile
 _FEW_STEPS = 3
@@ -20,50 +22,10 @@ _TO_SPARE = 0.6
 _UNEXPECTED = 1.5  # times the predicted peak
 _MUCH_GIB = 1.0
 _FRAGMENTED = 0.15  # of what was reserved: so much in small pieces is not usual
-_LEFT_OUT: dict[str, tuple[ObservationCode, str]] = {
-    "slow": (
-        "slow_steps",
-        "more than a fifth longer than the others: look for checkpoints, evaluation, data that does"
-        " not arrive, or a node that stalls",
-    ),
-    "warm_up": ("warm_up", "of a warm-up"),
-    "ramp_up": ("ramp_up", "of a batch that still grew"),
-    "other_batch": ("ramp_up", "of another batch than that of the run"),
-    "not_finite": (
-        "not_finite",
-        "with a loss or gradients that were not finite: such a run trains nothing",
-    ),
-    "too_fast": (
-        "clock_ahead",
-        "less than half as long as the others: the clock ran ahead of the devices",
-    ),
-}
-"""Words on steps that do not count, by the reason why they do not."""
-_SYMPTOMS: dict[SymptomKind, str] = {
-    "allocator_retries": (
-        "the allocator ran out of memory and tried again, which halts the device each time: leave"
-        " more memory free, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    ),
-    "sockets": (
-        "NCCL sends between nodes through sockets, not through InfiniBand, RoCE or a plugin of the"
-        " cloud: check NCCL_IB_HCA, NCCL_NET and that the container has the drivers"
-    ),
-    "network_faults": (
-        "the network between nodes fails and is tried again, which holds up every rank: look at the"
-        " links and the adapters of the nodes in these lines, and leave such nodes out"
-    ),
-    "network_warnings": "NCCL warns: read these lines first where communication is slow",
-    "collective_timeouts": (
-        "a collective never ended: one rank had stopped, or was far behind the others"
-    ),
-    "device_faults": "the driver reports a fault of a device: take its node out and start again",
-    "throttling": "a device lowers its clock for heat or power: every other device waits for it",
-    "stragglers": "the log itself names ranks that are slower than the others",
-    "data_waits": (
-        "steps wait for data: give the loader more workers, or put the data on faster storage"
-    ),
-    "profiling": "a profiler or a mode for debugging is on, which makes every step slower",
-}
+_WORDS = read_json(__package__, "log_observations.json")
+_LEFT_OUT: dict[str, dict[str, Any]] = _WORDS["left_out"]
+"""Codes and words for steps that do not count, by the reason why they do not."""
+_SYMPTOMS: dict[SymptomKind, str] = _WORDS["symptoms"]
 
 
 def log_explained(run: ExplainedRun, prediction: Prediction | None) -> LogExplained | None:
@@ -107,11 +69,11 @@ def _step_observations(reading: Reading) -> Iterator[Observation]:
                 " network, a shared file system or a node in trouble do that, no layout does"
             ),
         )
-    for reason, (code, words) in _LEFT_OUT.items():
+    for reason, observation in _LEFT_OUT.items():
         count = reading.left_out.get(reason, 0)
         if count:
-            message = f"left out of {reading.steps_found} steps: {count} {words}"
-            yield Observation(code=code, message=message)
+            message = f"left out of {reading.steps_found} steps: {count} {observation['words']}"
+            yield Observation(code=observation["code"], message=message)
     if reading.restarts:
         times = "once" if reading.restarts == 1 else f"{reading.restarts} times"
         yield Observation(code="restarted", message=f"the run started again {times}")

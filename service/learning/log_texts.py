@@ -9,12 +9,12 @@ from service.learning.logged_runs import requested_global_batch, require_run
 from service.runtime.admission import IsDisconnected
 from service.runtime.text_process import TextProcess
 from service.schemas.training_log import LogSubmission
-from service.store import Store
+from service.store import Store, UseCase
 
 
-class LogTexts:
+class LogTexts(UseCase):
     def __init__(self, store: Store, texts: TextProcess) -> None:
-        self._store = store
+        super().__init__(store)
         self._texts = texts
 
     async def contents(

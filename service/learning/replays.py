@@ -36,7 +36,7 @@ from service.schemas.summary import (
     ReplayedReports,
     ReplayRequest,
 )
-from service.store import Rows, Store
+from service.store import Rows, UseCase
 from service.store.answers import Answer
 
 _REPORTS_PER_ANSWER = 10  # reports that are read for each answer of the request's limit
@@ -83,10 +83,7 @@ class _StoredAnswer:
         return self.answer.kind == "recommendations"
 
 
-class Replays:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Replays(UseCase):
     def replay(self, id_: str, version: int, request: ReplayRequest) -> dict[str, Any]:
         """Predicts the newest answers again under a version of the profile, and compares its error
         on reports with the active version's. Answers whose question can no longer be resolved are

@@ -27,7 +27,7 @@ from service.schemas.report import (
     ReportForm,
     ReportSubmission,
 )
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.arrivals import RowValues
 from service.store.encoded_document import EncodedDocument
 from service.web.json_text import parse
@@ -46,9 +46,9 @@ Outcome = tuple[RowValues, str | None] | list[FieldViolation]
 """The row to store for a report and its flag, or what is wrong with the report."""
 
 
-class ReportBatches:
+class ReportBatches(UseCase):
     def __init__(self, store: Store, pool: ProcessPool) -> None:
-        self._store = store
+        super().__init__(store)
         self._pool = pool
 
     def prepare(self, batch: ReportBatch, checkpoint: Callable[[], None] = no_client) -> SaveRows:

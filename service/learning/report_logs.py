@@ -23,7 +23,7 @@ from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.text_process import TextProcess
 from service.schemas.report import ReportSubmission
 from service.schemas.training_log import LaunchedLog, LogReading, LogSubmission
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.arrivals import RowValues
 
 
@@ -40,9 +40,9 @@ class SentLog:
     """The log without its secrets; None where it has none."""
 
 
-class ReportLogs:
+class ReportLogs(UseCase):
     def __init__(self, store: Store, texts: TextProcess) -> None:
-        self._store = store
+        super().__init__(store)
         self._texts = LogTexts(store, texts)
 
     async def read(

@@ -20,7 +20,7 @@ from service.schemas.summary import (
     ResidualStatistics,
     SummaryQuery,
 )
-from service.store import Store
+from service.store import Store, UseCase
 from service.store.reports import ReportBrief
 
 _KEYS: dict[str, Callable[[ReportBrief], str]] = {
@@ -42,9 +42,9 @@ _BUCKETS: dict[Bucket, Callable[[datetime], datetime]] = {
 """The beginning of the hour, day, ISO week or month of a time."""
 
 
-class ReportSummaries:
+class ReportSummaries(UseCase):
     def __init__(self, store: Store, drift_flags: DriftFlags) -> None:
-        self._store = store
+        super().__init__(store)
         self._drift_flags = drift_flags
 
     def summary(self, query: SummaryQuery) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
 from service.schemas.report import ReportForm
 from service.schemas.report_list import ReportFilterQuery, ReportQuery
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.arrivals import RowValues
 from service.store.cursors import cut_page, read_cursor
 from service.store.reports import ReportFilter
@@ -40,9 +40,9 @@ _ROWS_PER_QUERY = 500
 _REPORT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Reports:
+class Reports(UseCase):
     def __init__(self, store: Store, drift_flags: DriftFlags) -> None:
-        self._store = store
+        super().__init__(store)
         self._drift_flags = drift_flags
 
     def prepare(self, submission: ReportForm, received: str) -> SaveRows:

@@ -9,7 +9,8 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.choice_rows import ChoiceRow, limit_words, title
-from service.pages.choose_form import EXAMPLES, MINIMIZED, ChooseForm
+from service.pages.choose_form import MINIMIZED, ChooseForm
+from service.pages.examples import EXAMPLES
 from service.pages.question_form import choices
 from service.pages.recommended import recommended
 from service.pages.rendering import page
@@ -33,7 +34,7 @@ async def choose(request: Request, services: ServicesDep, creation: CreationDep)
         "form_rows": form.rows,
         "minimized": MINIMIZED,
         "choices": await run_in_threadpool(choices, services.catalog),
-        "examples": EXAMPLES,
+        "examples": EXAMPLES["choose"],
         "trouble": None,
         "rows": [],
     }

@@ -25,21 +25,6 @@ _SCALED = re.compile(r"(\d+(?:\.\d+)?) ?([MBT])", re.ASCII | re.IGNORECASE)
 _SCALES = {"m": 10**6, "b": 10**9, "t": 10**12}
 MINIMIZED = {"time": "time", "cost": "cost", "chips": "number of chips"}
 """Objectives that tokens decide, in words."""
-_WEEK = {
-    "model": "llama-3.1-8b", "cluster": "h100", "seq_len": "8192", "batch": "128",
-    "stack": "torchtitan", "precision": "bf16", "tokens": "1T", "deadline_hours": "168",
-}  # fmt: skip
-EXAMPLES = (
-    (
-        "Llama 3.1 8B in a week: H100, B200 or GB300",
-        {**_WEEK, "chips": "256", "cluster_2": "b200", "chips_2": "128", "cluster_3": "gb300",
-         "chips_3": "144", "minimize": "cost"},
-    ),
-    (
-        "The fewest H100 that train it in a week",
-        {**_WEEK, "chips": "64", "num_chips": "128, 256", "up_to": "512", "minimize": "chips"},
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

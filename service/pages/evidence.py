@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.evidence_rows import EvidenceRow
+from service.pages.examples import EXAMPLES
 from service.pages.question_form import choices
 from service.pages.rendering import page
 from service.pages.trouble import SHOWN_ERRORS, page_router, trouble_page
@@ -20,12 +21,6 @@ from service.schemas.evidence import EvidenceQuery
 PATH = "/evidence"
 _PAGE = 25  # runs: more of them are a table that nobody scrolls through
 _FORM_FIELDS = ("text", "model", "cluster", "num_chips", "stack", "precision", "family", "outcome")
-EXAMPLES = (
-    ("DeepSeek-V3", {"model": "deepseek-v3", "exact": "true"}),
-    ("Mixture of experts on GB300", {"text": "gb300 moe"}),
-    ("Llama 3.1 405B, and runs like it", {"model": "llama-3.1-405b", "exact": "false"}),
-    ("Out of memory", {"outcome": "out_of_memory"}),
-)
 
 router = page_router("recommend")
 
@@ -66,7 +61,7 @@ def _context(services: Services, sent: Mapping[str, str]) -> dict[str, Any]:
         },
         "choices": choices(services.catalog),
         "families": services.evidence.families(),
-        "examples": EXAMPLES,
+        "examples": EXAMPLES["evidence"],
         "trouble": None,
         "rows": [],
         "found": None,

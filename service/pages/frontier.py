@@ -13,8 +13,9 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from service.pages.evidence_rows import EvidenceRow
+from service.pages.examples import EXAMPLES
 from service.pages.frontier_answer import title
-from service.pages.frontier_form import AXES, EXAMPLES, FrontierForm
+from service.pages.frontier_form import AXES, FrontierForm
 from service.pages.frontier_pins import pins
 from service.pages.published_runs import fastest_by_chip
 from service.pages.question_form import choices
@@ -44,7 +45,7 @@ async def frontier(
         "form": form.shown,
         "choices": await run_in_threadpool(choices, services.catalog),
         "axes": AXES,
-        "examples": EXAMPLES,
+        "examples": EXAMPLES["frontier"],
         "trouble": None,
         "data": None,
         "answer": None,

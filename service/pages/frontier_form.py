@@ -40,18 +40,6 @@ AXES = {
 }
 _RELATIVE_AXIS = "num_chips"
 """The axis whose own values are multiples of what the question has."""
-EXAMPLES = (
-    (
-        "Llama 3.1 405B on 8,192 H100",
-        {"model": "llama-3.1-405b", "cluster": "h100", "chips": "8192", "seq_len": "8192",
-         "batch": "2048", "stack": "megatron", "precision": "bf16"},
-    ),
-    (
-        "DeepSeek-V3 on 1,024 H800",
-        {"model": "deepseek-v3", "cluster": "h800", "chips": "1024", "seq_len": "4096",
-         "batch": "8192", "stack": "megatron", "precision": "fp8"},
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

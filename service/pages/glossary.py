@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from service.package_data import read_json
+from models.package_data import read_json
 
 
 @dataclass(frozen=True, slots=True)

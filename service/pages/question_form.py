@@ -10,6 +10,7 @@ from typing import Any
 
 from models.errors import Invalid
 from service.formats.launch.formats import format_of_stack
+from service.pages.examples import EXAMPLES
 from service.pages.glossary import LAYOUT
 from service.resolve.catalog import Catalog
 
@@ -20,23 +21,6 @@ PINS = {name: LAYOUT[name].heading for name in ("tp", "pp", "cp", "ep", "micro_b
 PRECISIONS = ("bf16", "fp8", "fp16", "fp32")
 DEFAULTS = {"seq_len": "8192", "stack": "megatron", "precision": "bf16"}
 """The values that an empty form begins with."""
-EXAMPLES = (
-    (
-        "Llama 3.1 8B on 64 H100",
-        {"model": "llama-3.1-8b", "cluster": "h100", "chips": "64", "seq_len": "8192",
-         "batch": "128", "stack": "torchtitan", "precision": "bf16"},
-    ),
-    (
-        "DeepSeek-V3 on 2,048 H800",
-        {"model": "deepseek-v3", "cluster": "h800", "chips": "2048", "seq_len": "4096",
-         "batch": "15360", "stack": "megatron", "precision": "fp8"},
-    ),
-    (
-        "Qwen3 235B on 256 GB200",
-        {"model": "qwen3-235b-a22b", "cluster": "gb200", "chips": "256", "seq_len": "4096",
-         "batch": "1024", "stack": "megatron", "precision": "bf16"},
-    ),
-)  # fmt: skip
 _FIELDS = ("model", "config", "cluster", "chips", "seq_len", "batch", "stack", "precision")
 
 
@@ -146,5 +130,5 @@ def choices(catalog: Catalog) -> dict[str, Any]:
         "other_stacks": [name for name in stacks if not format_of_stack(name)],
         "precisions": PRECISIONS,
         "pins": PINS,
-        "examples": EXAMPLES,
+        "examples": EXAMPLES["ask"],
     }

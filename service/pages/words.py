@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from models.package_data import read_json
 from models.prediction.term_words import MEMORY_WORDS, TIME_WORDS
 
 
@@ -17,56 +18,39 @@ class Term:
     """The kind of time or memory that it is: pictures give each family one hue."""
 
 
-def _term(field: str, family: str) -> Term:
-    """Returns a term under the name that sentences give it."""
-    return Term(field, _SENTENCE_WORDS[field].removeprefix("the "), family)
+def _terms(families: Mapping[str, Sequence[str]]) -> tuple[Term, ...]:
+    """Returns the terms of these families, each labelled as sentences name it."""
+    words = {**TIME_WORDS, **MEMORY_WORDS}
+    return tuple(
+        Term(field, words[field].removeprefix("the "), family)
+        for family, fields in families.items()
+        for field in fields
+    )
 
 
-_SENTENCE_WORDS = {**TIME_WORDS, **MEMORY_WORDS}
-TIME_TERMS = (
-    _term("compute_s", "compute"),
-    _term("recompute_s", "compute"),
-    _term("tensor_s", "traffic"),
-    _term("context_s", "traffic"),
-    _term("expert_s", "traffic"),
-    _term("data_s", "traffic"),
-    _term("pipeline_s", "traffic"),
-    _term("offload_s", "traffic"),
-    _term("bubble_s", "waiting"),
-    _term("jitter_s", "waiting"),
-    _term("optimizer_s", "once a step"),
-    _term("fixed_s", "once a step"),
+TIME_TERMS = _terms(
+    {
+        "compute": ("compute_s", "recompute_s"),
+        "traffic": ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s", "offload_s"),
+        "waiting": ("bubble_s", "jitter_s"),
+        "once a step": ("optimizer_s", "fixed_s"),
+    }
 )
-MEMORY_TERMS = (
-    _term("parameters_gib", "model"),
-    _term("gradients_gib", "model"),
-    _term("optimizer_gib", "model"),
-    _term("activations_gib", "activations"),
-    _term("logits_gib", "activations"),
-    _term("context_gib", "runtime"),
-    _term("fragmentation_gib", "runtime"),
+MEMORY_TERMS = _terms(
+    {
+        "model": ("parameters_gib", "gradients_gib", "optimizer_gib"),
+        "activations": ("activations_gib", "logits_gib"),
+        "runtime": ("context_gib", "fragmentation_gib"),
+    }
 )
-GROUNDS = {
-    "measured": "measured on this chip and stack",
-    "inherited": "inherited from like chips or stacks",
-    "data_sheet": "data sheet and first principles",
-}
+_WORDS = read_json(__package__, "words.json")
+GROUNDS: dict[str, str] = _WORDS["grounds"]
 """The evidence that a term rests on, in the words of a legend."""
 
 SPEEDS = {"step_time_s": "step time (s)", "tokens_per_s_per_chip": "tokens a second of a chip"}
 """The speeds that logs print."""
 
-VERDICTS = {
-    "go": ("Go", "Nothing speaks against this job.", "good"),
-    "go_with_warnings": ("Go, with warnings", "It will run; look at the warnings first.", "fair"),
-    "will_not_fit": ("Will not fit", "It will most likely run out of memory.", "bad"),
-    "illegal": ("Will not start", "The framework refuses this configuration.", "bad"),
-    "cannot_tell": (
-        "Cannot tell",
-        "Something that could change the answer was not understood.",
-        "open",
-    ),
-}
+VERDICTS: dict[str, tuple[str, str, str]] = _WORDS["verdicts"]
 """The name of each verdict of a check, its meaning, and its tone."""
 
 

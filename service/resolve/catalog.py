@@ -23,7 +23,7 @@ from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import CatalogEntry, ChipEntry, ClusterEntry, Entry, Kind, OwnKind
 from service.schemas.cluster import ClusterPreset
 from service.schemas.list_query import ListQuery
-from service.store import Rows, Store
+from service.store import Rows, UseCase
 from service.store.cursors import cut_page, read_cursor
 from service.store.tables import RegisteredEntryRow
 
@@ -38,10 +38,7 @@ _SHIPPED_VALUES: dict[Kind, Any] = {
 }
 
 
-class Catalog:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Catalog(UseCase):
     def names(self, kind: Kind) -> list[str]:
         """Returns the names of all entries of a kind, shipped and registered, without their
         aliases."""

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from models.errors import Invalid
 from service.errors import NotATrainingJob, Refused
@@ -42,7 +40,6 @@ from service.schemas.layer_list import LayerListFields
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
 
-Form = TypeVar("Form", bound=BaseModel)
 _AS_FIELDS = "model, workload, stack and layout as fields in place of the launch"
 _MOST_UNREAD = 10  # people read some; all are in the answer to the whole launch
 _MOST_UNREAD_CHARACTERS = 120

@@ -32,7 +32,7 @@ from service.schemas.profile import (
 )
 from service.schemas.question import ProfileWanted
 from service.schemas.stored import read_stored
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.cursors import cut_page, read_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ProfileRow, ProfileVersionRow
@@ -68,9 +68,7 @@ def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
     rows.profiles.add(
         ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump())
     )
-    rows.profiles.add_version(
-        _version_row(profile, version=1, origin="shipped", posterior=posterior)
-    )
+    _store_version(rows, profile, version=1, origin="shipped", posterior=posterior)
 
 
 def active_profile(rows: Rows) -> Profile:
@@ -124,10 +122,7 @@ def reports_of(rows: Rows, id_: str) -> ReportFilter:
     return ReportFilter(profile_id=id_) if tenant is None else ReportFilter(tenant=tenant)
 
 
-class Profiles:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
+class Profiles(UseCase):
     def page(self) -> dict[str, Any]:
         with self._store.reading() as rows:
             items = [_profile_answer(rows, profile) for profile in rows.profiles.all()]
@@ -250,7 +245,8 @@ def add_version(
     or "calibrated"; `learnt` is the record of what a calibration has learnt."""
     rows.lock(f"profile:{profile.id}")
     version = rows.profiles.latest(profile.id).version + 1
-    row = _version_row(
+    return _store_version(
+        rows,
         profile,
         version=version,
         origin=origin,
@@ -258,8 +254,6 @@ def add_version(
         calibration=calibration,
         learnt=learnt,
     )
-    rows.profiles.add_version(row)
-    return row
 
 
 def add_own_version(
@@ -276,9 +270,9 @@ def add_own_version(
     _ensure_own(rows, tenant, policy)
     last = rows.profiles.find_latest(id_)
     version = 1 if last is None else last.version + 1
-    named = replace(profile, id=id_)
-    row = _version_row(
-        profile=named,
+    return _store_version(
+        rows,
+        replace(profile, id=id_),
         version=version,
         origin="calibrated",
         posterior=None,
@@ -286,8 +280,6 @@ def add_own_version(
         learnt=learnt,
         tenant=tenant,
     )
-    rows.profiles.add_version(row)
-    return row
 
 
 def own_policy(rows: Rows) -> Policy:
@@ -305,8 +297,10 @@ def _ensure_own(rows: Rows, tenant: str, policy: Policy) -> None:
         rows.profiles.add(ProfileRow(id=id_, tenant=tenant, revision=0, policy=policy.model_dump()))
 
 
-def _version_row(
+def _store_version(
+    rows: Rows,
     profile: Profile,
+    *,
     version: int,
     origin: str,
     posterior: Posterior | None,
@@ -314,8 +308,8 @@ def _version_row(
     learnt: dict[str, Any] | None = None,
     tenant: str | None = None,
 ) -> ProfileVersionRow:
-    """Returns the row of a version. `tenant` is set for a version of a tenant's own."""
-    return ProfileVersionRow(
+    """Stores a version and returns its row. `tenant` is set for a version of a tenant's own."""
+    row = ProfileVersionRow(
         profile_id=profile.id,
         tenant=tenant,
         version=version,
@@ -327,6 +321,8 @@ def _version_row(
         learnt=learnt,
         posterior=None if posterior is None else posterior.to_json(),
     )
+    rows.profiles.add_version(row)
+    return row
 
 
 def _content_hash(profile: Profile) -> str:

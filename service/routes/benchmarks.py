@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 
 from service.routes.dependencies import (
     CreationDep,
@@ -12,7 +12,7 @@ from service.routes.dependencies import (
     ResourceId,
     SeenTags,
     ServicesDep,
-    require_scope,
+    resource_router,
 )
 from service.routes.examples import EXAMPLES
 from service.routes.list_tables import list_response, page_or_table
@@ -26,18 +26,12 @@ from service.schemas.benchmark import (
 from service.schemas.list_query import BriefPage
 from service.web import responses
 from service.web.etags import conditional_response, tagged_response
-from service.web.json_body import JsonRoute
 
 _IF_MATCH = responses.if_match(
     "The ETag of the benchmark as you saw it, if it matters.", required=False
 )
 
-router = APIRouter(
-    prefix="/v1/benchmarks",
-    tags=["benchmarks"],
-    route_class=JsonRoute,
-    dependencies=[require_scope("report")],
-)
+router = resource_router("benchmarks", "report")
 
 
 @router.post(

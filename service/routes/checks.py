@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import check_brief
@@ -14,7 +14,7 @@ from service.routes.dependencies import (
     CreationDep,
     ResourceId,
     ServicesDep,
-    require_scope,
+    resource_router,
 )
 from service.routes.examples import EXAMPLES
 from service.routes.list_tables import list_response, page_or_table
@@ -22,16 +22,10 @@ from service.schemas.brief import CheckBrief, ViewQuery
 from service.schemas.check import CheckAnswer, CheckForm, CheckPage
 from service.schemas.list_query import AnswerQuery, BriefPage
 from service.web import responses
-from service.web.json_body import JsonRoute
 from service.web.preferences import requested_view
 from service.web.text_responses import immutable_text_response
 
-router = APIRouter(
-    prefix="/v1/checks",
-    tags=["checks"],
-    route_class=JsonRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("checks", "recommend")
 
 
 @router.post(

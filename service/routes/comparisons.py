@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Response
+from fastapi import Body, Response
 
-from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.dependencies import ComputationDep, ServicesDep, resource_router
 from service.routes.examples import EXAMPLES
 from service.schemas.comparison import ComparisonAnswer
 from service.schemas.launch_request import ComparisonForm
 from service.web import responses
-from service.web.json_body import JsonRoute
 
-router = APIRouter(
-    prefix="/v1/comparisons",
-    tags=["comparisons"],
-    route_class=JsonRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("comparisons", "recommend")
 
 
 @router.post("", operation_id="compare", response_model=ComparisonAnswer, responses=responses.POST)

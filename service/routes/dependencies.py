@@ -6,10 +6,11 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from cachetools import LRUCache
-from fastapi import Depends, Header, Path, Request
+from fastapi import APIRouter, Depends, Header, Path, Request
+from fastapi.routing import APIRoute
 
 from service.api_keys import ANYONE, Caller
 from service.ask.audit import AuditTrail
@@ -56,9 +57,7 @@ from service.sweeps.runner import SweepRunner
 from service.sweeps.sweeps import Sweeps
 from service.web.accept import preferred_media_type
 from service.web.etags import parse_if_match
-from service.web.json_body import JsonRequest
-
-T = TypeVar("T")
+from service.web.json_body import JsonRequest, JsonRoute
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEPT_CALLERS = 1024  # callers whose services are kept in memory, each a few small objects
@@ -180,6 +179,17 @@ def _caller(request: Request) -> Caller:
 async def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services.for_caller(_caller(request))
+
+
+def resource_router(name: str, scope: str, route_class: type[APIRoute] = JsonRoute) -> APIRouter:
+    """Returns the router of the resources below /v1/`name`, which takes only keys that have this
+    scope."""
+    return APIRouter(
+        prefix=f"/v1/{name}",
+        tags=[name],
+        route_class=route_class,
+        dependencies=[require_scope(scope)],
+    )
 
 
 def require_scope(scope: str) -> Any:

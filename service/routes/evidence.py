@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.dependencies import ComputationDep, ServicesDep, resource_router
 from service.routes.list_tables import list_response, page_or_table
 from service.runtime.admission import Turn
 from service.schemas.evidence import EvidenceList, EvidenceQuery
 from service.schemas.list_query import BriefPage
-from service.web.json_body import JsonRoute
 
-router = APIRouter(
-    prefix="/v1/evidence",
-    tags=["evidence"],
-    route_class=JsonRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("evidence", "recommend")
 
 
 @router.get(

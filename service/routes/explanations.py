@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import Body, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.dependencies import ComputationDep, ServicesDep, resource_router
 from service.routes.examples import EXAMPLES
 from service.schemas.explanation import ExplanationAnswer, ExplanationForm
 from service.web import responses
-from service.web.json_body import JsonRoute
 
-router = APIRouter(
-    prefix="/v1/explanations",
-    tags=["explanations"],
-    route_class=JsonRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("explanations", "recommend")
 
 
 @router.post("", operation_id="explain", response_model=ExplanationAnswer, responses=responses.POST)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
+from service.routes.dependencies import ComputationDep, ServicesDep, resource_router
 from service.routes.examples import EXAMPLES
 from service.routes.list_tables import named_table_response, table_content
 from service.schemas.frontier import FrontierAnswer, FrontierRequest
 from service.schemas.list_query import TableForm
 from service.web import responses
-from service.web.json_body import JsonRoute
 from service.web.tables import asks_for_table
 
-router = APIRouter(
-    prefix="/v1/frontiers",
-    tags=["frontiers"],
-    route_class=JsonRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("frontiers", "recommend")
 
 
 @router.post(

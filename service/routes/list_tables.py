@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 
-from service.package_data import read_json
+from models.package_data import read_json
 from service.routes.list_pages import page_response
 from service.schemas.list_query import ListForm, ListQuery
 from service.web import responses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import prediction_brief
@@ -14,7 +14,7 @@ from service.routes.dependencies import (
     CreationDep,
     ResourceId,
     ServicesDep,
-    require_scope,
+    resource_router,
 )
 from service.routes.examples import EXAMPLES
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
@@ -35,12 +35,7 @@ from service.web.text_responses import immutable_text_response
 _MAX_UNADMITTED_LAYOUTS = 100
 """A request for more layouts waits for admission, as searches do."""
 
-router = APIRouter(
-    prefix="/v1/predictions",
-    tags=["predictions"],
-    route_class=CachingRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("predictions", "recommend", CachingRoute)
 
 
 @router.post(

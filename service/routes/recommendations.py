@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.ask.answer_briefs import recommendation_brief
@@ -14,7 +14,7 @@ from service.routes.dependencies import (
     CreationDep,
     ResourceId,
     ServicesDep,
-    require_scope,
+    resource_router,
 )
 from service.routes.examples import EXAMPLES
 from service.routes.launches import RESPONSES as LAUNCH_RESPONSES
@@ -40,12 +40,7 @@ from service.web.preferences import requested_view
 from service.web.tables import asks_for_table
 from service.web.text_responses import immutable_text_response
 
-router = APIRouter(
-    prefix="/v1/recommendations",
-    tags=["recommendations"],
-    route_class=CachingRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("recommendations", "recommend", CachingRoute)
 
 
 @router.post(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
@@ -19,7 +19,7 @@ from service.routes.dependencies import (
     ResourceId,
     SeenTags,
     ServicesDep,
-    require_scope,
+    resource_router,
 )
 from service.routes.examples import EXAMPLES
 from service.routes.list_pages import page_response
@@ -62,12 +62,7 @@ class BatchRoute(JsonRoute):
     parse = staticmethod(parse_batch)
 
 
-router = APIRouter(
-    prefix="/v1/reports",
-    tags=["reports"],
-    route_class=BatchRoute,
-    dependencies=[require_scope("report")],
-)
+router = resource_router("reports", "report", BatchRoute)
 
 
 @router.post(

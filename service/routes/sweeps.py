@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
+from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, resource_router
 from service.routes.examples import EXAMPLES
 from service.routes.list_tables import list_response, page_or_table
 from service.routes.streams import EVENTS, LastEventId, StreamResponse
@@ -26,19 +26,13 @@ from service.schemas.sweep import (
 from service.sweeps.events import Event, Place, has_received_all
 from service.sweeps.sweeps import ACCEPTED
 from service.web import responses
-from service.web.json_body import JsonRoute
 
 _WITHOUT_BODY = responses.problem_responses(400, 409)
 _EVENTS: responses.Responses = EVENTS | {
     204: {"description": "The sweep has ended, and all of its events were told"}
 }
 
-router = APIRouter(
-    prefix="/v1/sweeps",
-    tags=["sweeps"],
-    route_class=JsonRoute,
-    dependencies=[require_scope("recommend")],
-)
+router = resource_router("sweeps", "recommend")
 
 
 @router.post(

@@ -157,26 +157,16 @@ def model_tag(value: object, other_object: str = "shape") -> str:
     return f"{TAG_PREFIX}{other_object if is_object else 'name'}"
 
 
-Model = Annotated[
-    Annotated[Name, Tag(f"{TAG_PREFIX}name")]
-    | Annotated[NamedModelFields, Tag(f"{TAG_PREFIX}named")]
-    | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
-    | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
-    | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(model_tag),
-]
+ModelName = Annotated[Name, Tag(f"{TAG_PREFIX}name")]
+NamedModel = Annotated[NamedModelFields, Tag(f"{TAG_PREFIX}named")]
+ModelConfig = Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
+ModelLayers = Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
+_Shape = Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")]
 
-OwnModel = Annotated[
-    Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
-    | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
-    | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(model_tag),
-]
-"""A model that is described, and not named."""
-
-DescribedModel = Annotated[
-    Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
-    | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(model_tag),
-]
+DescribedModel = Annotated[ModelLayers | _Shape, Discriminator(model_tag)]
 """A model in the words of this service alone."""
+OwnModel = Annotated[ModelConfig | ModelLayers | _Shape, Discriminator(model_tag)]
+"""A model that is described, and not named."""
+Model = Annotated[
+    ModelName | NamedModel | ModelConfig | ModelLayers | _Shape, Discriminator(model_tag)
+]

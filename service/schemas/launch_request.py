@@ -11,6 +11,10 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 from service.json_pointers import TAG_PREFIX
 from service.schemas.architecture import (
     HuggingFaceConfig,
+    ModelConfig,
+    ModelLayers,
+    ModelName,
+    NamedModel,
     NamedModelFields,
     ShapeFields,
     model_tag,
@@ -23,7 +27,7 @@ from service.schemas.patience import Patience
 from service.schemas.prediction import PredictionRequest
 from service.schemas.question import ProfileWanted, Question
 from service.schemas.stack import StackFields, StackForm
-from service.schemas.wire import Name, Wire
+from service.schemas.wire import Wire
 
 Part = dict[str, Any]
 """Some of the fields of a form, which are checked with those that the launch says."""
@@ -36,11 +40,7 @@ def _model_tag(value: object) -> str:
 
 
 ModelPart = Annotated[
-    Annotated[Name, Tag(f"{TAG_PREFIX}name")]
-    | Annotated[NamedModelFields, Tag(f"{TAG_PREFIX}named")]
-    | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
-    | Annotated[LayerListFields, Tag(f"{TAG_PREFIX}layers")]
-    | Annotated[Part, Tag(f"{TAG_PREFIX}part")],
+    ModelName | NamedModel | ModelConfig | ModelLayers | Annotated[Part, Tag(f"{TAG_PREFIX}part")],
     Discriminator(_model_tag),
 ]
 

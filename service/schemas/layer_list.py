@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, ValidationErr
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from models.errors import Invalid
+from models.package_data import read_json
 from models.spec.architecture import MAX_LAYERS, Architecture
 from models.spec.layer import Layer
 from service.json_pointers import TAG_PREFIX, prefix_errors
@@ -28,10 +29,9 @@ def _layer_tag(value: object) -> str:
     return f"{TAG_PREFIX}{'name' if isinstance(value, str) else 'layer'}"
 
 
-LayerForm = Annotated[
-    Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[LayerGroup, Tag(f"{TAG_PREFIX}layer")],
-    Discriminator(_layer_tag),
-]
+_LayerName = Annotated[Name, Tag(f"{TAG_PREFIX}name")]
+_Layer = Annotated[LayerGroup, Tag(f"{TAG_PREFIX}layer")]
+LayerForm = Annotated[_LayerName | _Layer, Discriminator(_layer_tag)]
 
 
 class LayerRepetition(Wire):
@@ -53,9 +53,7 @@ def _entry_tag(value: object) -> str:
 
 
 LayerEntry = Annotated[
-    Annotated[Name, Tag(f"{TAG_PREFIX}name")]
-    | Annotated[LayerGroup, Tag(f"{TAG_PREFIX}layer")]
-    | Annotated[LayerRepetition, Tag(f"{TAG_PREFIX}repetition")],
+    _LayerName | _Layer | Annotated[LayerRepetition, Tag(f"{TAG_PREFIX}repetition")],
     Discriminator(_entry_tag),
 ]
 
@@ -186,29 +184,7 @@ def _count(entry: str | LayerGroup) -> int:
     return 1 if isinstance(entry, str) else entry.count
 
 
-_SAID_BY_LAYERS = {
-    "num_layers": "the list says how many there are",
-    "full_attention_period": "each layer says whether it has attention.sliding_window",
-    "intermediate_size": "each layer has its own mlp.intermediate_size",
-    "gated_mlp": "each layer has its own mlp.gated or moe.gated",
-    "mla": "each layer has its own attention.mla",
-    "moe": "each layer with experts has its own moe",
-    "num_norms": "each layer has its own num_norms",
-    "parallel_blocks": "each layer has its own parallel_blocks",
-    **{
-        name: f"each layer has its own attention.{name}"
-        for name in (
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "qk_norm",
-            "attention_bias",
-            "attention_output_bias",
-            "sliding_window",
-            "chunked_attention",
-        )
-    },
-}
+_SAID_BY_LAYERS: dict[str, str] = read_json(__package__, "layer_list.json")
 """Reasons why a field of models whose layers are alike is not given beside a list of layers."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -19,6 +19,7 @@ from models.spec.constraints import (
 )
 from models.spec.layout import MAX_LAYERS, TORUS_KNOBS, Layout
 from models.spec.problem import Problem
+from models.spec.recompute import MODULES, Module
 from service.schemas.stored import read_stored
 from service.schemas.wire import Degree, OneOrMany, Wire, reject_boolean
 
@@ -28,21 +29,7 @@ _PLAIN = Layout()
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
-Module = Literal[
-    "layernorm",
-    "mlp_act",
-    "moe_act",
-    "core_attn",
-    "mla_up_proj",
-    "mlp",
-    "shared_experts",
-    "moe",
-    "alternate_mm",
-    "grouped_mm",
-    "out_proj",
-    "mlp_gate",
-]
-Modules = Annotated[list[Module], Field(max_length=len(get_args(Module)))]
+Modules = Annotated[list[Module], Field(max_length=len(MODULES))]
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(reject_boolean)]
 MicroBatchTokens = Annotated[int, Field(ge=1, le=10**9)]
 LayersPerChunk = Annotated[

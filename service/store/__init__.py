@@ -27,6 +27,7 @@ from service.store.evidence import EvidenceQueries
 from service.store.idempotency_keys import IdempotencyKeys
 from service.store.memory import Memory
 from service.store.profiles import ProfileQueries
+from service.store.queries import Queries
 from service.store.registered_entries import RegisteredEntries
 from service.store.reports import ReportQueries
 from service.store.retention import Retention
@@ -41,13 +42,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Rows:
+class Rows(Queries):
     """The rows that one transaction sees, by table. Values that are determined by the versions in
     force may be kept in `memory`. Transactions that write have no memory, because they see changes
     that others do not."""
 
     def __init__(self, session: Session, memory: Memory | None = None) -> None:
-        self._session = session
+        super().__init__(session)
         self.memory = memory
         self._versions: Versions | None = None
         self._since = None if memory is None else memory.changes.count()
@@ -64,11 +65,6 @@ class Rows:
         self.retention = Retention(session)
         self.sweeps = SweepQueries(session)
         self.write_checks = WriteChecks(session)
-
-    @property
-    def _tenant(self) -> str | None:
-        tenant: str | None = self._session.info.get(TENANT)
-        return tenant
 
     @property
     def sees_all(self) -> bool:
@@ -103,14 +99,14 @@ class Rows:
     def now(self) -> datetime:
         """Returns the time by the database's clock, which all processes share. SQLite has only the
         clock of its host."""
-        if self._session.get_bind().dialect.name == "postgresql":
+        if self._dialect == "postgresql":
             return self._session.scalars(select(func.clock_timestamp())).one()
         return datetime.now(UTC)
 
     def lock(self, name: str) -> None:
         """Takes a lock by name until this transaction ends: others that ask for it wait. SQLite
         needs none, because its writers wait for each other anyway."""
-        if self._session.get_bind().dialect.name == "postgresql":
+        if self._dialect == "postgresql":
             self._session.execute(
                 text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": name}
             )
@@ -257,3 +253,10 @@ class Store:
             id_ = rows.write_checks.add()
         with self.writing() as rows:
             rows.write_checks.remove(id_)
+
+
+class UseCase:
+    """A part of what the service offers, which reads and writes the rows of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
-
-T = TypeVar("T")
 
 
 class BoundedConnection(psycopg.Connection[Any]):

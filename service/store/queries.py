@@ -17,7 +17,7 @@ Q = TypeVar("Q", bound="Select[*tuple[Any, ...]]")
 
 
 class Queries:
-    """The queries of one kind of rows, within the transaction of a session."""
+    """Queries of rows, of one kind or of all, within the transaction of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -20,7 +20,7 @@ from service.schemas.sweep import (
     SweepRequest,
     SweepState,
 )
-from service.store import Rows, Store
+from service.store import Rows, Store, UseCase
 from service.store.cursors import cut_page, read_cursor
 from service.store.tables import SweepItemRow, SweepRow
 from service.sweeps.combinations import combination, count, pinned
@@ -28,7 +28,7 @@ from service.sweeps.combinations import combination, count, pinned
 ACCEPTED = 202
 
 
-class Sweeps:
+class Sweeps(UseCase):
     """The use cases of sweeps. `wake` tells the runner of this process that items wait. `waits_for`
     returns the reason why the runner computes none, if there is one."""
 
@@ -38,7 +38,7 @@ class Sweeps:
         wake: Callable[[], None],
         waits_for: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._wake = wake
         self._waits_for = waits_for
 

@@ -81,9 +81,9 @@ def not_modified_response(
     return None
 
 
-def immutable_response(request: Request, document: dict[str, Any], view: View = WHOLE) -> Response:
-    """Returns a view of a document that never changes. Its address serves as its ETag."""
-    return conditional_response(request, document, address_etag(request, view), view)
+def immutable_response(request: Request, document: dict[str, Any]) -> Response:
+    """Returns a document that never changes. Its address serves as its ETag."""
+    return conditional_response(request, document, address_etag(request, WHOLE))
 
 
 def address_etag(request: Request, view: View) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from models.errors import DomainError
+from models.package_data import read_json
 from service.errors import NameTaken, NotJson, Refused, ServiceError
-from service.package_data import read_json
 
 
 @dataclass(frozen=True, slots=True)

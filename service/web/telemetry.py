@@ -45,8 +45,9 @@ class Telemetry:
         scope.setdefault("state", {})["request_id"] = request_id
         _mask_span(scope)
         structlog.contextvars.clear_contextvars()
+        client = scope["client"][0] if scope.get("client") else None
         with structlog.contextvars.bound_contextvars(
-            request_id=request_id, client=_client_address(scope), **_trace_ids(scope)
+            request_id=request_id, client=client, **_trace_ids(scope)
         ):
             await self._run_logged(scope, receive, send, request_id)
 
@@ -107,10 +108,6 @@ def _request_id(headers: Headers) -> str:
     may be used."""
     sent_id = headers.get("x-request-id", "")
     return sent_id if _ACCEPTED_REQUEST_ID.fullmatch(sent_id) else new_id()
-
-
-def _client_address(scope: Scope) -> str | None:
-    return scope["client"][0] if scope.get("client") else None
 
 
 def _trace_ids(scope: Scope) -> dict[str, str]:

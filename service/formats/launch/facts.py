@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from service.package_data import read_json
+from models.package_data import read_json
 
 
 @cache

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
-
 from models.spec.layout import AXES, TORUS_AXES, Layout
+from service.formats.launch.facts import facts
 from service.formats.launch.job import Inexpressible
 
 
-def require_values(layout: Layout, allowed: Mapping[str, tuple[Collection[Any], str]]) -> None:
+def require_values(layout: Layout, format_: str) -> None:
     """Raises Inexpressible where a field of the layout has a value that the format cannot
-    express. `allowed` maps a field to its possible values, and to the advice for any other:
-    {"pp": ((1,), "ask with pp 1")}."""
-    for knob, (values, cure) in allowed.items():
+    express."""
+    for knob, allowed in facts("layout_values")[format_].items():
         value = getattr(layout, knob)
-        if value not in values:
-            raise Inexpressible(f"layout.{knob}", value, cure)
+        if value not in allowed["values"]:
+            raise Inexpressible(f"layout.{knob}", value, allowed["cure"])
 
 
 def require_default_order(layout: Layout) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from service.package_data import read_json
+from models.package_data import read_json
 
 
 @dataclass(frozen=True, slots=True)

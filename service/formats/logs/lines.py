@@ -106,8 +106,9 @@ def cut_lines(text: str) -> tuple[str, int]:
 
 class Log:
     def __init__(self, text: str) -> None:
-        self._text = _COLOUR.sub("", text) if "\x1b" in text or "\\u001b" in text else text
-        self._lines = self._text.split("\n")
+        self.text = _COLOUR.sub("", text) if "\x1b" in text or "\\u001b" in text else text
+        """The whole log, without colours."""
+        self._lines = self.text.split("\n")
         self._first_pieces: list[int] | None = None
 
     def unwrapped(self, *, every_full_line: bool = False) -> Log | None:
@@ -151,7 +152,7 @@ class Log:
     def lines(self, *marks: str) -> Iterator[Line]:
         """Yields the lines that contain one of the marks. Updates of a progress bar are lines of
         their own."""
-        if not any(mark in self._text for mark in marks):
+        if not any(mark in self.text for mark in marks):
             return
         for number, line in self._numbered_lines():
             if any(mark in line for mark in marks):
@@ -171,7 +172,7 @@ class Log:
     def section(self, first: str, last: str) -> Iterator[Line]:
         """Yields the lines from behind each line that contains `first` up to the next one that
         contains `last`, or to the end."""
-        if first not in self._text:
+        if first not in self.text:
             return
         inside = False
         for number, line in self._numbered_lines():
@@ -179,11 +180,6 @@ class Log:
                 inside = last not in line
             elif inside:
                 yield Line(number, line.rstrip("\r"))
-
-    @property
-    def text(self) -> str:
-        """Returns the whole log, without colours."""
-        return self._text
 
     @property
     def timestamp(self) -> datetime | None:
@@ -197,12 +193,12 @@ class Log:
     @property
     def is_text(self) -> bool:
         """Returns False for binary data, by a sample of the beginning."""
-        sample = self._text[:_SAMPLE_CHARACTERS]
+        sample = self.text[:_SAMPLE_CHARACTERS]
         return sum(map(sample.count, _BINARY_CHARACTERS)) <= len(sample) / 20
 
     @property
     def is_blank(self) -> bool:
-        return not self._text.strip()
+        return not self.text.strip()
 
 
 def parse_timestamp(text: str) -> datetime | None:

@@ -2,8 +2,8 @@
 parameters and layers the model has, the batch, the sequence length, the number of devices. They are
 held against what a request says of the run.
 
-A fact is recognised by the words around it, whatever framework the log is of. Each rule names the
-code that prints them.
+A fact is recognised by the words around it, whatever framework the log is of.
+`stated_facts.json` has the rules, with the code that prints them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
+
+from models.package_data import read_json
 
 Fact = Literal[
     "parameters", "sharded_parameters", "trainable_parameters", "adapter_parameters",
@@ -50,66 +52,24 @@ class _Rule:
     scale: float
 
 
-_TOTAL_BATCH = rf"Total train batch size \(w\.[^)\n]{{0,80}}\) = {_INTEGER}"
-_PATTERNS: dict[str, dict[Fact, str]] = {
-    # torchtitan 0.3.0 trainer.py, and train.py of earlier ones; models/*/args.py
-    " total parameters": {"parameters": rf"size: {_INTEGER} total parameters"},
-    "local batch size": {
-        "global_batch": rf"global batch size {_INTEGER}",
-        "seq_len": rf"sequence length {_INTEGER}",
-    },
-    "n_layers": {"num_layers": rf"\bn_layers['\"]?[=:] ?{_INTEGER}"},
-    # MaxText max_utils.py, configs/pyconfig.py; the weights of the loss in metric_logger.py
-    "number parameters:": {"parameters": rf"number parameters: {_DECIMAL} billion"},
-    "Num_devices:": {"num_devices": rf"Num_devices: {_INTEGER}"},
-    "Config param max_target_length:": {"seq_len": rf"max_target_length: {_INTEGER}"},
-    "Config param global_batch_size_to_train_on:": {
-        "global_batch": rf"global_batch_size_to_train_on: {_INTEGER}"
-    },
-    "num_decoder_layers:": {
-        "num_layers": rf"Config param (?:base_)?num_decoder_layers: {_INTEGER}"
-    },
-    "total_weights:": {"step_tokens": rf"total_weights: {_INTEGER}"},
-    # Megatron-LM theoretical_memory_usage.py, initialize.py; Primus core/utils/logger.py
-    "Total number of parameters in billions:": {
-        "parameters": rf"Total number of parameters in billions: {_DECIMAL}"
-    },
-    "using world size:": {
-        "num_devices": rf"using world size: {_INTEGER}",
-        "tp": rf"tensor-model-parallel size: {_INTEGER}",
-        "pp": rf"pipeline-model-parallel size: {_INTEGER}",
-        "cp": rf"\bcontext-parallel size: {_INTEGER}",
-    },
-    "[rank-": {"num_devices": rf"\[rank-\d{{1,6}}/{_INTEGER}\]"},
-    # Lightning fabric/utilities/distributed.py
-    "MEMBER: ": {"num_devices": rf"\bMEMBER: \d{{1,6}}/{_INTEGER}"},
-    "All distributed processes registered.": {
-        "num_devices": rf"Starting with {_INTEGER} processes"
-    },
-    # transformers trainer.py, configuration_utils.py; peft peft_model.py
-    "Total train batch size (w.": {"global_batch": _TOTAL_BATCH},
-    "Number of trainable parameters": {
-        "trainable_parameters": rf"trainable parameters = {_INTEGER}"
-    },
-    "trainable params:": {
-        "adapter_parameters": rf"trainable params: {_INTEGER} \|\| all params: [\d,]{{1,30}} "
-    },
-    '"num_hidden_layers"': {"num_layers": rf'"num_hidden_layers": {_INTEGER}'},
-    # DeepSpeed runtime/config.py
-    "train_batch_size ": {"global_batch": rf":print\]\s+train_batch_size \.{{2,}} {_INTEGER}"},
-    "train_micro_batch_size_per_gpu ": {
-        "micro_batch": rf":print\]\s+train_micro_batch_size_per_gpu \.* ?{_INTEGER}"
-    },
-    "zero_optimization_stage ": {"zero_stage": r":print\]\s+zero_optimization_stage \.{2,} (\d)"},
-    "world_size ...": {"data_parallel": rf":print\]\s+world_size \.{{2,}} {_INTEGER}"},
-}
-"""The patterns of facts, by plain text beside them with which a line is found quickly."""
-_IN_BILLIONS = ("number parameters:", "Total number of parameters in billions:")
+_NUMBERS = {"<integer>": _INTEGER, "<decimal>": _DECIMAL}
+
+
+def _rule(fact: Fact, mark: str, pattern: str, scale: float = 1) -> _Rule:
+    """Returns the rule for a fact. `mark` is plain text beside it with which a line is found
+    quickly. `pattern` has <integer> or <decimal> where the value is printed, in units of
+    `scale`."""
+    for name, number in _NUMBERS.items():
+        pattern = pattern.replace(name, number)
+    return _Rule(fact, mark, re.compile(pattern), scale)
+
+
 _RULES = [
-    _Rule(fact, mark, re.compile(pattern), scale=1e9 if mark in _IN_BILLIONS else 1.0)
-    for mark, patterns in _PATTERNS.items()
-    for fact, pattern in patterns.items()
+    _rule(**fact)
+    for framework in read_json(__package__, "stated_facts.json")
+    for fact in framework["facts"]
 ]
+_TOTAL_BATCH = next(rule for rule in _RULES if rule.mark.startswith("Total train batch size"))
 _MESHES = (
     # torchtitan distributed/parallel_dims.py
     (
@@ -215,8 +175,8 @@ def _ranks_by_batch(text: str) -> Iterator[Statement]:
     )
     if not of_rank or not accumulation:
         return
-    for start, segment in _segments(text, "Total train batch size (w."):
-        if match := re.search(_TOTAL_BATCH, segment):
+    for start, segment in _segments(text, _TOTAL_BATCH.mark):
+        if match := _TOTAL_BATCH.pattern.search(segment):
             ranks = int(match[1].replace(",", "")) / (of_rank * accumulation)
             if ranks.is_integer():
                 yield _stated(text, start, match, "data_parallel", ranks)

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from models.package_data import read_json
 from service.formats.logs.lines import Log, printable
 from shardwright.secrets import mask_secrets
 
@@ -22,58 +23,11 @@ SymptomKind = Literal[
     "data_waits",
     "profiling",
 ]
-_MARKS: dict[SymptomKind, tuple[str, ...]] = {
-    # torchtitan train.py; DeepSpeed runtime/zero/stage3.py
-    "allocator_retries": (
-        r"CUDA memory allocation retries",
-        r"pytorch allocator cache flushes since last step",
-    ),
-    # NCCL init.cc, transport/net_socket.cc
-    "sockets": (r"NCCL INFO Using network Socket", r"NCCL INFO NET/Socket : Using"),
-    # NCCL transport/net_ib.cc, net_socket.cc: work requests that failed, links that are down
-    "network_faults": (
-        r"NCCL WARN NET/",
-        r"NET/IB : Got async event",
-        r"NET/IB : Got completion from peer",
-        r"NET/Socket : .{0,80} connection .{0,40}(?:failed|closed)",
-    ),
-    "network_warnings": (r"NCCL WARN(?! NET/)",),
-    # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
-    "collective_timeouts": (r"Watchdog caught collective operation timeout",),
-    "device_faults": (
-        r"NVRM: Xid",
-        r"ncorrectable ECC errors? (?:was |were )?(?:encountered|detected|found)",
-        r"ouble Bit ECC Error",
-        r"GPU has fallen off the bus",
-    ),
-    # of nvidia-smi -q -d PERFORMANCE
-    "throttling": (
-        r"Slowdown\s{0,80}: Active",
-        r"hermal throttl",
-        r"ower throttl",
-        r"locks? throttl",
-    ),
-    "stragglers": (
-        r"STRAGGLER DETECTION WARNING",
-        r"tragglers? detected",
-        r"slow (?:node|rank|host)s?\b",
-        r"Slow (?:node|rank|host)s?\b",
-    ),
-    # Lightning trainer/connectors/data_connector.py; torch/utils/data/dataloader.py
-    "data_waits": (
-        r"dataloader' does not have many workers",
-        r"might make DataLoader running slow",
-        r"ata ?[Ll]oader[^\n]{0,60}(?:waited|waiting|stall|timed out|bottleneck|too slow)",
-        r"aiting for (?:data|the next batch)\b(?![- ]parallel)",
-    ),
-    "profiling": (
-        r"Device-side CUDA Event completion trace is currently enabled",
-        r"CUDA_LAUNCH_BLOCKING=1",
-        r"Anomaly Detection has been enabled",
-    ),
+_PATTERNS: dict[SymptomKind, list[re.Pattern[str]]] = {
+    entry["kind"]: [re.compile(mark) for mark in entry["marks"]]
+    for entry in read_json(__package__, "symptoms.json")
 }
 """Each begins with plain text, which is found much faster than a choice of texts."""
-_PATTERNS = {kind: [re.compile(mark) for mark in marks] for kind, marks in _MARKS.items()}
 _MAX_QUOTED = 200  # a line or two of a terminal
 
 

@@ -32,11 +32,7 @@ KINDS = {
     "lists": "a list of lists",
 }
 _TYPES: Mapping[str, type] = {
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "str": str,
-    "list": list,
+    **{kind.__name__: kind for kind in (int, float, bool, str, list)},
     "lists": list,
 }
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.pages.choose_form import EXAMPLES, ChooseForm
+from service.pages.choose_form import ChooseForm
+from service.pages.examples import EXAMPLES
 from service.pages.numbers import probability, significant
 from tests.service.pages.questions import HOSTILE
 from tests.service.pages.test_ask import data_of
 
-CLUSTERS: dict[str, str] = dict(EXAMPLES[0][1])
+CLUSTERS: dict[str, str] = EXAMPLES["choose"][0][1]
 _BODY: dict[str, Any] = {
     "model": "llama-3.1-8b",
     "cluster": {"preset": "h100", "num_chips": 256},
@@ -53,7 +54,7 @@ def test_the_table_can_be_downloaded_with_every_place(shared_client: TestClient)
 
 
 def test_the_fewest_chips_and_other_numbers_are_places_too(shared_client: TestClient) -> None:
-    page = shared_client.get("/choose", params=dict(EXAMPLES[1][1])).text
+    page = shared_client.get("/choose", params=EXAMPLES["choose"][1][1]).text
     chips = [choice["num_chips"] for choice in data_of(page)["choices"]]
     assert {64, 128, 256} < set(chips)
     assert f"{chips[0]} chips are the fewest" in html.unescape(page)

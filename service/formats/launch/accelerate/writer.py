@@ -8,7 +8,7 @@ _should_free_in_backward). Without ZeRO, DistributedDataParallel replicates the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from models.spec.layout import Layout
@@ -31,19 +31,6 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 _DATA_PARALLEL = {"intel": "MULTI_XPU", "huawei": "MULTI_NPU"}
 """The distributed_type of plain data parallelism on the chips of a vendor. It is MULTI_GPU on
 others."""
-_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "pp": ((1,), "FSDP has no pipeline; ask with pp 1"),
-    "ep": ((1,), "its configuration has no expert parallelism; ask with ep 1"),
-    "etp": ((1,), "its configuration has no expert parallelism; ask with etp 1"),
-    "sequence_parallel": ((False,), "it shards no norms over tp; ask with false"),
-    "schedule": (
-        ("1f1b",),
-        "it runs backward after each forward; leave the schedule and global_batch_loss out",
-    ),
-    "recompute": (("none", "full"), "it checkpoints whole layers; ask with none or full"),
-    "recompute_layers": ((0,), "it checkpoints every layer; ask with 0"),
-    "zero_stage": ((0, 2, 3), "FSDP shards gradients too; ask with 2 or 3"),
-}
 
 
 def write(job: Job) -> LaunchConfiguration:
@@ -89,7 +76,7 @@ def write(job: Job) -> LaunchConfiguration:
 def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a precision that accelerate has no settings for."""
     layout = job.layout
-    require_values(layout, _ALLOWED)
+    require_values(layout, NAME)
     # The mesh of parallelism_config.py, _get_mesh.
     require_default_order(layout)
     _require_expressible_precision(job)

@@ -28,18 +28,6 @@ OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
 }
 """The optimizers that the document names; others are built in code (runtime/engine.py,
 _configure_basic_optimizer)."""
-_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "sequence_parallel": ((False,), "AutoTP keeps norms whole on every rank; ask with false"),
-    "etp": ((1,), "AutoEP requires expert_tensor_parallel_size 1; ask with 1"),
-    "schedule": (
-        ("1f1b",),
-        "its pipeline engine runs 1F1B (TrainSchedule); ask with 1f1b, without global_batch_loss",
-    ),
-    "virtual_stages": ((1,), "a rank of its pipeline holds one stage; ask with 1"),
-    "recompute": (("none", "full"), "it checkpoints whole layers; ask with none or full"),
-    "recompute_layers": ((0,), "it checkpoints all layers or every n-th; ask with 0"),
-    "reshard": ((True,), "ZeRO 3 drops gathered parameters; ask with true, or zero_stage 2"),
-}
 
 
 def write(job: Job) -> LaunchConfiguration:
@@ -74,7 +62,7 @@ def write(job: Job) -> LaunchConfiguration:
 def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a number format that a DeepSpeed document cannot set."""
     layout = job.layout
-    require_values(layout, _ALLOWED)
+    require_values(layout, NAME)
     require_default_order(layout)
     precision = job.problem.workload.precision
     if precision not in ("bf16", "fp16", "fp32"):

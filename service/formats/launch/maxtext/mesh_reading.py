@@ -34,25 +34,19 @@ _FOREIGN = ("diloco", "sequence", "context_autoregressive", "autoregressive")
 
 class MeshReader:
     """Reads the mesh of one launch. `values` has every setting, by default where the launch gives
-    none; the numbers of devices and slices are None where the caller does not know them."""
+    none."""
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        settings: Settings,
-        num_devices: int | None,
-        num_slices: int | None,
-    ) -> None:
+    def __init__(self, values: Mapping[str, Any], settings: Settings) -> None:
         self.values = values
         self.settings = settings
-        self.num_devices = num_devices
-        self.num_slices = num_slices
+        self.num_devices: int | None = None
+        """The number of devices; None while a degree is not known."""
         self.devices_setting: str | None = None
         """The setting from which the number of devices follows."""
 
     def degrees(self, stops: Stops) -> Degrees:
-        """Returns the degrees within and across slices, by the keys of `_AXES`. A degree of -1 is
-        filled in where the devices and slices are known, and is 0 otherwise. Where MaxText
+        """Returns the degrees within and across slices, by the keys of `_AXES`. A degree of -1
+        across slices is filled in where their number is known; any other is 0. Where MaxText
         refuses the degrees, notes a stop and returns those of an FSDP that takes all devices."""
         default_mesh = {**dict.fromkeys(_AXES, (1, 1)), "fsdp": (0, 1)}
         return stops.attempt(self._degrees, instead=default_mesh)
@@ -66,35 +60,17 @@ class MeshReader:
         }
 
     def _fill(self, inside: _Side, across: _Side) -> None:
-        """Replaces degrees of -1 where the numbers of devices and slices determine them. Sets
-        the number of devices where all degrees are known. Raises Stopped where degrees and
-        devices contradict each other."""
-        devices = self.num_devices
-        slices = self._known_slices()
-        if slices is None and across.is_known:
-            slices = across.product
-        if slices is None and devices and inside.is_known:
-            slices = inside.quotient(devices, "devices")
-        if slices is not None:
-            across.fill(slices, "slices")
-            if devices:
-                inside.fill(across.quotient(devices, "devices"), "devices of a slice")
-        if inside.is_known and across.is_known:
-            product = inside.product * across.product
-            self.devices_setting = inside.setting(inside.axis_to_change)
-            if devices not in (None, product):
-                rule = f"and the other degrees multiply to {product}, and the job has {devices}"
-                raise Stopped(self.devices_setting, None, f"{rule} devices")
-            self.num_devices = product
-
-    def _known_slices(self) -> int | None:
-        """Returns the number of slices that a setting or the caller gives; None where neither
-        does."""
+        """Replaces a degree of -1 across slices where a setting gives their number. Sets the number
+        of devices where all degrees are known. Raises Stopped where degrees and slices contradict
+        each other."""
         for name in ("num_slices", "compile_topology_num_slices"):
-            count = self.settings.given.get(name)
-            if count and count > 0:
-                return int(count)
-        return self.num_slices
+            slices = self.settings.given.get(name)
+            if slices and slices > 0:
+                across.fill(int(slices))
+                break
+        if inside.is_known and across.is_known:
+            self.devices_setting = inside.setting(inside.axis_to_change)
+            self.num_devices = inside.product * across.product
 
     def layout(self, degrees: Degrees) -> dict[str, Any]:
         """Returns the degrees of the layout, its ZeRO stage and its placement. Data-parallel
@@ -206,19 +182,14 @@ class _Side:
         message says to change."""
         return min(self.degrees, key=lambda axis: (self.degrees[axis] != -1, -self.degrees[axis]))
 
-    def quotient(self, number: int, what: str) -> int:
-        """Returns a number of devices or slices divided by the known degrees; `what` it counts is
-        for the message. Raises Stopped where that is no whole number."""
-        if number % self.product:
+    def fill(self, slices: int) -> None:
+        """Replaces the degree of -1 by what the others leave of the slices. Raises Stopped where
+        that is no whole number."""
+        if slices % self.product:
             axis = self.axis_to_change
             rule = f"and the other {self.prefix} degrees multiply to {self.product}, of which"
-            rule += f" {number} {what} must be a multiple"
+            rule += f" {slices} slices must be a multiple"
             raise Stopped(self.setting(axis), self.degrees[axis], rule)
-        return number // self.product
-
-    def fill(self, number: int, what: str) -> None:
-        """Replaces the degree of -1 by what the others leave of a number of devices or slices."""
-        remaining = self.quotient(number, what)
         for axis, degree in self.degrees.items():
             if degree == -1:
-                self.degrees[axis] = remaining
+                self.degrees[axis] = slices // self.product

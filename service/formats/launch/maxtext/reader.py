@@ -51,31 +51,26 @@ _CONTEXTS = {"all_gather": "allgather", "ring": "ring", "ulysses": "ulysses"}
 def read(
     text: str,
     version: str | None,
-    num_devices: int | None = None,
-    num_slices: int | None = None,
     *,
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
     """Returns the reading of a command line or YAML file of MaxText.
 
-    MaxText finds out its devices and slices when it starts; `num_devices` and `num_slices` say
-    how many there are, where the caller knows. Where nobody does, a degree of -1 is left out of
-    the layout, and so is the global batch, which MaxText counts in sequences per device.
+    MaxText finds out its devices when it starts. A degree of -1 is therefore left out of the
+    layout, and so is the global batch, which MaxText counts in sequences per device.
     """
     settings = Settings(field_table(TABLE))
     settings.is_other_release = version not in (None, RELEASE)
     sources = SettingSources(settings)
     sources.read(text, changes, files)
-    return _Reader(sources, num_devices, num_slices).reading(version)
+    return _Reader(sources).reading(version)
 
 
 class _Reader:
     """Works out what the settings of one launch mean."""
 
-    def __init__(
-        self, sources: SettingSources, num_devices: int | None, num_slices: int | None
-    ) -> None:
+    def __init__(self, sources: SettingSources) -> None:
         self.settings = sources.settings
         self.of_model = sources.of_model
         self.ignored = sources.ignored
@@ -83,7 +78,7 @@ class _Reader:
         self.values = {**sources.settings.table.defaults(), **self.of_model, **self.given}
         """All settings: those of the text, else of the file of the model, else the defaults."""
         self.stops = Stops(TYPES)
-        self.mesh = MeshReader(self.values, self.settings, num_devices, num_slices)
+        self.mesh = MeshReader(self.values, self.settings)
 
     def reading(self, version: str | None) -> LaunchReading:
         """Returns the reading of all settings, with the defaults of a release."""

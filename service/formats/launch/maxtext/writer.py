@@ -27,10 +27,6 @@ FRAMEWORK = "MaxText"
 RELEASE = "0.2.5"
 TABLE = "maxtext_0.2.5"
 
-_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "zero_stage": ((0, 1, 3), "it shards optimizer states over data, or all over fsdp; ask with 3"),
-    "virtual_stages": ((1,), "a circular pipeline is not predicted yet; ask with 1"),
-}
 QUANTIZATIONS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("fp8", "google"): {"quantization": "fp8_full", "use_qwix_quantization": True},
     ("fp8", "nvidia"): {"quantization": "fp8"},
@@ -114,7 +110,7 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a workload that MaxText has no settings for."""
     layout = job.layout
     workload = job.problem.workload
-    require_values(layout, _ALLOWED)
+    require_values(layout, NAME)
     if layout.zero_stage < 3 and (layout.cp > 1 or layout.ep > 1):
         cure = "weights are sharded over context and expert parallelism too; ask with zero_stage 3"
         raise Inexpressible("layout.zero_stage", layout.zero_stage, cure)

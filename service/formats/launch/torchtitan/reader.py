@@ -53,38 +53,34 @@ _IMPLEMENTATIONS = {implementation: name for name, implementation in IMPLEMENTAT
 def read(
     text: str,
     version: str | None,
-    num_devices: int | None = None,
     *,
     changes: Changes = NO_CHANGES,
     files: LaunchFiles = NO_FILES,
 ) -> LaunchReading:
     """Returns the reading of a command line or TOML file of torchtitan.
 
-    `num_devices` is the number of devices of the job, where the caller knows it and the text
-    does not say. If neither does and data_parallel_shard_degree is -1, dp_shard is left out,
-    since it takes the devices that the other degrees leave. The split of a pipeline is left out
-    where the model's number of layers is not known.
+    If data_parallel_shard_degree is -1 and the text does not say how many devices the job has,
+    dp_shard is left out, since it takes the devices that the other degrees leave. The split of a
+    pipeline is left out where the model's number of layers is not known.
     """
     launched = read_flags(text, version, files)
     if launched.earlier is not None and RECOMPUTE in changes:
         rule = f"is a command of {FRAMEWORK} {RELEASE}, and the flags are of one before it"
         raise invalid_launch(RECOMPUTE, rule)
     launched.settings.change(changes)
-    return _Reader(launched, version, num_devices).reading()
+    return _Reader(launched, version).reading()
 
 
 class _Reader:
     """Works out what the settings of one launch mean. Their names are those of 0.3.0."""
 
-    def __init__(
-        self, launched: LaunchedSettings, version: str | None, num_devices: int | None
-    ) -> None:
+    def __init__(self, launched: LaunchedSettings, version: str | None) -> None:
         self.settings = launched.settings
         self.given = launched.settings.given
         self.earlier = launched.earlier
         """The settings as a release before 0.3.0 has them, where the text is one of it."""
         self.version = version
-        self.num_devices = launched.num_ranks or num_devices
+        self.num_devices = launched.num_ranks
         self.stops = Stops(MESH)
         self.stops.noted += launched.stops
         self.config: Mapping[str, Any] = (

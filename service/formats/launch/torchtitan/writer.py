@@ -30,13 +30,6 @@ RECOMPUTE = "activation_checkpoint"
 flags."""
 _KEPT = 1024  # models, each with a config function
 
-_ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "etp": ((1,), "an expert is whole on its ranks (efsdp = dp_shard*cp*tp/ep); ask with 1"),
-    "schedule": (tuple(SCHEDULES), f"ask with one of {', '.join(SCHEDULES)}"),
-    "recompute_layers": ((0,), "activation checkpointing wraps every layer; ask with 0"),
-    "zero_stage": ((0, 2, 3), "FSDP shards parameters too; ask with zero_stage 3 or 2"),
-    "offload_activations": ((False,), "it offloads parameters and optimizer only; ask with false"),
-}
 _ADAPTED = {"attention": ("wq", "wkv", "wo"), "mlp": ("w1", "w2", "w3")}
 """The names of the matrices of Llama that have adapters, by the word of requests."""
 _PRECISIONS = ("bf16", "fp32", "fp8", "mxfp8", "nvfp4")
@@ -110,7 +103,7 @@ def _require_expressible(job: Job) -> None:
     """Raises Inexpressible for a layout or a workload that torchtitan has no flags for."""
     layout = job.layout
     workload = job.problem.workload
-    require_values(layout, _ALLOWED)
+    require_values(layout, NAME)
     require_default_order(layout)
     if layout.zero_stage == 0 and layout.cp > 1:
         cure = "parameters are sharded over context parallelism too; ask with zero_stage 3"

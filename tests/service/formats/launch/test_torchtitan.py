@@ -283,11 +283,6 @@ def test_the_rest_of_the_devices_is_sharded() -> None:
     assert reading.workload["global_batch"] == 8
 
 
-def test_the_caller_may_know_the_devices() -> None:
-    reading = torchtitan_reader.read("--module llama3 --config llama3_8b", None, num_devices=64)
-    assert reading.layout["dp_shard"] == 64
-
-
 def test_a_script_that_names_the_config_in_the_environment() -> None:
     reading = read("NGPU=8 MODULE=qwen3 CONFIG=qwen3_14b ./run_train.sh --training.steps 3")
     assert reading.model == {"name": "qwen3-14b"}

@@ -1,4 +1,4 @@
-"""Files of JSON that lie in the service's packages."""
+"""Files of JSON that lie in packages."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def read_json(package: str, path: str) -> Any:
-    """Returns the content of a file of a package, such as "problem_types.json" of "service.web"."""
+    """Returns the content of a file of a package, such as "data/chips.json" of "models"."""
     return json.loads(files(package).joinpath(path).read_text("utf-8"))
