@@ -166,8 +166,8 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 
 def with_known_biases(own: Architecture) -> Architecture:
     """Return a model with the biases and norms of the first shipped model that equals it in all
-    that sources usually state. It keeps its own name, vocabulary, tied embedding and mtp_layers.
-    Return it unchanged where no shipped model matches."""
+    that sources usually state. The name, vocabulary, tied embedding and mtp_layers are kept. The
+    model is returned unchanged where no shipped one matches."""
     known = _shipped_by_stated().get(_without_seldom_stated(own))
     if known is None:
         return own
@@ -182,8 +182,8 @@ def with_known_biases(own: Architecture) -> Architecture:
 
 @cache
 def _shipped_by_stated() -> Mapping[Architecture, Architecture]:
-    """Return shipped models by their form without biases, norms and names. Where several have one
-    form, the first is kept."""
+    """Return shipped models by what _without_seldom_stated leaves of them. Where several are equal
+    by that, the first is kept."""
     shipped: dict[Architecture, Architecture] = {}
     for known in architectures().values():
         shipped.setdefault(_without_seldom_stated(known), known)

@@ -237,8 +237,8 @@ class Workload:
         its document: E[l²] / E[l] of documents of l tokens."""
         if self.packing is None:
             return self.seq_len
-        squares = self.packing.mean_length * (1 + self.packing.spread**2)
-        return min(squares, self.seq_len)
+        length = self.packing.mean_length * (1 + self.packing.spread**2)
+        return min(length, self.seq_len)
 
     @property
     def tokens(self) -> int:
