@@ -63,8 +63,8 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
 
 
 def drift_variance(profile: Profile) -> dict[TermKey, float]:
-    """Return the variance by which each of the fleet's offsets may have changed since it was last
-    learnt, because machines and software change."""
+    """Return, by key, the variance that each of the fleet's offsets may have gained since it was
+    last learnt, because machines and software change."""
     initial_spreads = _data()["spreads"]
     return {
         term.key: (DRIFT_SHARE * initial_spreads[term.coefficient][kind]) ** 2
@@ -78,6 +78,7 @@ def _fleet_scope_kind(scope: str) -> str | None:
     a scope of published runs."""
     if not is_of_fleet(scope):
         return None
+    # A pair has its names there: "fleet:h100/megatron", "fleet:h100/megatron/sparse".
     kind = scope.split(":")[1]
     if kind in ("all", "chip", "stack", "model", "sequence"):
         return kind
