@@ -252,8 +252,8 @@ def _term_change(before: Term, after: Term) -> TermChange:
     """Return a term's change on the natural scale, in the form of TermChange."""
 
     def natural(term: Term) -> float:
-        """Return the value of a coefficient, or the ratio that an offset multiplies it or its odds
-        by."""
+        """Return the value of a coefficient or, for an offset, the factor by which it multiplies
+        the coefficient or its odds."""
         if term.scope == "all":
             return float(to_natural(term.coefficient, term.mean))
         return float(np.exp(term.mean))

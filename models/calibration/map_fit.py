@@ -50,8 +50,8 @@ _DIFFERENCE = 1e-3
 # Each source's noise is pooled with the common noise as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
 _LEAST_NOISE = 0.01  # runs that agree to the last digit would otherwise carry the fit
-# Scopes that name no single thing. What runs of several in-house stacks have in common is what all
-# stacks have, and it is so with fabrics that nobody has named.
+# Scopes that name no single thing, but all in-house stacks and all unnamed fabrics. What their runs
+# have in common is what all runs have, so these scopes get no offsets.
 _LIKE_ALL = {"stack:generic", "fabric:custom"}
 # The standard deviation of a normal distribution over its median absolute deviation.
 _SPREAD_OVER_MEDIAN = 1.4826

@@ -199,7 +199,7 @@ def _solve_offset(
         """Return whether the model with this offset takes longer than `limit`, in the median."""
         return float(np.median(np.log(seconds_at(offset) / limit))) > 0
 
-    # Even the best rate is slower than measured: solve for that rate instead.
+    # Even the best rate takes longer than measured: solve for the time at that rate instead.
     if not is_time and is_slower(high, measured / _AS_FAST):
         measured = seconds_at(high) * _AS_FAST
         low = 0.0

@@ -115,7 +115,7 @@ class TermDraws:
             for term in known.terms_in(problem.scopes)
         }
         for draw in draws.values():
-            draw[0] = 0.0
+            draw[0] = 0.0  # the prediction itself
         repeated = Layouts.of([layout]).take(np.zeros(_DRAWS, dtype=np.int64))
         coefficients = known.coefficients(problem.scopes, draws)
         return cls(predict(problem, repeated, coefficients).time)

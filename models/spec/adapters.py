@@ -39,7 +39,8 @@ class Lora:
     of dense networks and shared experts, "experts" those of routed experts."""
     modules: tuple[Module, ...] = ()
     """The modules of these groups that have adapters, one each, by their names in transformers.
-    Where none are named, every matrix has one, and those that read the token share it."""
+    Where none are named, every matrix has one, which keys and values share, and gate and up
+    projections."""
     base_bits: BaseBits = 16
     """Bits of a frozen weight in memory. Weights of fewer than 16 bits are converted to 16 wherever
     a layer runs (QLoRA, arXiv 2305.14314)."""
@@ -60,7 +61,8 @@ class Lora:
             raise Invalid("workload.lora.base_bits", self.base_bits, rule)
 
     def matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
-        """Yield the matrices outside routed experts that have adapters."""
+        """Yield the matrices outside routed experts that have adapters. If modules are named, these
+        are the matrices that correspond to one of them."""
         if "attention" in self.targets:
             for matrix in layer.projections(hidden_size):
                 modules = _MODULES_OF_MIXERS.get(matrix.name, ())

@@ -246,6 +246,7 @@ class Layouts(Columns):
                 names = [value if isinstance(value, str) else tuple(value) for value in values]
                 values = [_CODES[field.name][name] for name in names]
             elif field.name == "layers_per_chunk":
+                # 1 is added since numpy drops trailing characters of code point 0.
                 values = ["".join(chr(1 + count) for count in counts) for counts in values]
             columns[field.name] = np.array(values, dtype=_DTYPES.get(field.name, np.int64))
         return cls(**columns)

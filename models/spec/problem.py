@@ -49,6 +49,7 @@ class Problem:
         chip = self.cluster.chip
         stack = self.stack
         precision = self.workload.precision
+        # Nothing is refused for vendors of whose software nothing is known.
         is_known_vendor = chip.vendor in VENDORS
         if stack.vendors and is_known_vendor and chip.vendor not in stack.vendors:
             raise Invalid("stack", stack.id, _wrong_vendor_rule(stack, chip))
@@ -177,6 +178,7 @@ class Problem:
         """The bytes of an element that tensor parallelism gathers for products with sequence
         parallelism."""
         number_format = self.workload.number_format
+        # Only with scales of whole tensors is an input cast before it is gathered.
         is_cast_before = self.workload.precision in self.stack.tensor_gathers_in
         if is_cast_before and not self.scales_rows:
             return min(number_format.gemm_bytes, number_format.activation_bytes)

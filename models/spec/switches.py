@@ -60,8 +60,8 @@ class Setting:
     also: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the stack that the same arguments decide."""
     brings: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of the stack that everybody has who asks for this value. Where arguments are
-    read, they say by themselves whether they set these fields."""
+    """Other fields of the stack that change with this value in practice, though the same arguments
+    do not set them. `changed` sets them, and read_switches does not."""
     in_code: str = ""
     """A sentence on what the training script does in its own code for this value, where no argument
     of the framework says it. `arguments` are then those of programs around the framework, which are
@@ -357,7 +357,7 @@ def _has_come(since: float, year: float) -> bool:
 
 def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
     """Say whether tensor-parallel traffic may run beside compute: with sequence parallelism, in a
-    precision for which the stack has it."""
+    precision in which the stack can overlap it."""
     precision = problem.workload.precision
     return (
         layout.tp > 1
