@@ -198,12 +198,10 @@ def _verdict_on_one_side(
     is_known, why = missing or stopped
     is_needed = without is None
     verdict = f"No layout {'without' if is_needed else 'with'} a pipeline {why}."
-    unknown = Pipelining(without=without, with_pp=with_pp, needed="unknown", verdict=verdict)
+    draft = Pipelining(without=without, with_pp=with_pp, needed="unknown", verdict=verdict)
     if not is_known:
-        return replace(unknown, verdict=f"{verdict} So it is not known whether one is needed.")
-    return replace(
-        unknown, needed="yes" if is_needed else "no", needed_probability=float(is_needed)
-    )
+        return replace(draft, verdict=f"{verdict} So it is not known whether one is needed.")
+    return replace(draft, needed="yes" if is_needed else "no", needed_probability=float(is_needed))
 
 
 def _verdict_on_both_sides(

@@ -189,9 +189,7 @@ class FrontierSweep:
         answer = self._answer_or_refusal(place)
         return answer if isinstance(answer, Point) else Point.of(place, answer)
 
-    def needs_no_pipeline(
-        self, place: Mapping[str, float], tolerance: float
-    ) -> tuple[bool | None, bool]:
+    def verdict_at(self, place: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
         """Return (whether no pipeline is needed at a place, whether that is proved). The first is
         None where there are no layouts.
 

@@ -130,7 +130,7 @@ class _ThresholdSearch:
         where time ran out before that was known."""
         if not self.sweep.should_continue():
             return None
-        simple, proved = self.sweep.needs_no_pipeline({self.axis: place}, self.tolerance)
+        simple, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
         # At present `simple` is the opposite of is_above. Without layouts it is None: no change.
         return simple == self.is_above if proved else None
 

@@ -20,7 +20,6 @@ import numpy as np
 from models.calibration.fleet_effects import published_benchmarks
 from models.columns import Array
 from models.cost import single_operations
-from models.cost.single_operations import collective_cost
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, to_natural, to_unbounded
 
@@ -85,7 +84,7 @@ class GemmTimings:
 
 def collective_seconds(timings: CollectiveTimings, coefficients: Coefficients) -> Array:
     """Return predicted seconds for each size."""
-    cost = collective_cost(timings.problem, timings.operation, coefficients)
+    cost = single_operations.collective_cost(timings.problem, timings.operation, coefficients)
     handshake = coefficients.send_s if timings.operation == "send_recv" else 0.0
     return np.asarray(cost.byte_s * timings.sizes + cost.latency_s + handshake)
 

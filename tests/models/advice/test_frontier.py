@@ -361,7 +361,7 @@ def test_whether_a_place_is_simple_is_what_its_point_says(
     for axis, value in product(("scale_up", "scale_out"), values):
         point = FrontierSweep(question, PROFILE, Constraints()).point({axis: value})
         simple = None if point.gap is None else point.needs_no_pipeline(tolerance)
-        assert one_after_the_other.needs_no_pipeline({axis: value}, tolerance) == (simple, True)
+        assert one_after_the_other.verdict_at({axis: value}, tolerance) == (simple, True)
 
 
 @pytest.mark.parametrize(
