@@ -354,7 +354,7 @@ def test_a_search_after_others_finds_what_it_finds_by_itself(
 @pytest.mark.long
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.permutations([1.0, 0.1, 3.0, 0.8]), st.sampled_from([0.0, 0.03, 0.5]))
-def test_whether_a_place_is_simple_is_what_its_point_says(
+def test_the_verdict_at_a_place_is_what_its_point_says(
     question: Problem, values: list[float], tolerance: float
 ) -> None:
     one_after_the_other = FrontierSweep(question, PROFILE, Constraints())
