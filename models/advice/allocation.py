@@ -266,14 +266,14 @@ def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     for node in nodes:
         leaves.setdefault(node.leaf, {}).setdefault(node.domain, []).append(node)
 
-    def spare_chips_last(domain: tuple[str, list[Node]]) -> int:
+    def fullest_first(domain: tuple[str, list[Node]]) -> int:
         _, members = domain
         return -sum(node.chips for node in members)
 
     return [
         domain
         for domains in leaves.values()
-        for domain in sorted(domains.items(), key=spare_chips_last)
+        for domain in sorted(domains.items(), key=fullest_first)
     ]
 
 
@@ -329,6 +329,7 @@ def _arrangements_to_try(
         devices_per_group = size * devices_per_chip
         for devices in range(chips * devices_per_chip, 0, -devices_per_group):
             ways = factorizations.get(devices, 0)
+            # With most_ways at 0, every number that divides at all is taken.
             if ways > most_ways:
                 most_ways = 0 if takes_every else ways
                 arrangements.append(_Arrangement(size, devices, promise_score(devices, ways)))
@@ -337,7 +338,8 @@ def _arrangements_to_try(
 
 def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, int]:
     """Return the sizes of groups to try, in chips, each with the most chips that groups of this
-    size can have together."""
+    size can have together. Unless the cluster gives the size, these are the largest _MAX_SIZES, the
+    divisors of the job, and those of the _MAX_SIZES most common domains."""
     domains_by_chips = Counter(
         sum(node.chips for node in members) for _, members in _domains(nodes)
     )

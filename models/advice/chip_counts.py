@@ -18,8 +18,8 @@ Solution = TypeVar("Solution")
 
 @dataclass(frozen=True, slots=True)
 class Attempt(Generic[Solution]):
-    """Holds what a search on one cluster found: a solution, or None where no layout is legal, fits
-    and is fast enough. A cluster with too many layouts to search is `too_large`."""
+    """The result of a search on one cluster: a solution, or None where no layout is legal, fits and
+    is fast enough. A cluster with too many layouts to search is `too_large`."""
 
     cluster: Cluster
     solution: Solution | None = None
@@ -31,8 +31,8 @@ def attempts(
     solve: Callable[[Cluster], Solution],
     should_continue: ShouldContinue,
 ) -> Iterator[Attempt[Solution]]:
-    """Yield what `solve` finds on each cluster, one after the other, until `should_continue`
-    returns False."""
+    """Yield the result of `solve` on each cluster, one after the other, until `should_continue`
+    returns False. Errors that say that nothing was found become an Attempt without a solution."""
     for cluster in clusters:
         if not should_continue():
             return

@@ -25,12 +25,12 @@ class Choice:
     Figures are None where no layout is legal and fits; `refused` says why. `layout` is the fastest.
     `chips_used` are fewer than `num_chips` where no layout uses all, or where fewer are faster; in
     the second case a step takes `all_chips_s` with all of them. All `num_chips` are held, and paid:
-    `usd` counts them, and `usd_used` those that are used alone. `goodput` is the share of time that
+    `usd` counts all of them, and `usd_used` only `chips_used`. `goodput` is the share of time that
     is not lost to failures, and `checkpoint_every_s` is None without failures. `missing` says what
-    the objective asks for and is not known. `meets` says that
-    every limit is kept with the probability that the objective asks for, and `meets_probability`
-    with which it is; None where there is no limit, or one cannot be checked. `exact` says that
-    there was time for all layouts, and for all numbers of chips that are worth a try.
+    the objective asks for and is not known. `meets` says that every limit is kept with the
+    probability that the objective asks for, and `meets_probability` with which it is; None where
+    there is no limit, or one cannot be checked. `exact` says that there was time for all layouts,
+    and for all numbers of chips that are worth a try.
     """
 
     name: str
@@ -179,10 +179,11 @@ def choice_with_prediction(
 
 def _meets_probability(choice: Choice, objective: Objective) -> float | None:
     """Return the probability that every limit is kept; None where there is no limit, or one cannot
-    be checked. One step time decides all limits, so that the tightest decides."""
+    be checked. Every limit depends on the step time alone, so the tightest limit decides."""
     shares = limit_shares(choice, objective)
     if not shares or len(shares) < len(objective.limits) or choice.step_time_s is None:
         return None
+    # A step of step_time_s / tightest seconds just keeps the tightest limit.
     tightest = max(shares.values())
     return probability_within(
         choice.step_time_s / tightest if tightest else math.inf,
@@ -222,13 +223,13 @@ def minimized(choice: Choice, objective: Objective) -> float:
 
 def limit_excess(choice: Choice, objective: Objective) -> float:
     """Return the largest ratio of a figure to its limit, at the probability that the objective asks
-    for. It is 1 where all limits are kept, slightly more where one cannot be checked, and infinite
-    for a choice that is refused."""
+    for. It is 1 where all limits are kept, slightly more where one cannot be checked
+    (UNCHECKED_EXCESS), and infinite for a choice that is refused."""
     if choice.refused is not None:
         return math.inf
     shares = limit_shares(choice, objective)
     median_s = choice.step_time_s or 1.0
-    high_s = choice.step_time_high_s or median_s
+    high_s = choice.step_time_high_s or median_s  # a bound at the chips' peak has no interval
     margin = objective.step_time_to_keep_s(median_s, high_s) / median_s
     least = 1.0 if len(shares) == len(objective.limits) else UNCHECKED_EXCESS
     return max([least, *(share * margin for share in shares.values())])

@@ -44,19 +44,20 @@ def rank_clusters(
     find_more: Callable[[], Mapping[str, Problem]] = dict,
     held_chips: Mapping[str, int] = _NOTHING_HELD,
 ) -> list[Choice]:
-    """Return every cluster, by name in `problems`, as a choice. Those that meet the limits come
-    first, the best of them foremost; then come the others, by how much they miss the limits.
+    """Return a choice for every cluster; `problems` has them by name. Clusters that meet the limits
+    come first, from the best on; then come the others, by how much they miss the limits.
 
-    Each is searched exactly once, the most promising first, until time runs out. `oom_gib` returns
-    the least memory with which a run like these ran out on a cluster. `find_more` is called when
-    all have been searched, and returns more clusters. `held_chips` has, for each cluster that is a
-    part of held nodes, how many chips are held, and paid. Such a part was chosen already, so that
-    layouts have to use all of its chips.
+    Each cluster is searched once, the most promising first, until time runs out. `oom_gib` returns
+    the least need of memory at which a run of a problem's model, chip and stack ran out.
+    `find_more` is called when all have been searched, and returns more clusters. `held_chips` has,
+    for each cluster that is a part of held nodes, how many chips are held, and paid. That part was
+    chosen before, so its layouts must use all of its chips.
     """
     choices: list[Choice] = []
 
     def choice_on(name: str, problem: Problem) -> Choice:
-        """Search a cluster. One that there is no time for is refused, unless it is the first."""
+        """Return the choice that a search of a cluster makes. A cluster that there is no time for
+        is refused, unless it is the first."""
         num_chips = held_chips.get(name, problem.cluster.num_chips)
         if choices and not should_continue():
             late = "time ran out before this cluster"
@@ -167,7 +168,7 @@ def _choice_on_cluster(
     oom_gib: float,
     num_chips: int,
 ) -> Choice:
-    """Search one cluster, and return it as a choice with its figures, or refused with the reason.
+    """Return one cluster, after a search, as a choice with its figures, or refused with the reason.
     `num_chips` are paid, and layouts need less memory than `oom_gib`."""
     try:
         found = solve_avoiding_oom(

@@ -62,8 +62,9 @@ def compare(
     that is another than the problem's.
 
     Layouts must be legal (models.layouts.rules). Constraints stand for the fastest layout that
-    needs less memory than `oom_gib`, with which a run like these has run out. Raise Infeasible
-    where constraints allow no layout that fits.
+    needs less than `oom_gib`, at which a run of this model, chip and stack ran out of memory. Raise
+    Infeasible where constraints allow no layout that fits, and TooLarge where they leave too many
+    to search.
     """
     second_stack = second_stack or problem.stack
     sides = {
@@ -105,8 +106,7 @@ def _layout_of_side(
     oom_gib: float,
 ) -> tuple[Layouts, bool]:
     """Return the layout that a side stands for, as one row, and whether its search was exact.
-    `name` is that of the side, for errors. Raise Infeasible where constraints allow no layout that
-    fits."""
+    `name` is that of the side, for errors. Raise the errors of `compare`."""
     if isinstance(side, Layout):
         return Layouts.of([side]), True
     space = Space(problem, side)
@@ -137,7 +137,7 @@ def _reasons(
     software: list[str],
 ) -> list[str]:
     """Return sentences on how two candidates differ. `time` has differences in seconds and
-    `memory_gib` in GiB, by term; `software` has those of their stacks in words."""
+    `memory_gib` in GiB, by term; `software` has the differences of their stacks in words."""
     first = one.prediction
     second = other.prediction
     layout = _differences(first.layout, second.layout)

@@ -65,7 +65,7 @@ def nearest_lifts(
 
 def _chip_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Space]]:
     """Yield the number of chips below and the number above that divide in most ways, with their
-    spaces, if those are more than the `ways_here` of the question's own number."""
+    spaces, if those ways are more than `ways_here`, the ways of the question's own number."""
     problem = space.problem
     devices = problem.cluster.num_devices
     most = int(devices * (1 + _NEAR))
@@ -85,9 +85,9 @@ def _chip_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Space
 
 
 def _batch_neighbours(space: Space, ways_here: int) -> Iterator[tuple[Lift, Space]]:
-    """Yield nearby batches that divide in more ways than the question's own, in `ways_here`, with
-    their spaces. Batches that all devices divide come first, then those that a half divides, a
-    quarter, an eighth."""
+    """Yield nearby batches that divide in more than `ways_here` ways, the ways of the question's
+    own batch, with their spaces. Batches that all devices divide come first, then those that a half
+    divides, a quarter, an eighth."""
     problem = space.problem
     devices = problem.cluster.num_devices
     batch = problem.workload.global_batch
@@ -133,7 +133,7 @@ def _needs_no_pipeline(
 ) -> bool:
     """Return whether the best layout without a pipeline is within the tolerance of the best with
     one. `guess_s` is about the step time of the latter: searches are limited by it first, which
-    saves time and decides nothing."""
+    saves time and does not change the result."""
     without_pipeline = Space(space.problem, _without_pipeline(space.constraints))
     try:
         tables_without = SearchTables(without_pipeline, profile)
@@ -141,9 +141,11 @@ def _needs_no_pipeline(
             without_s = _fastest_s(tables_without, limit_s * (1 + tolerance), should_continue)
             if math.isinf(without_s) and limit_s == _LONGEST_S:
                 break
-            # Without a pipeline no layout counts, and with one those that would make it needed.
+            # The limits are those of finds_any: no layout counts without a pipeline, and with one
+            # only a layout so fast that a pipeline is needed.
             limits = np.array([-math.inf, min(without_s / (1 + tolerance), limit_s)])
             needs_pipeline = finds_any(SearchTables(space, profile), limits, should_continue)
+            # Where nothing at all is as fast as the guess, it is tried again without the guess.
             if needs_pipeline is not False or without_s < math.inf:
                 return needs_pipeline is False
     except (NoLegalLayout, Invalid, TooLarge):

@@ -18,6 +18,7 @@ def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dic
     cluster's, in ascending order. Each degree is one that its axis may have if all others are 1."""
     most = problem.cluster.num_devices
     allowed = constraints.allowed
+    # The distinct products of the axes so far, and the number of ways to make each.
     counts = np.ones(1, dtype=np.int64)
     ways = np.ones(1, dtype=np.int64)
     for axis, degrees in _degrees_by_axis(problem).items():

@@ -91,8 +91,8 @@ class FastestAnswer:
         return float(self.answer.times[0])
 
     def answer_to(self, goal: Goal, should_continue: ShouldContinue) -> SearchAnswer:
-        """Return the answer to a goal on this space. It is searched again if the goal asks for
-        other layouts than the one that was searched for, and not only for another limit of time."""
+        """Return the answer to a goal on this space. It is searched again unless the goal equals
+        the one that was searched for in all but its limit of time, which this answer keeps."""
         if replace(goal, faster_than=self.goal.faster_than) == self.goal:
             return self.answer
         known = self.answer.layouts.take(np.array(self.answer.ranked[:1]))
@@ -116,7 +116,7 @@ def search_all_and_fewer(
 ) -> AnswerOnChips:
     """Return the answer on all chips, or on fewer where no layout uses all of them or fewer are
     faster. It is not exact where there was no time to try fewer. Raise NothingFaster where no
-    number of chips meets the goal."""
+    number of chips meets the goal, and otherwise what search_all_or_fewer raises."""
     try:
         found = search_all_or_fewer(space, profile, goal, should_continue)
         if found.fewer_chips is None:
@@ -128,6 +128,7 @@ def search_all_and_fewer(
         found = AnswerOnChips(best.space, best.answer, tried_fewer=tried_all)
     if found.tried_fewer:
         return found
+    # No number of these chips is faster than the peak of them all.
     return replace(found, answer=found.answer.inexact(space.problem.step_time_at_peak_s))
 
 
@@ -143,8 +144,9 @@ def search_all_or_fewer(
     known: Layouts | None = None,
 ) -> AnswerOnChips:
     """Return the answer on all chips, or on fewer where no layout uses all of them. `known` are
-    layouts on all chips that the search starts from. Raise Infeasible where no layout uses all
-    though the constraints ask for that."""
+    layouts on all chips that the search starts from. Raise Infeasible where none fits, or where no
+    layout uses all though the constraints ask for that; raise NothingFaster and TooLarge as
+    `search` does."""
     try:
         return AnswerOnChips(space, search(space, profile, goal, should_continue, known))
     except NoLegalLayout:
@@ -228,10 +230,10 @@ def fewer_if_faster(
 
 
 def fastest_on_fewer(
-    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
+    space: Space, profile: Profile, limit_s: float, should_continue: ShouldContinue
 ) -> tuple[FastestAnswer | None, bool]:
     """Return the fastest answer on fewer chips, and whether there was time to try all promising
-    numbers. The answer is None where no step takes less than `seconds`. No number is tried where
+    numbers. The answer is None where no step takes less than `limit_s`. No number is tried where
     the constraints ask for all chips. Numbers use at least half of the devices, or whole scale-up
     domains."""
     if space.constraints.use_all_chips:
@@ -252,7 +254,7 @@ def fastest_on_fewer(
     best, _, tried_all = fastest_space(
         most_promising_first(by_devices.values(), factorizations),
         profile,
-        Goal(faster_than=seconds),
+        Goal(faster_than=limit_s),
         should_continue,
     )
     return best, tried_all
@@ -272,6 +274,7 @@ def fastest_space(
     in_time = True
     for space in spaces:
         in_time = should_continue()
+        # Without a limit of time and an answer there is nothing else to return: go on, though late.
         has_fallback = best is not None or np.isfinite(goal.faster_than)
         if has_fallback and not in_time:
             break

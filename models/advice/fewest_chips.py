@@ -93,9 +93,9 @@ def fewest_chips(
     multiple_of: int | None = None,
 ) -> FewestChips:
     """Return the fewest chips, up to `most`, that keep the limits of an objective with tokens and a
-    limit. The number of chips of the problem is ignored. Layouts that need as much memory as
-    `oom_gib`, with which a run like these ran out, are left out. Only multiples of `multiple_of`
-    are tried, if it is given."""
+    limit. The number of chips of the problem is ignored. Layouts that need `oom_gib` or more, at
+    which a run of this model, chip and stack ran out of memory, are left out. Only multiples of
+    `multiple_of` are tried, if it is given."""
     numbers = _Numbers.of(problem.cluster, multiple_of)
     clusters, unit = _clusters_to_try(problem, objective, most, numbers)
     none_found = FewestChips(
@@ -167,8 +167,8 @@ def _keeps_limits(
     keeps the limits with the probability that the objective asks for.
 
     Raise NothingFaster where layouts fit but none keeps the limits at the median, and Infeasible
-    where none fits. A finite `oom_gib` says that the caller would try again with more memory where
-    none fits.
+    where none fits. A finite `oom_gib` says that the caller (solve_avoiding_oom) tries again with
+    more memory after Infeasible, so the two errors must be told apart.
     """
     problem = space.problem
     limit_s = max_step_time_s(problem, objective)
@@ -195,9 +195,9 @@ def _keeps_limits(
 def _clusters_to_try(
     problem: Problem, objective: Objective, most: int, numbers: _Numbers
 ) -> tuple[list[Cluster], int]:
-    """Return the clusters of at most `most` chips that would keep the limits at the chips' peak, by
-    size, and the unit whose multiples they are, beside divisors of a domain. If there would be more
-    than _MAX_TRIED clusters, the unit is doubled until there are not."""
+    """Return the clusters of at most `most` chips that would keep the limits at the chips' peak, in
+    ascending order, and the unit: clusters have multiples of it, or a divisor of a domain. If there
+    would be more than _MAX_TRIED clusters, the unit is doubled until there are not."""
     cluster = replace(problem.cluster, torus_shape=None)
     parts = [part for part in numbers.parts if part <= most]
     counts = sorted({*range(numbers.unit, most + 1, numbers.unit), *parts})

@@ -25,8 +25,9 @@ domain; chips, with the global batch as it is; and a factor on the layers of the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Two neighbours along an `axis` between which the gap crosses the tolerance. `above` and
-    `below` are their values on it, and `at` has those of the other axes.
+    """Two neighbours along an `axis` between which the gap crosses the tolerance. `above` is the
+    lower and `below` the higher of their values on it; the names fit axes of links, along which the
+    gap falls. `at` has the values of the other axes.
 
     Both are exact searches. `estimate` lies between them in proportion to their gaps, or halfway
     where one of them lacks layouts with or without a pipeline.
@@ -50,10 +51,10 @@ def frontier(
     """Return a point for every combination of the grid's values; the values of the last axis change
     fastest.
 
-    Once `should_continue` says no, points are the best so far and not exact. Layouts that need as
-    much memory as `oom_gib`, with which a run like these ran out, are left out. Raise Invalid for
-    an unknown axis, for domains that the fabric does not have, and for constraints that allow only
-    pipelines or none.
+    Once `should_continue` says no, points are the best so far and not exact. Layouts that need
+    `oom_gib` or more, at which a run of this model, chip and stack ran out of memory, are left out.
+    Raise Invalid for an unknown axis, for domains that the fabric does not have, and for
+    constraints that allow only pipelines or none.
     """
     _check_grid(problem, constraints, grid)
     sweep = FrontierSweep(problem, profile, constraints, should_continue, oom_gib)
@@ -72,7 +73,7 @@ def frontier(
 
 
 def _with_gap_spread(problem: Problem, profile: Profile, point: Point) -> Point:
-    """Return the point with the spread of the logarithm of its gap, if it has layouts with and
+    """Return the point with the standard deviation of log(1 + gap), if it has layouts with and
     without a pipeline."""
     if point.without is None or point.with_pp is None:
         return point
@@ -153,7 +154,7 @@ def _crossings_along(
         for a, b in pairwise(row):
             if not (a.exact and b.exact) or a.gap is None or b.gap is None:
                 continue
-            if a.is_simple(tolerance) == b.is_simple(tolerance):
+            if a.needs_no_pipeline(tolerance) == b.needs_no_pipeline(tolerance):
                 continue
             above = a.at[axis]
             below = b.at[axis]

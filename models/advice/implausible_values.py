@@ -40,6 +40,7 @@ def _batch_in_tokens(problem: Problem) -> Iterator[str]:
     if workload.tokens <= _MOST_TOKENS:
         return
     batch = workload.global_batch
+    # _MOST_TOKENS is four times the largest published batch.
     sentence = (
         f"check workload.global_batch = {batch}: it counts sequences, not tokens, and"
         f" {workload.tokens:,} tokens a step are {workload.tokens / _MOST_TOKENS * 4:.3g} times"

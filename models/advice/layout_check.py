@@ -114,10 +114,10 @@ def check_layout(
     """Return the check of a layout whose knobs are all settled (models.layouts.defaults), legal or
     not. If the layout is None, the check has the best layout alone.
 
-    `constraints` are on the layouts that it is compared with. These also need less memory than
-    `oom_gib`, with which a run like these ran out. Only layouts are named for which `accepts` is
-    true. `express` returns a change as the framework can be told it, with the prediction of just
-    that, or None if it cannot be told.
+    `constraints` are on the layouts that it is compared with. They must also need less than
+    `oom_gib`, at which a run of this model, chip and stack ran out of memory. Only layouts for
+    which `accepts` is true are named. `express` returns a change as the framework can be told it,
+    with the prediction of just that, or None if it cannot be told.
     """
     criteria = _Criteria(problem, constraints or Constraints(), oom_gib, accepts, express)
     broken = broken_rules_of(problem, layout)
@@ -159,8 +159,8 @@ def check_layout(
 
 
 def _leaves_free(prediction: Prediction, reserve_gib: float) -> bool:
-    """Return whether a layout leaves `reserve_gib` of memory free. Without a reserve every layout
-    does, even one that does not fit."""
+    """Return whether a layout leaves `reserve_gib` of memory free. Without a reserve it is true of
+    every layout, even of one that does not fit."""
     return not reserve_gib or prediction.needed_gib + reserve_gib <= prediction.usable_gib
 
 
@@ -188,7 +188,7 @@ class _Criteria:
     def allows(self, layout: Layout, needed_gib: float) -> bool:
         """Return whether a layout meets the constraints on its knobs and on free memory, and needs
         less memory than a run that ran out. Without a reserve of memory even layouts that do not
-        fit do, so that they can be ranked by how near they come."""
+        fit are allowed, so that they can be ranked by how near they come."""
         reserve_gib = self.constraints.memory_reserve_gib
         usable_gib = self.problem.cluster.usable_bytes / GIB
         limit_gib = usable_gib - reserve_gib if reserve_gib else math.inf
@@ -196,7 +196,8 @@ class _Criteria:
 
     def ruled_out(self, layout: Layout) -> list[str]:
         """Return the knobs of a layout whose values the constraints do not allow. The modules to
-        recompute only count under selective recompute."""
+        recompute count only under selective recompute, and must then be exactly the allowed
+        ones."""
         allowed = dict(self.constraints.allowed)
         modules = allowed.pop("recompute_modules", None)
         knobs = [knob for knob, values in allowed.items() if getattr(layout, knob) not in values]
@@ -332,8 +333,8 @@ def _fastest_change(
     is_worth: Callable[[SingleChange], bool] = lambda change: True,
 ) -> SingleChange | None:
     """Return the change with the shortest step that surely fits and that `is_worth` accepts.
-    `changes` are in the order of step time. Among changes within LEAST_GAIN of the fastest, the one
-    with the fewest settings is returned."""
+    `changes` are in the order of step time, and the first _MOST_TRIED are looked at. Among changes
+    within LEAST_GAIN of the fastest, the one with the fewest settings is returned."""
     fastest = list[SingleChange]()
     for change in islice(changes, _MOST_TRIED):
         if fastest:
@@ -351,7 +352,7 @@ def _least_repair(
 ) -> SingleChange | None:
     """Return the smallest change that makes a layout legal: the one with the fewest settings, then
     of a knob that the broken rules blame, then to the nearest value. All else stays as the
-    submitter meant it."""
+    submitter meant it. The nearest _MOST_TRIED changes are looked at."""
     blamed = {rule.knob for rule in broken}
 
     def how_far(change: SingleChange) -> tuple[bool, float, float]:
@@ -379,8 +380,8 @@ def _distance(change: SingleChange) -> float:
 def _likeliest_to_fit(
     changes: Sequence[SingleChange], prediction: Prediction | None, criteria: _Criteria
 ) -> SingleChange | None:
-    """Return the change that the framework can be told with which a layout is likeliest to fit;
-    None where none makes it likelier."""
+    """Return the change that the framework can be told with which a layout is likeliest to fit, out
+    of the _MOST_TRIED likeliest; None where none makes it likelier."""
     probability = 0.0 if prediction is None else prediction.fit_probability
     likelier = [change for change in changes if change.outcome.fit_probability > probability]
     likelier.sort(key=lambda change: -change.outcome.fit_probability)
@@ -391,7 +392,8 @@ def _first_of_each_knob(
     first: SingleChange | None, changes: Iterable[SingleChange], criteria: _Criteria
 ) -> list[SingleChange]:
     """Return the first change of each knob that the framework can be told and that surely fits, at
-    most _MOST_CURES. `first` comes before the others, if it surely fits and is a single change."""
+    most _MOST_CURES, out of the first _MOST_TRIED changes. `first` comes before the others, if it
+    surely fits and is a single change."""
     firsts = dict[str, SingleChange]()
     if first is not None and criteria.is_sure(first.outcome.fit_probability) and not first.is_whole:
         firsts[first.knob] = first

@@ -56,7 +56,7 @@ class _Review:
         return self.prediction.time[term] / self.prediction.step_time_s
 
     def outcome_of(self, layout: Layout) -> Outcome | None:
-        """Return the prediction of another layout in short; None if that layout is not legal."""
+        """Return the predicted outcome of another layout; None if that layout is not legal."""
         return outcome_if_legal(self.problem, self.profile, layout)
 
     def saved_on(self, stack: Stack) -> float:
@@ -101,6 +101,7 @@ def _crosses_domains(problem: Problem, layout: Layout, parallelism: str) -> bool
 def _degrees_inside(layout: Layout, axis: str) -> dict[str, int]:
     """Return the degrees above 1 of the axes that are placed inside this one. Their product is the
     distance, in devices, between neighbours of this axis."""
+    # Whatever the placement, experts' tensor parallelism alone lies inside expert parallelism.
     placement = [*layout.placement]
     inside = placement[: placement.index("tp")] if axis == "tp" else ["etp"]
     degrees = {name: getattr(layout, name) for name in inside}
@@ -211,7 +212,7 @@ def _unneeded_recompute(review: _Review) -> Iterator[LayoutWarning]:
     if without is None or not without.is_safe:
         return
     saved_s = review.prediction.step_time_s - without.step_time_s
-    if saved_s <= 0:  # activations that are offloaded may take longer than to compute them again
+    if saved_s <= 0:  # to offload activations may take longer than to compute them again
         return
     yield LayoutWarning(
         code="unneeded_recompute",
@@ -250,6 +251,7 @@ def _replicated_states(review: _Review) -> Iterator[LayoutWarning]:
     layout = review.layout
     if layout.dp_replicate == 1:
         return
+    # The lowest stage that shards optimizer states without taking back what the layout shards.
     stages = [
         stage for stage in review.problem.stack.zero_stages if stage >= max(layout.zero_stage, 1)
     ]

@@ -35,7 +35,8 @@ def add_enough_chips(
     multiples = [cluster.num_devices << doublings for doublings in range(1, _DOUBLINGS + 1)]
 
     def chips_used(larger: Cluster) -> int:
-        """Return the chips that some layout on this cluster uses. Raises where none fits."""
+        """Return the chips that some layout on this cluster uses. Raise one of the errors that
+        `attempts` catches where none fits."""
         whole = Space(replace(problem, cluster=larger), constraints)
         found = search_all_or_fewer(whole, profile, _ANY_TIME, should_continue)
         return found.space.problem.cluster.num_chips
@@ -44,7 +45,7 @@ def add_enough_chips(
     for attempt in attempts(clusters_with_devices(cluster, multiples), chips_used, should_continue):
         larger = attempt.cluster.num_chips
         times = larger // cluster.num_chips
-        if attempt.too_large:
+        if attempt.too_large:  # larger clusters have even more layouts
             return error
         if attempt.solution is not None:
             part = "" if attempt.solution == larger else f"{attempt.solution} of "

@@ -75,7 +75,7 @@ def gap_interval(gap: float, spread: float) -> tuple[float, float]:
 def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
     """Return whether a pipeline is needed, by its worth. It is undecided where the tolerance lies
     in the 80% interval of the gap. All verdicts and frontiers use this definition."""
-    if math.isinf(gap) or gap == -1:
+    if math.isinf(gap) or gap == -1:  # only one side has layouts (is_above)
         return "yes" if gap > 0 else "no"
     low, high = gap_interval(gap, spread)
     if low <= tolerance < high:
@@ -85,7 +85,7 @@ def need_by_gap(gap: float, spread: float, tolerance: float) -> Need:
 
 def probability_above(gap: float, spread: float, tolerance: float) -> float:
     """Return the probability that the gap is above the tolerance."""
-    if math.isinf(gap) or gap == -1:
+    if math.isinf(gap) or gap == -1:  # only one side has layouts (is_above)
         return float(gap > 0)
     beyond = math.log1p(gap) - math.log1p(tolerance)
     return NormalDist().cdf(beyond / max(spread, _LEAST_SPREAD))
@@ -174,34 +174,34 @@ def pipelining_verdict(
     standard deviation of log(1 + gap) where both exist, and `exact` says that the search was not
     stopped.
 
-    Where a side has no candidate, `missing` has whether that is so under any constraints, and why;
-    it is None where the search was stopped. `forbidden` has the schedules that the training recipe
-    rules out, and why.
+    Where a side has no candidate, `missing` is (whether it has none under any constraints, why); it
+    is None where the search was stopped. `forbidden` is (schedules that the training recipe rules
+    out, why).
     """
     if without is None or with_pp is None or gap_spread is None:
-        found = _verdict_on_one_side(without, with_pp, missing)
+        pipelining = _verdict_on_one_side(without, with_pp, missing)
     else:
-        found = _verdict_on_both_sides(without, with_pp, tolerance, gap_spread, exact=exact)
+        pipelining = _verdict_on_both_sides(without, with_pp, tolerance, gap_spread, exact=exact)
     schedules, why_forbidden = forbidden
     if why_forbidden:
-        verdict = f"{found.verdict} A recipe limits schedules: {why_forbidden}."
-        found = replace(found, verdict=verdict)
-    return replace(found, forbidden=schedules)
+        verdict = f"{pipelining.verdict} A recipe limits schedules: {why_forbidden}."
+        pipelining = replace(pipelining, verdict=verdict)
+    return replace(pipelining, forbidden=schedules)
 
 
 def _verdict_on_one_side(
     without: Candidate | None, with_pp: Candidate | None, missing: tuple[bool, str] | None
 ) -> Pipelining:
     """Return the verdict where no layout without a pipeline was found, or none with one. `missing`
-    has whether that is so under any constraints, and why; None where the search was stopped."""
+    is (whether there is none under any constraints, why); None where the search was stopped."""
     stopped = (False, "had been found when the search was stopped")
     is_known, why = missing or stopped
     is_needed = without is None
     verdict = f"No layout {'without' if is_needed else 'with'} a pipeline {why}."
-    found = Pipelining(without=without, with_pp=with_pp, needed="unknown", verdict=verdict)
+    draft = Pipelining(without=without, with_pp=with_pp, needed="unknown", verdict=verdict)
     if not is_known:
-        return replace(found, verdict=f"{verdict} So it is not known whether one is needed.")
-    return replace(found, needed="yes" if is_needed else "no", needed_probability=float(is_needed))
+        return replace(draft, verdict=f"{verdict} So it is not known whether one is needed.")
+    return replace(draft, needed="yes" if is_needed else "no", needed_probability=float(is_needed))
 
 
 def _verdict_on_both_sides(
@@ -229,41 +229,41 @@ def _verdict_on_both_sides(
     )
 
 
-def undecided_by_divisibility(found: Pipelining, lifted_by: tuple[Lift, ...]) -> Pipelining:
+def undecided_by_divisibility(pipelining: Pipelining, lifted_by: tuple[Lift, ...]) -> Pipelining:
     """Return the verdict "undecided" in place of "yes" if nearby values need no pipeline: then only
     the divisibility of chips and batch asks for one. Return the verdict unchanged without such
     values."""
     if not lifted_by:
-        return found
+        return pipelining
     values = " or ".join(f"{lift.field} = {lift.value}" for lift in lifted_by)
     verdict = (
         "Only divisibility asks for a pipeline here: the chips and the batch share too few factors."
-        f" With {values} none is needed. As asked: {found.verdict}"
+        f" With {values} none is needed. As asked: {pipelining.verdict}"
     )
-    return replace(found, needed="undecided", verdict=verdict, lifted_by=lifted_by)
+    return replace(pipelining, needed="undecided", verdict=verdict, lifted_by=lifted_by)
 
 
-def pipelining_reasons(found: Pipelining) -> list[Reason]:
+def pipelining_reasons(pipelining: Pipelining) -> list[Reason]:
     """Return the verdict as a reason, and the reasons that the roofline adds to it."""
     figures = {
-        "needed": found.needed,
-        "probability": found.needed_probability,
-        "gap": found.gap,
-        "gap_low": found.gap_low,
-        "gap_high": found.gap_high,
-        **found.split,
+        "needed": pipelining.needed,
+        "probability": pipelining.needed_probability,
+        "gap": pipelining.gap,
+        "gap_low": pipelining.gap_low,
+        "gap_high": pipelining.gap_high,
+        **pipelining.split,
     }
-    return [Reason("pipelining", found.verdict, figures), *_exposed_traffic_reasons(found)]
+    return [Reason("pipelining", pipelining.verdict, figures), *_traffic_reasons(pipelining)]
 
 
-def _exposed_traffic_reasons(found: Pipelining) -> list[Reason]:
+def _traffic_reasons(pipelining: Pipelining) -> list[Reason]:
     """Return a reason if much data-parallel traffic stays exposed without a pipeline: compute
     cannot hide it, or could but does not. A roofline compares whole steps, and not all of a step is
     there to hide behind."""
-    if found.roofline is None or found.without is None:
+    if pipelining.roofline is None or pipelining.without is None:
         return []
-    roofline = found.roofline
-    best = found.without.prediction
+    roofline = pipelining.roofline
+    best = pipelining.without.prediction
     exposed_s = best.time["data_s"]
     if exposed_s < _WORTH_SAYING * best.step_time_s:
         return []

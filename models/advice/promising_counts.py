@@ -22,8 +22,8 @@ tried, if any is promising: records of divisibility alone missed the fastest by 
 
 
 def most_promising_first(spaces: Iterable[Space], factorizations: Mapping[int, int]) -> list[Space]:
-    """Return the spaces with the probably fastest first: once it is known, the others are searched
-    quickly."""
+    """Return the spaces with the probably fastest first, because the step time of one bounds the
+    search of those behind it."""
 
     def promise_of_space(space: Space) -> float:
         devices = space.problem.cluster.num_devices
@@ -61,9 +61,9 @@ def promising_spaces(
 def spaces_to_try(
     whole: Space, factorizations: Mapping[int, int], most: int, *, more_than: int = 0
 ) -> list[Space]:
-    """Return the first `most` promising spaces. If these are few, but not none, and there are not
-    too many devices, the most promising other numbers are added: 224 are fewer than 240 and divide
-    in fewer ways, but may divide into the stages that suit a model."""
+    """Return the first `most` spaces of promising_spaces. If these are few, but not none, on up to
+    _SEVERAL_DEVICES devices, the most promising of the other numbers are added: 224 are fewer than
+    240 and divide in fewer ways, but may divide into the stages that suit a model."""
     cluster = whole.problem.cluster
     spaces = list(islice(promising_spaces(whole, factorizations, more_than=more_than), most))
     is_of_several = FEW_DEVICES < cluster.num_devices <= _SEVERAL_DEVICES
@@ -88,9 +88,9 @@ def _legal_spaces(whole: Space, counts: Sequence[int]) -> Iterator[Space]:
 
 
 def whole_domains(problem: Problem) -> list[Cluster]:
-    """Return the cluster cut to whole scale-up domains, if some chips lie outside them. If experts
-    divide a domain by powers of two only, return also a cluster with the largest power of two of
-    each domain, such as 64 chips of 72."""
+    """Return the cluster cut to whole scale-up domains, if some chips lie outside them. If numbers
+    of experts share only powers of two with a domain, return also a cluster with the largest power
+    of two of each domain, such as 64 chips of 72."""
     cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []

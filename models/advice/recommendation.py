@@ -110,6 +110,7 @@ class Recommendation:
         fewer_chips = FewerChips.that_are_faster(
             self.chips_used, num_chips, self.fastest.prediction.step_time_s, all_chips_s
         )
+        # A reason for fewer chips comes first (_reasons), and is replaced.
         reasons = self.reasons[1:] if self.fewer_chips else self.reasons
         return replace(self, fewer_chips=fewer_chips, reasons=(fewer_chips.reason, *reasons))
 
@@ -141,13 +142,14 @@ def recommend(
     """Return the fastest layout, the simplest within the tolerance of it, and the `top` fastest
     meshes within the tolerance.
 
-    Layouts that need as much memory as `oom_gib`, with which a run like these ran out, are left
-    out, unless no other fits. `known` are layouts on all chips that were found before: the search
-    starts from them. `untried_bound_s` is a lower bound of the step time on other arrangements of
-    the same chips that there was no time to try.
+    Layouts that need `oom_gib` or more, at which a run of this model, chip and stack ran out of
+    memory, are left out, unless no other fits. `known` are layouts on all chips that were found
+    before: the search starts from them. `untried_bound_s` is a lower bound of the step time on
+    other arrangements of the same chips that there was no time to try.
 
     Once `should_continue` says no, the answer is the best so far, and its certificate not exact.
-    Raise Infeasible when no layout is legal on any number of chips, or none fits in memory.
+    Raise Invalid for a tolerance outside 0 to 1, TooLarge for a space that is too large to search,
+    and Infeasible when no layout is legal on any number of chips, or none fits in memory.
     """
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
@@ -157,7 +159,7 @@ def recommend(
         try:
             solved = search_all_or_fewer(space, profile, goal, should_continue, known)
         except Infeasible as error:
-            if error.constraint != "memory":
+            if error.constraint != "memory":  # more chips help only against a lack of memory
                 raise
             raise add_enough_chips(
                 error, problem, profile, space.constraints, should_continue
@@ -201,8 +203,8 @@ def _explain(
 
 def _recommended(shortlist: _Shortlist, pipelining: Pipelining, tolerance: float) -> Candidate:
     """Return the layout to launch: the simplest within the tolerance. If it is undecided whether a
-    pipeline pays, the best layout without one may cost twice the tolerance, because its true cost
-    is as likely to be less."""
+    pipeline pays, the best layout without one may cost twice the tolerance, because doing without
+    one may as well cost less than predicted."""
     simplest = shortlist.simplest
     without = pipelining.without
     if pipelining.needed != "undecided" or without is None or simplest.prediction.layout.pp == 1:
@@ -243,9 +245,10 @@ def _shortlist(
     rows = list(dict.fromkeys([answer.simplest, *sides, *answer.ranked, *front_rows]))
     shown = answer.layouts.take(np.array(rows))
     bolder = fastest_bolder_layout(answer, should_continue)
+    # No row may also mean that time ran out.
     bolder_is_known = len(bolder) > 0 or should_continue()
     found = candidates(answer.tables.predict(Layouts.concatenate([shown, bolder])), profile)
-    # A bolder layout comes behind the rows of the answer.
+    # A bolder layout comes last, behind the rows of the answer, and has no row itself.
     by_row: dict[int | None, Candidate] = dict(zip(rows, found, strict=False))
     fastest_probability = by_row[answer.ranked[0]].prediction.fit_probability
     is_bolder = len(bolder) > 0 and found[-1].prediction.fit_probability < fastest_probability

@@ -173,11 +173,11 @@ def fit_probability_after(
     `probability`.
 
     Predictions of memory of one job are off by nearly the same factor, whose logarithm is normal.
-    If the peak was measured, the factor is known. Otherwise it is that of the cases in which the
-    given layout fits, or in which it does not. From one layout to another the logarithm moves by no
-    more than they differ, and by no more than _CHANGE_SPREAD, the spread of differences between the
-    residuals of published runs of one job. A run whose outcome was sure beforehand thus tells
-    nothing new.
+    If the peak was measured, the factor is known. Otherwise it is distributed as in the cases in
+    which the given layout fits, or does not, as the run showed. From one layout to another the
+    logarithm moves by no more than they differ, and by no more than _CHANGE_SPREAD, the spread of
+    differences between the residuals of published runs of one job. A run whose outcome was sure
+    beforehand thus tells nothing new.
     """
     if given is None or shown.outcome == "not_known":
         return probability

@@ -83,6 +83,7 @@ def _broken_rule(problem: Problem, layout: Layout, rule: Rule) -> BrokenRule:
     field = rule.blamed_field(problem, layout)
     is_of_batch = field == BATCH_FIELD
     knob = rule.blamed_knob(problem, layout)
+    # A micro-batch is to blame only where the data-parallel ranks divide the batch as it is.
     of_batch = [] if knob == "micro_batch" else _cures_of_batch(problem, layout, rule)
     of_knobs = [*_cures_of_knobs(problem, layout, rule, knob)]
     return BrokenRule(
@@ -152,12 +153,12 @@ def _values_that_obey(
 def _vary_degree(problem: Problem, layout: Layout, name: str) -> list[Layout]:
     """Return layouts with other values of a degree. Values divide the devices or, for a
     micro-batch, the global batch. Those near the layout's own value come first."""
-    whole = problem.cluster.num_devices
+    total = problem.cluster.num_devices
     if name == "micro_batch":
-        whole = problem.workload.global_batch
+        total = problem.workload.global_batch
     given = getattr(layout, name)
-    near = sorted(divisors(whole), key=lambda value: abs(math.log(value / given)))
-    # A list of layers per chunk belongs to one number of stages, so it goes with the old pp.
+    near = sorted(divisors(total), key=lambda value: abs(math.log(value / given)))
+    # A list of layers per chunk fits one number of stages, so it is dropped with the old pp.
     freed: dict[str, Any] = {"layers_per_chunk": ()} if name == "pp" else {}
     return [replace(layout, **{**freed, name: value}) for value in near]
 

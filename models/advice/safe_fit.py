@@ -27,14 +27,15 @@ Solution = TypeVar("Solution")
 
 
 def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue) -> Layouts:
-    """Return the fastest layout that fits at the median of its memory, as one row, if it gains
-    LEAST_BOLDER_GAIN over the fastest of the answer, which is surer to fit. There is no row
-    otherwise."""
+    """Return, as one row, the fastest layout that fits by the median of its memory, if it gains
+    LEAST_BOLDER_GAIN over the fastest of the answer, which is surer to fit. Return no row
+    otherwise, or where time ran out."""
     none = answer.layouts.take(np.arange(0))
     if answer.tables.memory_uncertainty.probability <= EVEN_CHANCE:
         return none
     limit_s = float(answer.times[0]) / (1 + LEAST_BOLDER_GAIN)
     tables = answer.tables.at_even_chance
+    # An exact search has ruled out that meshes other than those opened have a faster layout.
     among = answer.opened if answer.certificate.exact else None
     with suppress(NothingFaster):
         found = search_on(tables, Goal(faster_than=limit_s), should_continue, among=among)
@@ -45,10 +46,11 @@ def fastest_bolder_layout(answer: SearchAnswer, should_continue: ShouldContinue)
 def solve_avoiding_oom(
     oom_gib: float, space: Space, solve: Callable[[Space], Solution]
 ) -> Solution:
-    """Return what `solve` finds in the part of a space that needs less than `oom_gib`, the least
-    memory with which a run like these ran out. If no layout there fits, return what it finds in the
-    whole space."""
+    """Return what `solve` finds among the layouts of a space that need less than `oom_gib`, the
+    least predicted need at which a run of this model, chip and stack ran out of memory. If none of
+    them fits, return what it finds in the whole space."""
     constraints = space.constraints
+    # Needing less than oom_gib means leaving the rest of the usable memory free.
     reserve_gib = space.problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
     if reserve_gib > constraints.memory_reserve_gib:
         with suppress(Infeasible):

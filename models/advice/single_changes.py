@@ -39,7 +39,7 @@ class Outcome:
         return self.fit_probability >= SAFE_FIT_PROBABILITY
 
 
-_PARTS_OF_KNOBS = ("recompute_layers",)  # another knob says it too
+_PARTS_OF_KNOBS = ("recompute_layers",)  # the knob "recompute" has this field too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +121,8 @@ class SingleChange:
 
     def _choice(self, knob: Knob, values: Mapping[str, Any]) -> Any:
         """Return the value of a knob, which may have several fields. Fields that `values` lacks
-        have the layout's values. They need not make a layout together, because a framework may be
-        told only some."""
+        have the layout's values. The fields in `values` need not make a valid layout by themselves,
+        because a framework may be told only some."""
         choice = [values.get(field, getattr(self.layout, field)) for field in knob.fields]
         return choice[0] if len(choice) == 1 else choice
 
@@ -186,11 +186,11 @@ def single_changes(problem: Problem, profile: Profile, layout: Layout) -> list[S
     (models.layouts.defaults). Changes that surely fit come first, then the others, each by step
     time.
 
-    The given layout may be illegal, or not fit. The changes are then those that make it legal, and
-    the first of them are the cheapest that make it fit.
+    The given layout may be illegal, or not fit. Every change of an illegal layout makes it legal,
+    and the first changes of a layout that does not fit make it fit in the shortest steps.
     """
     variants = neighbours(problem, layout)
-    # An illegal layout may split its stages in an impossible way, so nothing is known of it.
+    # The cost model is not meaningful for an illegal layout, which may have an impossible split.
     base = _predict(problem, profile, [layout]) if _is_legal(problem, layout) else None
     baseline = None if base is None else _outcomes_of(base, profile)[0]
     outcomes_of_variants = outcomes(problem, profile, [variant for _, variant in variants])
@@ -226,7 +226,7 @@ def _switch_changes(
 ) -> Iterator[SingleChange]:
     """Yield the legal changes of every switch of the stack that matters to the layout and does not
     change what is computed. `base` is the prediction with the stack as it is, as one row, and
-    `given` the same in short; both are None where the layout is not legal."""
+    `given` its outcome; both are None where the layout is not legal."""
     for switch in switches_of(problem.stack):
         if switch.numerics or not applies(switch, problem, layout):
             continue

@@ -75,7 +75,7 @@ class Point:
         """Return whether there are layouts, and the best of them are proved."""
         return self.exact and self.gap is not None
 
-    def is_simple(self, tolerance: float) -> bool:
+    def needs_no_pipeline(self, tolerance: float) -> bool:
         """Return whether there are layouts, and a pipeline is predicted to be worth no more than
         the tolerance."""
         return self.gap is not None and not is_above(self.gap, tolerance)
@@ -164,7 +164,7 @@ class LinkBlock:
 
 class FrontierSweep:
     """Searches places of a grid for the best layouts without and with a pipeline, one place after
-    the other. Each search starts from what still holds of the one before."""
+    the other. Each search starts from the best layouts of the one before, if only links differ."""
 
     def __init__(
         self,
@@ -174,8 +174,8 @@ class FrontierSweep:
         should_continue: ShouldContinue = run_to_completion,
         oom_gib: float = math.inf,
     ) -> None:
-        """Set up the searches. Layouts that need as much memory as `oom_gib`, with which a run like
-        these ran out, are left out."""
+        """Set up the searches. Layouts that need `oom_gib` or more, at which a run of this model,
+        chip and stack ran out of memory, are left out."""
         self.problem = problem
         self.profile = profile
         self.constraints = constraints
@@ -189,7 +189,7 @@ class FrontierSweep:
         answer = self._answer_or_refusal(place)
         return answer if isinstance(answer, Point) else Point.of(place, answer)
 
-    def is_simple(self, place: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
+    def verdict_at(self, place: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
         """Return (whether no pipeline is needed at a place, whether that is proved). The first is
         None where there are no layouts.
 
@@ -211,7 +211,7 @@ class FrontierSweep:
             if finds_any(tables, limits, self.should_continue) is False:
                 return simple, True
         point = self.point(place)
-        simple_or_unknown = None if point.gap is None else point.is_simple(tolerance)
+        simple_or_unknown = None if point.gap is None else point.needs_no_pipeline(tolerance)
         return simple_or_unknown, point.exact
 
     def points(self, block: LinkBlock) -> Iterator[Point]:
@@ -327,9 +327,9 @@ class FrontierSweep:
 
     def _answer(self, problem: Problem) -> SearchAnswer:
         """Return the answer to a problem. The previous answer is returned again if both problems
-        have the same links, as domains that are larger than a job have. If only links differ, the
-        search starts from the best layouts of the previous answer. Otherwise the problem is
-        searched anew."""
+        have the same links, such as with two domains that are larger than the job. If only links
+        differ, the search starts from the best layouts of the previous answer. Otherwise the
+        problem is searched anew."""
         goal = Goal(both_sides=True)
         previous = self._previous
         tables = previous and previous.tables.with_links_of(problem)

@@ -104,8 +104,8 @@ def _effect(
 
 @cached_by_identity(_CHANGED_STACKS)
 def _with_switch(stack: Stack, field: str, value: Any) -> Stack:
-    """Return the stack with another value of a field. It is kept, so that layouts of a question
-    share it."""
+    """Return the stack with another value of a field. Results are cached, because all layouts of a
+    question ask for the same ones."""
     return changed(stack, {field: value})
 
 

@@ -52,13 +52,13 @@ def thresholds(
     oom_gib: float = math.inf,
 ) -> list[Threshold]:
     """Return a threshold for every axis that the fabric has. Empty where it is unknown whether a
-    pipeline is needed as things are. Layouts that need as much memory as `oom_gib`, with which a
-    run like these ran out, are left out."""
+    pipeline is needed as things are. Layouts that need `oom_gib` or more, at which a run of this
+    model, chip and stack ran out of memory, are left out."""
     sweep = FrontierSweep(problem, profile, constraints, should_continue, oom_gib)
     here = sweep.point({})
     if not here.is_answered:
         return []
-    is_above = not here.is_simple(tolerance)
+    is_above = not here.needs_no_pipeline(tolerance)
     cluster = problem.cluster
     found = []
     gb_s = _bandwidths(cluster)
@@ -99,8 +99,8 @@ class _ThresholdSearch:
     unit: float
 
     def along(self, steps: Iterable[tuple[float, float]], *, bisects: bool) -> Threshold:
-        """Return the threshold at the first of the steps, from one place to the next, over which
-        the need of a pipeline changes; with `bisects`, more closely between the two."""
+        """Return the threshold at the first of `steps`, pairs of a place and the next one, between
+        which the need of a pipeline changes; with `bisects`, more closely between the two."""
         for holds, changes in steps:
             changed = self._is_changed_at(changes)
             if changed is None:
@@ -126,11 +126,12 @@ class _ThresholdSearch:
         return self._threshold(holds, changes, exact=exact)
 
     def _is_changed_at(self, place: float) -> bool | None:
-        """Return whether the need of a pipeline differs at a value of the axis from that at
-        present; None where time ran out before that was known."""
+        """Return whether the need of a pipeline at this place differs from that at present; None
+        where time ran out before that was known."""
         if not self.sweep.should_continue():
             return None
-        simple, proved = self.sweep.is_simple({self.axis: place}, self.tolerance)
+        simple, proved = self.sweep.verdict_at({self.axis: place}, self.tolerance)
+        # At present `simple` is the opposite of is_above. Without layouts it is None: no change.
         return simple == self.is_above if proved else None
 
     def _threshold(self, holds: float, changes: float | None, *, exact: bool = True) -> Threshold:

@@ -35,9 +35,10 @@ class UnsaidField:
 def unsaid_fields(
     problem: Problem, profile: Profile, layout: Layout, said: Collection[str] = ()
 ) -> list[UnsaidField]:
-    """Return the fields of the stack that the framework would not have with the stack's launch
-    arguments, and that move the step time or memory of the layout. The framework is as old as the
-    stack. `said` are fields that settings other than switches state.
+    """Return the fields of the stack that a launch with the stack's arguments would leave at
+    another value, and that move the step time or memory of the layout. The framework that is
+    launched is as old as the stack. `said` are fields that settings other than switches state; they
+    are left out.
 
     Fields that move nothing are left out, such as which schedules there are: the launch names the
     one to use.

@@ -90,10 +90,9 @@ def calibrate(
     """Fit a new profile, with the given one and its joint posterior as prior. The order of the
     observations does not matter.
 
-    With `published`, the runs come from many sources and in many groups, which are enough to
-    estimate how far runs of every kind scatter, whatever the profile says of it. Otherwise they
-    come from one fleet, whose machines the profile may never have seen. `made_by` says in words
-    what made the profile.
+    With `published`, the runs are of many sources, and how far runs of every kind scatter is
+    estimated from them alone. Otherwise they are of one fleet, whose machines the profile may never
+    have seen. `made_by` says in words what made the profile.
     """
     known = posterior or Posterior.independent()
     time, time_estimate, contradicted = solve_time_fit(
@@ -195,22 +194,22 @@ def _joint_posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterio
 
 
 def _fitted_terms(fit: Fit, estimate: Estimate) -> dict[TermKey, Term]:
-    """Return the terms with their estimated means and spreads. A term that the data identified also
-    counts the runs in its scope."""
+    """Return the terms with their estimated means and spreads. The `runs` of a term that the data
+    identified also count the targets in its scope."""
     spreads = np.sqrt(np.diag(estimate.covariance))
-    runs = _runs_in_scope(fit)
+    targets = _targets_in_scope(fit)
     fitted = {}
     for i, term in enumerate(fit.terms):
-        # Laplace's covariance may come out wider than the prior's by rounding.
+        # By rounding, Laplace's covariance may come out wider than the prior's.
         spread = float(min(spreads[i], term.spread))
         new = replace(term, mean=float(estimate.theta[i]), spread=spread)
         if is_identified(term, new):
-            new = replace(new, runs=term.runs + int(runs[i]))
+            new = replace(new, runs=term.runs + int(targets[i]))
         fitted[term.key] = new
     return fitted
 
 
-def _runs_in_scope(fit: Fit) -> Array:
+def _targets_in_scope(fit: Fit) -> Array:
     """Return the number of targets in the scope of each term; shape (terms,)."""
     counts = np.zeros(len(fit.terms), dtype=np.int64)
     for batch in fit.batches:
@@ -223,9 +222,9 @@ def _runs_in_scope(fit: Fit) -> Array:
 def _stored_terms(
     profile: Profile, before: Mapping[TermKey, Term], fitted: Mapping[TermKey, Term]
 ) -> dict[TermKey, Term]:
-    """Return the fitted terms that the new profile stores: terms that it has already, and offsets
-    that the runs narrow or shift noticeably. All other offsets are zero with the spread of their
-    scope (Profile.with_offsets)."""
+    """Return the fitted terms that the new profile stores: terms that `profile` has, and offsets
+    that the runs narrow or shift noticeably. Other offsets need not be stored, because
+    Profile.with_offsets adds them with mean zero and the spread of their scope."""
     return {
         key: term
         for key, term in fitted.items()
@@ -245,7 +244,7 @@ def _error(fit: Fit, predicted: Array) -> float | None:
     peaks of memory. None stands for no measured run."""
     quantities = ("step_time", *MEMORY_QUANTITIES)
     is_of_run = np.array([target.quantity in quantities for target in fit.targets], dtype=bool)
-    measured = (fit.sign == 0) & is_of_run
+    measured = (fit.sign == 0) & is_of_run  # sign 0: a value and not a bound
     return median_error(predicted[measured], fit.value[measured]) if measured.any() else None
 
 
@@ -253,8 +252,8 @@ def _term_change(before: Term, after: Term) -> TermChange:
     """Return a term's change on the natural scale, in the form of TermChange."""
 
     def natural(term: Term) -> float:
-        """Return the value of a coefficient, or the ratio that an offset multiplies it or its odds
-        by."""
+        """Return the value of a coefficient or, for an offset, the factor by which it multiplies
+        the coefficient or its odds."""
         if term.scope == "all":
             return float(to_natural(term.coefficient, term.mean))
         return float(np.exp(term.mean))

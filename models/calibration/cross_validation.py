@@ -98,6 +98,7 @@ def cross_validate(
         return fitted, None
     held_out = fit.held_out_predictions(folds, estimate)
     quantities = MEMORY_QUANTITIES if of_memory else ("step_time",)
+    # Only for published step times is it estimated how much worse unusual runs are predicted.
     if fit.is_new_fleet or of_memory:
         weight, known = None, None
         if fit.is_new_fleet:
@@ -144,8 +145,9 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
     """Return the number of each target's fold; None where there are too few runs.
 
     Every group is a fold of its own. In the fit of a new fleet, groups are dealt out to at most
-    _MAX_FOLDS folds. Where there are too few groups, stretches of time are folds. All measurements
-    of a run are held out with it, and all micro-benchmarks are a fold of their own (-1).
+    _MAX_FOLDS folds. Where there are too few groups, stretches of time are folds (keys sort by
+    time). All measurements of a run are held out with it, and all micro-benchmarks are a fold of
+    their own (-1).
     """
     keys = list(dict.fromkeys(t.key for t in fit.targets if t.quantity in RUN_QUANTITIES))
     numbers = {name: i for i, name in enumerate(dict.fromkeys(groups[key] for key in keys))}
@@ -157,6 +159,7 @@ def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
         folds = {key: i * _MIN_FOLDS // len(keys) for i, key in enumerate(keys)}
     else:
         return None
+    # Micro-benchmarks have no key among those of runs.
     return np.array([folds.get(target.key, -1) for target in fit.targets])
 
 

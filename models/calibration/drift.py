@@ -37,8 +37,9 @@ def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[
     `shift` is the level after a change minus the one before it."""
     residuals = np.asarray(residuals)
     splits = _segmented(residuals, 0, significance)
-    # A split of the whole series lies badly where there are several changes. So each split is found
-    # again between its neighbours, or left out where there is none, until all stay where they are.
+    # In a series with several changes, the first splits are misplaced. So each is found again
+    # between its neighbours, or left out where it is no longer significant, until all stay where
+    # they are.
     for _ in range(len(splits) + 1):
         refined = _refined(residuals, splits, significance)
         if refined == splits:
@@ -49,8 +50,9 @@ def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[
 
 def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
     """Return the changes of level in residuals of several kinds, each of which may have a level of
-    its own. A change in how often a kind runs is then no change of level. The levels of kinds and
-    of stretches of time are subtracted in turn, as medians (Tukey's median polish)."""
+    its own. A change in how often a kind runs is then no change of level. The levels of kinds, and
+    those of the stretches of time between changes, are subtracted in turn, as medians (Tukey's
+    median polish)."""
     residuals = np.asarray(residuals)
     changes = list[Change]()
     level_of_time = np.zeros(len(residuals))
@@ -67,6 +69,7 @@ def _levels_of_kinds(residuals: Array, kinds: Array) -> Array:
     """Return the median residual of each run's kind; shape (runs,). Kinds of too few runs are taken
     together."""
     names, code, counts = np.unique(kinds, return_inverse=True, return_counts=True)
+    # Kinds with too few runs share the code behind that of the last kind.
     return _group_medians(residuals, np.where(counts[code] < 2 * MIN_RUNS, len(names), code))
 
 

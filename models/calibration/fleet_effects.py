@@ -63,8 +63,8 @@ def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile
 
 
 def drift_variance(profile: Profile) -> dict[TermKey, float]:
-    """Return the variance by which each of the fleet's offsets may have changed since it was last
-    learnt, because machines and software change."""
+    """Return, by key, the variance that each of the fleet's offsets may have gained since it was
+    last learnt, because machines and software change."""
     return {
         term.key: (DRIFT_SHARE * spread) ** 2
         for term in profile.terms
@@ -77,6 +77,7 @@ def _initial_spread(term: Term) -> float | None:
     for offsets that fleets had in an earlier release only."""
     if not is_of_fleet(term.scope):
         return None
+    # A pair has its names there: "fleet:h100/megatron", "fleet:h100/megatron/sparse".
     kind = term.scope.split(":")[1]
     if kind not in ("all", "chip", "stack", "model", "sequence"):
         kind = "sparse" if kind.endswith("/sparse") else "pair"

@@ -36,9 +36,10 @@ _DECIMALS = 5
 def influences(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], terms: Collection[TermKey]
 ) -> Influences | None:
-    """Return the influence of each group of observations on those of `terms` that moved visibly,
-    the largest first. `fit` has neither random effects nor bounds. Return None for a fit without
-    targets."""
+    """Return the influence of each group of observations on those of `terms` that moved visibly.
+    Groups with the largest shifts come first, and those beyond _MOST_GROUPS are joined. The
+    module's formula holds only for a `fit` without random effects and bounds. Return None for a fit
+    without targets."""
     measured = {target.key for target in fit.targets}
     groups = _groups([o for o in observations if o.key in measured])
     if not groups:
@@ -64,7 +65,7 @@ def influences(
 
 def group_shifts(fit: Fit, estimate: Estimate, groups: Sequence[Collection[str]]) -> Array:
     """Return how far each group of observations shifts each term; shape (groups, terms). A group is
-    given by the keys of its observations."""
+    given by the keys of its observations, and every target must be of one group."""
     linear = estimate.linear
     group_of_key = {key: group for group, keys in enumerate(groups) for key in keys}
     group_of_target = np.array([group_of_key[target.key] for target in fit.targets])

@@ -25,10 +25,10 @@ class Block(NamedTuple):
     coefficients: Array
     """The coefficient that each of `terms` is a part of, of shape (parts,)."""
 
-    def sums(self, of_terms: Array, coefficients: int) -> Array:
-        """Return for each coefficient the sum of `of_terms` over the terms that are a part of it;
-        shape (coefficients,). `coefficients` is their number."""
-        return np.bincount(self.coefficients, of_terms[self.terms], coefficients)
+    def sums(self, term_values: Array, num_coefficients: int) -> Array:
+        """Return for each coefficient the sum of `term_values` over the terms that are a part of
+        it; shape (num_coefficients,)."""
+        return np.bincount(self.coefficients, term_values[self.terms], num_coefficients)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ _DIFFERENCE = 1e-3
 # Each source's noise is pooled with the common noise as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
 _LEAST_NOISE = 0.01  # runs that agree to the last digit would otherwise carry the fit
-# Scopes that name no single thing. What runs of several in-house stacks have in common is what all
-# stacks have, and it is so with fabrics that nobody has named.
+# Scopes that name no single thing, but all in-house stacks and all unnamed fabrics. What their runs
+# have in common is what all runs have, so these scopes get no offsets.
 _LIKE_ALL = {"stack:generic", "fabric:custom"}
 # The standard deviation of a normal distribution over its median absolute deviation.
 _SPREAD_OVER_MEDIAN = 1.4826
@@ -165,8 +165,8 @@ class Fit:
         self.targets = targets
         self.quantities = quantities
 
-        # Terms that no target depends on move too where the prior knows them together with a term
-        # that some target depends on.
+        # Terms that no target depends on move too where the prior correlates them with a term that
+        # some target depends on.
         joint = {*posterior.keys}
         candidates = [term for term in profile.terms if term.coefficient in coefficients]
         in_scope = scopes | {"all"}
@@ -185,7 +185,8 @@ class Fit:
         self.sign = np.array([_SIGNS[target.side] for target in targets])
         self.random_effects = _random_effects(targets, random_effect_spread)
         self.names = [name for name in KINDS if name in coefficients]
-        self.columns = np.array([(COEFFICIENTS.names or ()).index(name) for name in self.names])
+        # The columns of these coefficients in a record, for Batch.log_predictions.
+        self.in_record = np.array([(COEFFICIENTS.names or ()).index(name) for name in self.names])
         self.is_fraction = np.array([KINDS[name] == "fraction" for name in self.names])
         self.batches, self.blocks = self._batches_and_blocks()
         # The row of each target in a linearisation.
@@ -248,7 +249,7 @@ class Fit:
         for i in np.unique(self.batch_of_target[selected]).tolist():
             batch = self.batches[i]
             values = self._natural(self._unbounded(batch.block, theta))
-            logs = batch.log_predictions(self.columns, values[None])[:, 0]
+            logs = batch.log_predictions(self.in_record, values[None])[:, 0]
             result[batch.targets] = logs[batch.row_of_target]
         return np.where(selected, result, np.nan)
 
@@ -259,8 +260,9 @@ class Fit:
         slopes = np.empty((len(logs), n))
         values = [self._shifted(self._unbounded(block, theta)) for block in range(len(self.blocks))]
         for batch in self.batches:
-            shifted = batch.log_predictions(self.columns, values[batch.block])
+            shifted = batch.log_predictions(self.in_record, values[batch.block])
             rows = slice(batch.first_row, batch.first_row + len(shifted))
+            # Each coefficient shifted up, each shifted down, and none shifted (_shifted).
             slopes[rows] = (shifted[:, :n] - shifted[:, n : 2 * n]) / (2 * _DIFFERENCE)
             logs[rows] = shifted[:, -1]
         return Linearisation(theta, logs, slopes, self.blocks, self.row)
@@ -342,6 +344,7 @@ class Fit:
     def residual(self, predicted: Array) -> Array:
         """Return the log of each target's value over its prediction; zero for a bound that the
         prediction keeps. Shape (targets,)."""
+        # Sign 1 asks for a prediction above the value, and sign -1 for one below it.
         distance = self.value - predicted
         return np.where(self.sign * distance < 0, 0.0, distance)
 
@@ -406,6 +409,7 @@ class Fit:
         losses; both of shape (targets,)."""
         residual = self.residual(predicted)
         irls_weight = self._student_t_weight(residual, weight, noise)
+        # Bounds of published runs have the Student-t loss too, on their wrong side.
         if not self.is_new_fleet:
             return residual, irls_weight
         bound = self._bound_loss(predicted, noise)

@@ -20,7 +20,6 @@ import numpy as np
 from models.calibration.fleet_effects import published_benchmarks
 from models.columns import Array
 from models.cost import single_operations
-from models.cost.single_operations import collective_cost
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, to_natural, to_unbounded
 
@@ -83,16 +82,17 @@ class GemmTimings:
         return GemmTimings(self.problem, m, n, k, self.seconds[selected])
 
 
-def collective_seconds(timings: CollectiveTimings, c: Coefficients) -> Array:
+def collective_seconds(timings: CollectiveTimings, coefficients: Coefficients) -> Array:
     """Return predicted seconds for each size."""
-    cost = collective_cost(timings.problem, timings.operation, c)
-    handshake = c.send_s if timings.operation == "send_recv" else 0.0
+    cost = single_operations.collective_cost(timings.problem, timings.operation, coefficients)
+    handshake = coefficients.send_s if timings.operation == "send_recv" else 0.0
     return np.asarray(cost.byte_s * timings.sizes + cost.latency_s + handshake)
 
 
-def gemm_seconds(timings: GemmTimings, c: Coefficients) -> Array:
+def gemm_seconds(timings: GemmTimings, coefficients: Coefficients) -> Array:
     """Return predicted seconds for each product."""
-    return single_operations.gemm_seconds(timings.problem, timings.m, timings.k, timings.n, c)
+    m, k, n = timings.m, timings.k, timings.n
+    return single_operations.gemm_seconds(timings.problem, m, k, n, coefficients)
 
 
 def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
@@ -106,7 +106,8 @@ def published_collective_seconds(timings: CollectiveTimings, published: Coeffici
 
 def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> dict[str, float]:
     """Return, by coefficient, how far this machine lies from published ones, on the unbounded
-    scale. Large messages tell the bandwidth, and small ones the latency."""
+    scale. Large messages tell the bandwidth, and small ones the latency of a collective call, which
+    sends do not have."""
     offsets: dict[str, float] = {}
     is_large = timings.sizes >= LARGE_BYTES
     if is_large.any():
@@ -152,8 +153,8 @@ def _published_ratio(timings: CollectiveTimings, size: Size, otherwise: float = 
 
 def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dict[str, float]:
     """Return, by coefficient, how far this chip's rates lie from published ones, on the unbounded
-    scale. Number formats that share a coefficient are taken together. Small products are left out,
-    because launches and tails dominate them."""
+    scale. Number formats that share a coefficient are taken together; all of 16 bits and more have
+    gemm_16. Small products are left out, because launches and tails dominate them."""
     by_coefficient = defaultdict[str, list[GemmTimings]](list)
     for products in timings:
         is_large = products.flops >= LARGE_FLOPS
@@ -167,8 +168,8 @@ def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dic
 def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficients) -> float:
     """Return the offset of the coefficient `name` that explains these products best."""
 
-    def seconds(c: Coefficients) -> Array:
-        return np.concatenate([gemm_seconds(products, c) for products in timings])
+    def seconds(coefficients: Coefficients) -> Array:
+        return np.concatenate([gemm_seconds(products, coefficients) for products in timings])
 
     measured = np.concatenate([products.seconds for products in timings])
     return _solve_offset(name, published, seconds, measured)
@@ -187,6 +188,7 @@ def _solve_offset(
     is_time = name.endswith("_s")  # a larger time is slower, and a larger rate is faster
     centre = to_unbounded(name, float(getattr(published, name)))
     low = -_SEARCH_RANGE
+    # No rate is raised above the best one.
     high = _SEARCH_RANGE if is_time else max(to_unbounded(name, _BEST_RATE) - centre, 0.0)
 
     def seconds_at(offset: float) -> Array:
@@ -196,11 +198,13 @@ def _solve_offset(
         """Return whether the model with this offset takes longer than `limit`, in the median."""
         return float(np.median(np.log(seconds_at(offset) / limit))) > 0
 
+    # Even the best rate takes longer than measured: solve for the time at that rate instead.
     if not is_time and is_slower(high, measured / _AS_FAST):
         measured = seconds_at(high) * _AS_FAST
         low = 0.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
+        # Too slow means a time that is too large, or a rate that is too small.
         if is_slower(middle, measured) == is_time:
             high = middle
         else:
@@ -213,22 +217,22 @@ def remaining_slowdown(
 ) -> float:
     """Return how many times as long as measured the model takes with these offsets: the median over
     large messages or products; 1 where there are none."""
-    c = replace(published, **coefficients_with_offsets(published, offsets))
+    coefficients = replace(published, **coefficients_with_offsets(published, offsets))
     if isinstance(timings, CollectiveTimings):
         is_large = timings.sizes >= LARGE_BYTES
-        seconds = collective_seconds(timings, c) * _published_ratio(timings, "large")
+        seconds = collective_seconds(timings, coefficients) * _published_ratio(timings, "large")
     else:
         is_large = timings.flops >= LARGE_FLOPS
-        seconds = gemm_seconds(timings, c)
+        seconds = gemm_seconds(timings, coefficients)
     if not is_large.any():
         return 1.0
     return float(np.median((seconds / timings.seconds)[is_large]))
 
 
-def coefficients_with_offsets(c: Coefficients, offsets: Mapping[str, float]) -> dict[str, float]:
-    """Return the values of the coefficients that have an offset, with the offset added on the
-    unbounded scale. They are what training should achieve on this machine."""
+def coefficients_with_offsets(base: Coefficients, offsets: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of those coefficients of `base` that have an offset, with the offset added
+    on the unbounded scale. They are what training should achieve on this machine."""
     return {
-        name: float(to_natural(name, to_unbounded(name, float(getattr(c, name))) + offset))
+        name: float(to_natural(name, to_unbounded(name, float(getattr(base, name))) + offset))
         for name, offset in offsets.items()
     }

@@ -65,8 +65,8 @@ class Observation:
 def with_limited_sources(observations: Sequence[Observation]) -> list[Observation]:
     """Return the runs with the weights of large sources lowered, so that a flood of reports from
     one source does not drag everybody's profile. No source counts for more than MAX_SOURCE_WEIGHT
-    runs. Where there are other sources, none counts for more than the next largest, or
-    MIN_SOURCE_LIMIT."""
+    runs. Where there are several sources, none counts for more than the second largest of them or,
+    where that is smaller, MIN_SOURCE_LIMIT."""
     sizes = Counter(o.source for o in observations)
     limit = MAX_SOURCE_WEIGHT
     if len(sizes) > 1:

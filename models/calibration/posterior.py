@@ -66,7 +66,7 @@ class Posterior:
             return result
         precision = self.precision
         if len(asked) < len(self.keys):
-            # Terms are integrated out by dropping their rows and columns of the covariance.
+            # Terms are integrated out by dropping their rows and columns from the covariance.
             precision = np.linalg.inv(np.linalg.inv(precision)[np.ix_(asked, asked)])
         positions = [asked_position[self.keys[i]] for i in asked]
         result[np.ix_(positions, positions)] = precision

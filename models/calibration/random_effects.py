@@ -37,7 +37,7 @@ class RandomEffects:
         """Return the information that unknown effects take off the normal matrix JᵀSJ; shape
         (terms, terms)."""
         uncertain = self.spread > 0
-        number = np.cumsum(uncertain) - 1
+        number = np.cumsum(uncertain) - 1  # of a model among those with an effect
         has_effect = uncertain[self.model]
         weight_of_rows = np.zeros((int(uncertain.sum()), len(linear.logs)))
         cells = number[self.model[has_effect]], linear.row[has_effect]

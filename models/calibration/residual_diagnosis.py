@@ -115,7 +115,7 @@ class TermDraws:
             for term in known.terms_in(problem.scopes)
         }
         for draw in draws.values():
-            draw[0] = 0.0
+            draw[0] = 0.0  # the prediction itself
         repeated = Layouts.of([layout]).take(np.zeros(_DRAWS, dtype=np.int64))
         coefficients = known.coefficients(problem.scopes, draws)
         return cls(predict(problem, repeated, coefficients).time)
@@ -127,8 +127,8 @@ class TermDraws:
         imbalance: Mapping[str, float] | None = None,
     ) -> Diagnosis:
         """Return the diagnosis of a run with this step time. `exposed` is its communication that no
-        compute hid, in seconds. `imbalance` has by term the seconds that unbalanced experts add.
-        Both are None where they were not measured."""
+        compute hid, in seconds. `imbalance` has, by term, the seconds that unbalanced experts add.
+        Either is None where it was not measured."""
         parts = list[MeasuredPart]()
         unmeasured = self.terms
         if exposed is not None:
@@ -140,19 +140,21 @@ class TermDraws:
             term = _likeliest(communication, excess).term
             parts.append(MeasuredPart("exposed communication", excess, term))
         if imbalance is not None:
+            # The exposed communication, where measured, includes its own share of the imbalance.
             excess = sum(imbalance[term] for term in unmeasured)
             parts.append(MeasuredPart("expert imbalance", excess))
         gap = step_time_s - float(total(self.terms.values())[0])
         rest = gap - sum(part.excess_s for part in parts)
         diagnosis = Diagnosis(gap, tuple(parts), rest, None)
-        if diagnosis.is_explained or not _is_likely(unmeasured, rest):
+        if diagnosis.is_explained or not _is_reachable(unmeasured, rest):
             return diagnosis
         return replace(diagnosis, suspect=_likeliest(unmeasured, rest))
 
 
-def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
-    """Return whether some likely draw of the coefficients makes these terms together take
-    `excess_s` longer than predicted. Negative seconds mean shorter."""
+def _is_reachable(terms: Mapping[str, Array], excess_s: float) -> bool:
+    """Return whether these terms can together take `excess_s` longer than predicted: whether that
+    time lies among the likely draws of the coefficients, or within _TAIL_FACTOR of them. Negative
+    seconds mean shorter."""
     together = total(terms.values())
     low, high = np.quantile(together, _LIKELY_QUANTILES)
     return bool(low / _TAIL_FACTOR <= together[0] + excess_s <= high * _TAIL_FACTOR)
@@ -164,6 +166,7 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     usual = _by_spread(terms, excess_s)
     faults = _by_fault(terms, excess_s)
     undescribed = _undescribed(terms, excess_s)
+    # A priori, each term is as likely to have a fault as the cause is to be undescribed.
     prior = _FAULT_SHARE / (len(faults) + 1)
     evidence = (1 - _FAULT_SHARE) * usual.density + prior * (sum(faults.values()) + undescribed)
 
@@ -206,7 +209,8 @@ def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
     height = math.exp(-0.5 * nearest) / (_BANDWIDTH * math.sqrt(2 * math.pi))
     density = height * float(weight.mean())
     weight /= weight.sum()
-    # In each draw the term that differs most is the one that is longest, or shortest, in excess.
+    # In each draw, the term that differs most is the one with the largest excess in the direction
+    # of the gap.
     sign = 1 if excess_s > 0 else -1
     by_draw = np.array([sign * (seconds - seconds[0]) for seconds in terms.values()])
     row_of_most = by_draw.argmax(axis=0)
@@ -219,7 +223,8 @@ def _by_spread(terms: Mapping[str, Array], excess_s: float) -> _BySpread:
 
 def _by_fault(terms: Mapping[str, Array], excess_s: float) -> dict[str, float]:
     """Return, by term, how well a fault in that term explains the time: the density of the log of
-    all terms' time. It is 0 for times that are not longer, because no fault makes a term faster."""
+    all terms' time. It is 0 for times that are not longer, because no fault makes a term faster.
+    Terms that are predicted to take no time are left out."""
     predicted = {name: float(seconds[0]) for name, seconds in terms.items() if seconds[0] > 0}
     if excess_s <= 0:
         return dict.fromkeys(predicted, 0.0)

@@ -71,10 +71,10 @@ def residual_spreads(
 ) -> tuple[Neighbourhood, ...]:
     """Return the spread of the residuals of each kind of run, around `held_out` log predictions.
 
-    With `known`, the spreads of published runs by scope, only the spreads of the fleet's own pairs
-    of chip and stack are estimated, and the others are passed on. `widening` is the factor by which
-    a run's prediction is wider than its kind's, because it lies where no other run has been.
-    `groups` names the group of each key. Only measurements of these `quantities` and with a
+    `known` has spreads by scope that the profile holds already. With it, only the spreads of the
+    fleet's own pairs of chip and stack are estimated, and the others are passed on. `widening` is
+    the factor by which a run scatters more than its kind, because it lies where no other run has
+    been. `groups` names the group of each key. Only measurements of these `quantities` and with a
     `weight` count; by default the weights are the fit's.
     """
     weight = fit.weight if weight is None else weight
@@ -84,9 +84,9 @@ def residual_spreads(
     unidentified = unidentified_variance(fit, estimate)
     members = _members_by_scope(fit, weight, only_fleet=known is not None)
     spreads: dict[str, Neighbourhood] = {**(known or {})}
-    # Wider kinds come first, since narrower ones are pooled with them: "all" sorts by itself,
-    # "all/dense" before "stack:...".
-    for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
+    # Narrower kinds are pooled with wider ones, which the alphabet happens to put first: "all",
+    # "all/dense", "stack:...".
+    for scope in sorted(members):
         rows = np.array(members[scope])
         spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80
         if pooled_with := _pooling_spread(fit, rows[0], scope, spreads):

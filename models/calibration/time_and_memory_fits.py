@@ -120,9 +120,9 @@ def memory_fit(
 def solve_time_fit(
     profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, new_fleet: bool
 ) -> tuple[Fit, Estimate, list[str]]:
-    """Return the fit of step times, its estimate, and the keys of contradictory runs. Their
-    measured parts contradict their own step times, so the fit leaves the parts out: the length of a
-    step is surer than its parts.
+    """Return the fit of step times, its estimate, and the keys of runs whose measured parts
+    contradict their own step times. The fit leaves these parts out, because the length of a step is
+    surer than its parts.
 
     Only reports of a new fleet come with parts that nobody has checked.
     """
@@ -143,7 +143,7 @@ def _contradicted_runs(
     fit: Fit, estimate: Estimate, observations: Sequence[Observation], posterior: Posterior
 ) -> set[str]:
     """Return the keys of runs whose measured parts pull the fitted step time away from the measured
-    one, by more than is tolerated, compared with a fit without any parts."""
+    one, by more than is tolerated, compared with a fit that leaves out the parts of all runs."""
     bare = [o.without_parts() for o in observations]
     bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
     distances = _step_time_distances(fit, estimate)
@@ -176,7 +176,7 @@ def step_time_noise(profile: Profile, problem: Problem) -> float:
     """Return the standard deviation of log step times on unseen machines, from published runs that
     are equally sparse or dense. Narrower kinds say less of other machines, since a stack's runs are
     mostly those of the organisation that wrote it. The random effect of a sparse model is taken
-    off, because a fleet has offsets for it."""
+    off, down to half of the spread, because a fleet has offsets for it."""
     spread = profile.neighbourhood(problem.neighbourhood_scopes[:2]).spread
     if not problem.architecture.is_moe:
         return spread

@@ -22,8 +22,9 @@ _MODULES_OF_MIXERS: Mapping[str, tuple[Module, ...]] = {
     "kv": ("k_proj", "v_proj"),
     "o": ("o_proj",),
 }
-"""The modules of transformers that a matrix of a mixer is, or joins. The others, such as those of
-latents, have names of their own there."""
+"""The modules of transformers that each matrix of a mixer corresponds to, by the name of the
+matrix; "kv" joins two of them. Matrices that are not listed, such as those of latents, match no
+module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,8 @@ class Lora:
     of dense networks and shared experts, "experts" those of routed experts."""
     modules: tuple[Module, ...] = ()
     """The modules of these groups that have adapters, one each, by their names in transformers.
-    Where none are named, every matrix has one, and those that read the token share it."""
+    Where none are named, every matrix has one, which keys and values share, and gate and up
+    projections."""
     base_bits: BaseBits = 16
     """Bits of a frozen weight in memory. Weights of fewer than 16 bits are converted to 16 wherever
     a layer runs (QLoRA, arXiv 2305.14314)."""
@@ -59,7 +61,8 @@ class Lora:
             raise Invalid("workload.lora.base_bits", self.base_bits, rule)
 
     def matrices(self, layer: Layer, hidden_size: int) -> Iterator[Projection]:
-        """Yield the matrices outside routed experts that have adapters."""
+        """Yield the matrices outside routed experts that have adapters. If modules are named, these
+        are the matrices that correspond to one of them."""
         if "attention" in self.targets:
             for matrix in layer.projections(hidden_size):
                 modules = _MODULES_OF_MIXERS.get(matrix.name, ())
@@ -74,14 +77,14 @@ class Lora:
 
     def parameters(self, layer: Layer, hidden_size: int) -> int:
         """Return the number of trained parameters outside routed experts."""
-        return self._parameters_beside(self.matrices(layer, hidden_size))
+        return self._adapter_parameters(self.matrices(layer, hidden_size))
 
     def expert_parameters(self, layer: Layer, hidden_size: int) -> int:
         """Return the number of trained parameters in all routed experts."""
         experts = layer.moe.num_experts if layer.moe else 0
-        return experts * self._parameters_beside(self.expert_matrices(layer, hidden_size))
+        return experts * self._adapter_parameters(self.expert_matrices(layer, hidden_size))
 
-    def _parameters_beside(self, matrices: Iterable[Projection]) -> int:
+    def _adapter_parameters(self, matrices: Iterable[Projection]) -> int:
         """Return the parameters of the adapters of these matrices: two factors each, of n_in · rank
         and rank · n_out elements."""
         return sum(self.rank * (matrix.n_in + matrix.n_out) for matrix in matrices)
@@ -100,8 +103,9 @@ class Lora:
     def _matrices_with_adapters(
         self, matrix: Projection, modules: Sequence[Module]
     ) -> Iterator[Projection]:
-        """Yield a matrix as one that has an adapter. Where the adapters name modules, yield instead
-        those of the matrix's `modules` that are named, each an equal share of its outputs."""
+        """Yield the matrix itself if `self.modules` is empty, because every matrix then has an
+        adapter. Otherwise yield each of the matrix's `modules` that is named there, with an equal
+        share of the outputs."""
         if not self.modules:
             yield matrix
         for module in modules:

@@ -125,16 +125,15 @@ class Architecture:
     def with_depth_scaled(self, times: float) -> Architecture:
         """Return this architecture made `times` times as deep. Kinds of layers keep their order and
         their proportions. Raise Invalid above MAX_LAYERS."""
-        own = self.num_layers
-        scaled = max(round(times * own), 1)
+        depth = self.num_layers
+        scaled = max(round(times * depth), 1)
         if scaled > MAX_LAYERS:
-            rule = f"makes {scaled} layers of {own}; a model has at most {MAX_LAYERS}"
+            rule = f"makes {scaled} layers of {depth}; a model has at most {MAX_LAYERS}"
             raise Invalid("layers", times, rule)
-        return replace(self, layers=tuple(self.layers[i * own // scaled] for i in range(scaled)))
+        return replace(self, layers=tuple(self.layers[i * depth // scaled] for i in range(scaled)))
 
     @cached_property
     def parameters(self) -> ParameterCount:
-        """The numbers of parameters by part of the model."""
         h = self.hidden_size
         body = 0
         experts = 0
@@ -150,7 +149,7 @@ class Architecture:
         lm_head += self.head_outputs if self.lm_head_bias else 0
         total = body + embedding + lm_head + h * (self.final_norm_weight + self.final_norm_bias)
         streams = self.residual_streams
-        if streams > 1:  # the last ones are collapsed (DeepseekV4HyperHead of transformers)
+        if streams > 1:  # weights that join the streams before the head (DeepseekV4HyperHead)
             total += streams * streams * h + streams + 1
         return ParameterCount(
             total=total,
@@ -228,7 +227,7 @@ class Architecture:
             is_full = full_attention_period and (index + 1) % full_attention_period == 0
             layer = Layer(
                 attention=full if is_full else local,
-                feed_forward=moe.block(gated_mlp) if moe and moe.covers(index) else dense,
+                feed_forward=moe.block(gated_mlp) if moe and moe.is_sparse(index) else dense,
                 num_norms=num_norms,
                 parallel=parallel,
             )
@@ -276,7 +275,7 @@ class MoeShape:
     num_groups: int = 1
     groups_per_token: int | None = None
 
-    def covers(self, index: int) -> bool:
+    def is_sparse(self, index: int) -> bool:
         """Say whether the layer with this index, counted from 0, is sparse."""
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
 
@@ -309,9 +308,9 @@ def _attention(
     qk_norm: bool,
     bias: bool,
 ) -> Attention:
-    """Return the attention that these fields describe: MLA if `mla` is given, and else attention
-    whose key and value heads have one size. Raise Invalid where num_kv_heads does not divide
-    num_heads, or head_dim is missing and does not follow from the others."""
+    """Return the attention that these fields describe: MLA if `mla` is given, and otherwise
+    attention whose keys and values have the same size. Raise Invalid where num_kv_heads does not
+    divide num_heads, or head_dim is missing and does not follow from the others."""
     if mla is not None:
         return Attention(
             num_attention_heads=num_heads,

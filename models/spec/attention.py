@@ -38,7 +38,8 @@ class Compression:
         return self.rate * self._pooled_elements(dim) + dim
 
     def _pooled_elements(self, dim: int) -> int:
-        """Return the elements that are pooled of each token."""
+        """Return how many elements of each token are pooled: twice `dim` where entries overlap,
+        because each token then goes through two projections."""
         return 2 * dim if self.overlap else dim
 
 
@@ -185,8 +186,8 @@ class Attention:
         ]
 
     def _keys_and_values(self, hidden_size: int) -> list[Projection]:
-        """Return the projection to keys and values, or MLA's two through their latent. Elements
-        with a rotary position come beside the latent and skip the second."""
+        """Return the projection to keys and values, or MLA's two through their latent. The first of
+        the two also gives the elements with a rotary position, which skip the second."""
         if self.kv_lora_rank is None:
             return [Projection("kv", hidden_size, self.kv_dim, "kv", fused=True)]
         rank = self.kv_lora_rank
@@ -215,7 +216,7 @@ class Attention:
         matrices = self.projections(hidden_size)
         total = parameters_of(matrices)
         if self.attention_bias:
-            # The names of output projections start with "o"; their bias has a field of its own.
+            # The names of output projections start with "o". attention_output_bias is about them.
             total += sum(matrix.n_out for matrix in matrices if not matrix.name.startswith("o"))
         if self.attention_output_bias:
             total += hidden_size

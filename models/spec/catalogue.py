@@ -66,7 +66,8 @@ def architecture_shape(name: str) -> dict[str, Any]:
 def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
     """Return a cluster named by its chip, on the fabric of the chip's data sheet, or by a fabric
     preset, with the chip that the preset joins. `fields` are further fields of Cluster. Raise
-    UnknownName for an unknown preset."""
+    UnknownName for an unknown preset, and Invalid for a number of chips that the fabric does not
+    join."""
     if part := _hardware_named(preset, chips()):
         links = part.fabric
     elif named := _hardware_named(preset, fabrics()):
@@ -167,8 +168,8 @@ def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | No
 
 def with_known_biases(own: Architecture) -> Architecture:
     """Return a model with the biases and norms of the first shipped model that equals it in all
-    that sources usually state. It keeps its own name, vocabulary, tied embedding and mtp_layers.
-    Return it unchanged where no shipped model matches."""
+    that sources usually state. Its name, vocabulary, tied embedding and mtp_layers stay its own. It
+    is returned unchanged where no shipped model matches."""
     known = _shipped_by_stated().get(_without_seldom_stated(own))
     if known is None:
         return own
@@ -183,8 +184,8 @@ def with_known_biases(own: Architecture) -> Architecture:
 
 @cache
 def _shipped_by_stated() -> Mapping[Architecture, Architecture]:
-    """Return shipped models by their form without biases, norms and names. Where several have one
-    form, the first is kept."""
+    """Return shipped models by what _without_seldom_stated leaves of them. Where several are equal
+    by that, the first is kept."""
     shipped: dict[Architecture, Architecture] = {}
     for known in architectures().values():
         shipped.setdefault(_without_seldom_stated(known), known)

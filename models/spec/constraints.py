@@ -80,10 +80,11 @@ class Constraints:
 
     def _check_recompute(self) -> None:
         """Raise Invalid where constraints on recompute contradict each other: they ask for modules
-        and rule out selective recompute, or for a number of layers and rule out full recompute."""
+        but rule out selective recompute, or for a number of layers but rule out full recompute."""
         recompute = self.allowed.get("recompute", RECOMPUTE)
         layers = self.allowed.get("recompute_layers", (0,))
         modules = self.allowed.get("recompute_modules")
+        # 0 asks for no number of layers, so it goes with every policy.
         if 0 not in layers and "full" not in recompute:
             rule = f'go with recompute "full"; constraints.recompute allows {", ".join(recompute)}'
             raise Invalid("constraints.recompute_layers", layers, rule)

@@ -50,7 +50,8 @@ class DeviceOrders:
 
     @cached_property
     def distinct_fillings(self) -> Array:
-        """The simplest of all fillings that are alike, as rows of (order, block)."""
+        """One filling of each number in `kinds`, the one with the smallest block, as rows of (order
+        of the dims, block)."""
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
@@ -111,8 +112,8 @@ def orders_of(domains: tuple[int, ...], rings: tuple[tuple[str, int, bool], ...]
 def _steps(lengths: Sequence[int], torus_dims: Sequence[int], block: int) -> Iterator[Step]:
     """Yield the steps in which devices are numbered, from the inside out. `lengths` are those of
     the cluster's dims, and `torus_dims` lists the dims of the torus in the order of the filling.
-    These come together, at the place of the innermost: first within a block of side `block`, then
-    from block to block."""
+    The dims of the torus are filled together, at the place of the innermost: first within a block
+    of side `block`, then from block to block."""
     for dim, length in enumerate(lengths):
         if dim not in torus_dims:
             yield dim, length, 1

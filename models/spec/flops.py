@@ -36,6 +36,7 @@ def attention_flops(attention: Attention, seq_len: float, count: AttentionCount)
         return 0.0
     keys, scored = attention.mean_keys(seq_len), attention.mean_scored(seq_len)
     if count == "full":
+        # The indexer of a causal query scores half of the sequence on average (mean_scored).
         keys, scored = attention.most_keys(seq_len), 2 * scored
     flops = 2 * keys * attention.num_attention_heads * (attention.head_dim + attention.v_head_dim)
     if indexer := attention.indexer:
@@ -45,8 +46,8 @@ def attention_flops(attention: Attention, seq_len: float, count: AttentionCount)
 
 @cached_by_identity(_KEPT)
 def matmul_parameters(layer: Layer, hidden_size: int) -> int:
-    """Return the number of weights of a layer that one token is multiplied with. Of the routed
-    experts, those count that the token is sent to."""
+    """Return the number of weights of a layer that one token is multiplied with. Only those routed
+    experts count that the token is sent to."""
     total = parameters_of(layer.projections(hidden_size))
     if layer.dense:
         total += layer.dense.matrices * hidden_size * layer.dense.intermediate_size
@@ -132,22 +133,23 @@ def model_flops(
     """Return the FLOPs of one training step: forward, and backward, which takes twice as many.
     Recompute is not counted.
 
-    Where sequences are packed, attention sees documents. Frozen weights have no gradients: their
-    products take two passes instead of three, and one where nothing before them is trained.
-    Adapters are not counted. A frozen encoder takes one pass. The forward passes of a reference are
-    counted.
+    Where sequences are packed, attention stays within documents. Frozen weights have no gradients:
+    their products take two passes instead of three, and one pass where no layer before them is
+    trained. Adapters are not counted. A frozen encoder takes one pass. The forward passes of a
+    reference are counted.
     """
     length = workload.attended_length
-    per_token = forward_flops_per_token(architecture, length, count, mtp=mtp)
-    passes = 3 * per_token
+    forward = forward_flops_per_token(architecture, length, count, mtp=mtp)
+    per_token = 3 * forward
     if workload.lora:
-        passes -= forward_flops_per_token(architecture, length, "none", mtp=mtp)
+        # Adapters freeze all weights. Attention itself ("none" leaves it out) has no weights.
+        per_token -= forward_flops_per_token(architecture, length, "none", mtp=mtp)
     elif workload.trained:
-        passes -= _frozen_flops(architecture, length, count)
+        per_token -= _frozen_flops(architecture, length, count)
     if workload.reference:
-        passes += workload.reference.forwards * per_token
+        per_token += workload.reference.forwards * forward
     images = encoder_flops(architecture.encoder, count) if architecture.encoder else 0.0
-    return passes * workload.tokens + images * workload.global_batch
+    return per_token * workload.tokens + images * workload.global_batch
 
 
 def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCount) -> float:
@@ -158,7 +160,7 @@ def _frozen_flops(architecture: Architecture, seq_len: float, count: AttentionCo
     frozen = 0.0
     for kind, layers in architecture.layer_runs:
         layer = architecture.kinds[kind]
-        if layer.gradients == "inputs":
+        if layer.gradients == "inputs":  # attention itself has no weights: "none" leaves it out
             frozen += layers * layer_forward_flops(layer, hidden, seq_len, "none")
         elif layer.gradients == "none":
             frozen += layers * 2 * layer_forward_flops(layer, hidden, seq_len, count)

@@ -249,8 +249,8 @@ class Cluster:
 
     @property
     def fills_fabric(self) -> bool:
-        """True where the fabric has a limited size and fewer chips than a node's are left over, so
-        that the job cannot leave out a node in trouble."""
+        """True where the fabric has a limited size, of which the job leaves less than a node free.
+        It then cannot replace a node in trouble by another."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
@@ -307,8 +307,9 @@ class Cluster:
                 rule = f"{shape} must divide num_chips = {self.num_chips}"
                 raise Invalid("cluster.torus_shape", self.torus_shape, rule)
             return self.torus_shape
-        whole = (slices for slices in range(1, self.num_chips + 1) if self.num_chips % slices == 0)
-        shapes = (torus.shape_for(self.num_chips // slices) for slices in whole)
+        counts = (slices for slices in range(1, self.num_chips + 1) if self.num_chips % slices == 0)
+        shapes = (torus.shape_for(self.num_chips // slices) for slices in counts)
+        # The last count gives slices of a single chip, which every torus has.
         return next(filter(None, shapes), (1,) * torus.ndim)
 
     @property
@@ -470,9 +471,9 @@ class Cluster:
 
 
 def _merge_dims(dims: list[Dim], n: int) -> tuple[Dim, ...]:
-    """Return the dims of `dims`, from the inside out, that join the n devices of a job. Dims that
-    add no device are left out, and switched neighbours with equal links are merged. Raise Invalid
-    where all of them join fewer devices."""
+    """Return those of `dims`, which come from the inside out, that join the n devices of a job.
+    Dims that add no device are left out, and switched neighbours with equal links are merged. Raise
+    Invalid where all dims together join fewer than n devices."""
     merged: list[Dim] = []
     joined = 1  # devices that the dims so far join
     for dim in dims:

@@ -30,10 +30,11 @@ class _Identity:
 def cached_by_identity(size: int, objects: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that caches the last `size` results of a function of frozen objects. A
     result is reused where the first `objects` arguments are the same objects, and the further ones
-    are equal. Keyword arguments are not taken."""
+    are equal. The decorated function takes positional arguments only."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        # lru_cache compares its keys, so that objects are wrapped in keys equal only to themselves.
+        # lru_cache hashes and compares its arguments, so it gets objects wrapped in keys by
+        # identity.
         untyped: Callable[..., R] = function
 
         @lru_cache(maxsize=size)

@@ -88,7 +88,7 @@ class Layer:
         """Return the parameters of norms, and of the mixing of residual streams."""
         norms = self.num_norms * hidden_size * (self.norm_weight + self.norm_bias)
         if self.attention_residuals:
-            norms += self.blocks * 2 * hidden_size
+            norms += self.blocks * 2 * hidden_size  # a query and a norm for each block
         if self.residual_streams == 1:
             return norms
         return norms + self.blocks * hyper_connection_parameters(hidden_size, self.residual_streams)
@@ -115,7 +115,7 @@ class Layer:
             outside += [block] * matrix.groups
         if self.dense:
             outside += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
-        # All matrices of experts are of one size, so that one stands for them.
+        # All matrices of experts have the same sides, so one gives their FLOPs per parameter.
         inside = []
         if self.moe:
             inside = [(self.moe.token_size(hidden_size), self.moe.intermediate_size)]

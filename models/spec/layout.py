@@ -242,10 +242,11 @@ class Layouts(Columns):
             if field.name == "recompute":
                 values = [policy_code(row.recompute, row.recompute_modules) for row in rows]
             elif field.name in _NAMES:
-                # Orders of axes may be lists, which cannot be looked up.
+                # Orders of axes may be lists, which cannot be keys of _CODES.
                 names = [value if isinstance(value, str) else tuple(value) for value in values]
                 values = [_CODES[field.name][name] for name in names]
             elif field.name == "layers_per_chunk":
+                # 1 is added since numpy drops trailing characters of code point 0.
                 values = ["".join(chr(1 + count) for count in counts) for counts in values]
             columns[field.name] = np.array(values, dtype=_DTYPES.get(field.name, np.int64))
         return cls(**columns)
@@ -273,14 +274,16 @@ class Layouts(Columns):
         return self.pp * self.dp * self.cp * self.tp
 
     def num_micro_batches(self, global_batch: int) -> Array:
-        """Return the number of micro-batches that a rank runs in one step. It is at least 1,
-        because a rule refuses a batch that does not divide."""
+        """Return the number of micro-batches that a rank runs in one step. For a batch that does
+        not divide, which a rule refuses (models.layouts.mesh_rules), it is rounded down but at
+        least 1."""
         return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
 
     @property
     def states_layers(self) -> Array:
         """A mask of the layouts whose `layers_per_chunk` states a partition, of shape (n,)."""
         strings = self.layers_per_chunk
+        # Strings of one character are compared as code points, which is faster.
         if strings.itemsize == np.dtype("U1").itemsize and strings.flags.c_contiguous:
             return np.asarray(strings.view(np.uint32) > 0)
         return np.asarray(strings != "")

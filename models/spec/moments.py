@@ -43,7 +43,7 @@ def mean_moment_bytes(architecture: Architecture, workload: Workload) -> float:
 def _matrices(layer: Layer, hidden_size: int) -> Iterator[tuple[Projection, int]]:
     """Yield the weight matrices of a layer, each with the number of blocks or experts that have one
     of that size."""
-    # Adapters that name no modules stand beside every matrix.
+    # Adapters without named modules stand beside every matrix, so these are all matrices.
     beside_all = Lora(targets=("attention", "mlp", "experts"))
     for matrix in beside_all.matrices(layer, hidden_size):
         yield matrix, matrix.groups

@@ -23,9 +23,9 @@ from models.spec.workload import Workload
 _KEPT_MODULES = 1024  # answers for all models together: a model has one for each module
 
 
-def _other_vendors(stack: Stack, chip: Chip) -> str:
-    """Return the words of the error that a stack does not run on a chip of another vendor. They
-    name the vendors that the stack runs on, and the stacks that run on the chip."""
+def _wrong_vendor_rule(stack: Stack, chip: Chip) -> str:
+    """Return the rule that a stack breaks on a chip of another vendor, in words. It names the
+    vendors that the stack runs on, and the stacks that run on the chip."""
     stacks = dict.fromkeys(catalogue.stacks().values())
     able = [other.id for other in stacks if not other.vendors or chip.vendor in other.vendors]
     rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
@@ -49,9 +49,10 @@ class Problem:
         chip = self.cluster.chip
         stack = self.stack
         precision = self.workload.precision
+        # Nothing is refused for vendors of whose software nothing is known.
         is_known_vendor = chip.vendor in VENDORS
         if stack.vendors and is_known_vendor and chip.vendor not in stack.vendors:
-            raise Invalid("stack", stack.id, _other_vendors(stack, chip))
+            raise Invalid("stack", stack.id, _wrong_vendor_rule(stack, chip))
         if is_known_vendor:
             reason = stack.missing_kernel_reason(chip.generation, chip.vendor)
             if reason:
@@ -67,13 +68,13 @@ class Problem:
             rule = f"{tensor_cores}, which {chip.id} ({chip.vendor}) does not have"
             raise Invalid("workload.precision", precision, rule)
         if self.architecture.encoder:
-            self._require_images(self.architecture.encoder)
+            self._check_encoder(self.architecture.encoder)
         lora = self.workload.lora
         if lora is not None and lora.modules and not self.adapter_parameters:
             rule = f"must name a matrix of {', '.join(lora.targets)} that the model has"
             raise Invalid("workload.lora.modules", list(lora.modules), rule)
 
-    def _require_images(self, encoder: Encoder) -> None:
+    def _check_encoder(self, encoder: Encoder) -> None:
         """Raise Invalid where the encoder's tokens do not fit into a sequence, or where its
         projector is trained beside adapters."""
         seq_len = self.workload.seq_len
@@ -99,8 +100,7 @@ class Problem:
     @property
     def routing(self) -> str:
         """The kernels that send tokens to experts: "padded" where every expert has a fixed number
-        of tokens, so that the host need not wait until they are counted, or else "fused" or
-        "separate"."""
+        of tokens, which spares the host waiting for their counts, or else "fused" or "separate"."""
         if self.workload.capacity_factor is not None or self.stack.static_experts:
             return "padded"
         return "fused" if self.stack.fused_routing else "separate"
@@ -178,6 +178,7 @@ class Problem:
         """The bytes of an element that tensor parallelism gathers for products with sequence
         parallelism."""
         number_format = self.workload.number_format
+        # Only with scales of whole tensors is an input cast before it is gathered.
         is_cast_before = self.workload.precision in self.stack.tensor_gathers_in
         if is_cast_before and not self.scales_rows:
             return min(number_format.gemm_bytes, number_format.activation_bytes)
@@ -201,8 +202,9 @@ class Problem:
     @property
     def weight_cast_bytes(self) -> float:
         """The bytes read and written in one forward for each element of a weight that is cast with
-        every use; 0 where weights are not. Forward and backward each cast it, and one of them
-        copies it transposed; a third of the sum counts for forward."""
+        every use; 0 where weights are not. Forward and backward each cast it, and one of them also
+        copies it transposed. A third of the sum is returned, because backward is counted as two
+        forwards (models.cost.compute)."""
         number_format = self.workload.number_format
         wide, narrow = number_format.activation_bytes, number_format.gemm_bytes
         return (4 * wide + 2 * narrow) / 3 if self.scales_rows else 0.0
@@ -218,8 +220,8 @@ class Problem:
         return self._gradient_element_bytes(self.stack.reduce_bytes or self.stack.gradient_bytes)
 
     def _gradient_element_bytes(self, stack_bytes: float) -> float:
-        """Return the bytes of a gradient's element, given those that the stack uses. Without fp32
-        master weights it has the format of the parameters, and never fewer bytes than these."""
+        """Return the bytes of an element of a gradient that the stack keeps in `stack_bytes`. It
+        has no fewer bytes than a parameter, and exactly as many without fp32 master weights."""
         parameter_bytes = self.parameter_bytes
         return (
             max(stack_bytes, parameter_bytes) if self.workload.master_weights else parameter_bytes
@@ -242,7 +244,7 @@ class Problem:
         """The bytes that copies beside the collectives of ZeRO 3 read and write for each sharded
         element: when a parameter is gathered, and when its gradient is reduced."""
         cast = self.parameter_bytes + self.reduce_bytes
-        if self.stack.shards == "each":
+        if self.stack.shards == "each":  # out of the gathered buffer: each copy reads and writes
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":
             join = 2 * self.parameter_bytes
@@ -251,8 +253,8 @@ class Problem:
 
     @property
     def gather_bytes(self) -> float:
-        """The bytes of a gathered parameter on the wire. It has 16 bits where it is cast with every
-        use."""
+        """The bytes of a gathered parameter on the wire: those that the stack says, but no fewer
+        than the workload's format allows. It has 16 bits where it is cast with every use."""
         if self.scales_rows:
             return self.parameter_bytes
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
@@ -313,8 +315,8 @@ class Problem:
         return _has_module(self.architecture, name)
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the modules that some layer of the model has, out of these; or all of these where
-        no layer has any."""
+        """Return those of `modules` that some layer of the model has, so that policies with equal
+        effect compare equal. Return all of them where no layer has any."""
         return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property

@@ -187,8 +187,8 @@ SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FIT
 
 
 def _listed(cls: type[Value], data: Mapping[str, Any], name: str) -> tuple[Value, ...]:
-    """Return the instances of a dataclass that a JSON object lists under a name; none where an
-    earlier release has written it, without the name."""
+    """Return the instances of a dataclass that a JSON object lists under a name; none where the
+    name is missing, as in objects that an earlier release wrote."""
     return tuple(from_json(cls, entry) for entry in data.get(name, ()))
 
 
@@ -268,19 +268,21 @@ class Neighbourhood:
         """The spread of runs from a source that nobody has seen."""
         return math.hypot(self.spread, self.between)
 
-    def with_variance(self, unidentified: float) -> float:
-        """Return the spread of a prediction whose terms without runs have this variance."""
-        return math.hypot(self.within(unidentified), self.between)
+    def with_variance(self, unidentified_variance: float) -> float:
+        """Return the spread of a prediction for a source that nobody has seen, whose terms without
+        runs have this variance."""
+        return math.hypot(self.within(unidentified_variance), self.between)
 
-    def within(self, unidentified: float) -> float:
+    def within(self, unidentified_variance: float) -> float:
         """Return the spread within a source of a prediction whose terms without runs have this
         variance."""
-        return math.sqrt(self.spread**2 + max(unidentified - self.unidentified**2, 0.0))
+        # `spread` contains the variance of such terms that was typical of the runs behind it.
+        return math.sqrt(self.spread**2 + max(unidentified_variance - self.unidentified**2, 0.0))
 
     def seen_from(self, between: float) -> Neighbourhood:
-        """Return this neighbourhood with `between` as the deviation between sources. It is less for
-        a fleet, whose own runs tell where it lies: after n runs of variance σ², the variance of a
-        mean with prior variance τ² is 1 / (1/τ² + n/σ²)."""
+        """Return this neighbourhood with `between` as the deviation between sources. For a fleet it
+        is lowered, because the fleet's own runs tell where it lies: after n runs of variance σ²,
+        the variance of a mean with prior variance τ² is 1 / (1/τ² + n/σ²)."""
         if is_of_fleet(self.scope) and between:
             between = 1 / math.sqrt(between**-2 + self.runs * self.spread**-2)
         return replace(self, between=between)
@@ -418,9 +420,9 @@ class Profile:
         return tuple(self.terms[place] for place in sorted(chain.from_iterable(places)))
 
     def with_offsets(self, scopes: Iterable[str]) -> Profile:
-        """Return the profile with an offset of mean zero for every coefficient that may differ
-        between such scopes though no run has told by how much. The spreads of these offsets are in
-        data/priors.json."""
+        """Return the profile with an offset of mean zero added for every coefficient that may
+        differ between such scopes though no run has told by how much. The spreads of these offsets
+        (data/priors.json) widen intervals; means do not change."""
         return self._with_offsets(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
@@ -431,28 +433,28 @@ class Profile:
         return self.with_terms(added) if added else self
 
     def coefficients(
-        self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
+        self, scopes: Sequence[str], deviations: Mapping[TermKey, Array] | None = None
     ) -> Coefficients:
-        """Return the coefficients of a problem with these scopes. `offsets` (arrays of draws, by
-        the term's key) are added to terms on the unbounded scale."""
-        if offsets:
-            return self._coefficients_with_offsets(scopes, offsets)
+        """Return the coefficients of a problem with these scopes. `deviations` (arrays of equal
+        length, by the term's key) are added to the means of terms on the unbounded scale."""
+        if deviations:
+            return self._coefficients_with_deviations(scopes, deviations)
         return self._mean_coefficients(frozenset(scopes))
 
     @cached_by_identity(_CACHED_SCOPES)
     def _mean_coefficients(self, scopes: frozenset[str]) -> Coefficients:
-        return self._coefficients_with_offsets(scopes, {})
+        return self._coefficients_with_deviations(scopes, {})
 
-    def _coefficients_with_offsets(
-        self, scopes: Collection[str], offsets: Mapping[TermKey, Array]
+    def _coefficients_with_deviations(
+        self, scopes: Collection[str], deviations: Mapping[TermKey, Array]
     ) -> Coefficients:
         """Return the coefficients that sum the terms of these scopes on the unbounded scale, with
-        `offsets` added to some terms. They are arrays where offsets are."""
+        `deviations` added to some terms. Coefficients of these terms are arrays."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
-            if term.key in offsets:
-                sums[term.coefficient] = sums[term.coefficient] + offsets[term.key]
+            if term.key in deviations:
+                sums[term.coefficient] = sums[term.coefficient] + deviations[term.key]
         natural = {name: to_natural(name, value) for name, value in sums.items()}
         return Coefficients(**natural, kernel_age=self.kernel_age(scopes))
 
@@ -479,7 +481,8 @@ class Profile:
             "spans": list(map(asdict, self.spans)),
             "newest": list(map(asdict, self.newest)),
             "terms": list(map(asdict, self.terms)),
-            # Left out where there are none, so that versions of before keep their hash.
+            # Left out where there are none, so that profiles stored before the field existed keep
+            # their hash.
             **({} if self.influences is None else {"influences": self.influences.to_json()}),
         }
 
@@ -538,7 +541,7 @@ def _prior_terms() -> tuple[Term, ...]:
 
 def _unknown_offsets(scope: str) -> Iterator[Term]:
     """Yield a term of mean zero for each coefficient that the priors let differ in scopes of this
-    kind. Its spread is a share of the spread of the coefficient itself."""
+    kind. Its spread is a share of the spread of the coefficient's term of scope "all"."""
     shares = _prior_data()["offsets"].get(scope.partition(":")[0], {})
     spreads = {term.coefficient: term.spread for term in _prior_terms() if term.scope == "all"}
     for coefficient, share in shares.items():

@@ -7,8 +7,8 @@ function of a dense MLP. `alternate_mm` is every second matrix product outside t
 `grouped_mm` the products of experts; torchtitan's operator-level policy does not save these two
 (torchtitan/distributed/activation_checkpoint.py). `out_proj` is the output projection of attention,
 and `mlp_gate` one of the two up-projections of a gated MLP; MaxText's policies name the tensors
-that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number with a bit for
-every module.
+that they put out (maxtext layers/nnx_decoders.py). In arrays, a policy is one number, its code,
+with a bit for every module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Module = Literal[
 MODULES: tuple[str, ...] = get_args(Module)
 NONE = 0
 STACK_SELECTIVE = 1 << len(MODULES)
-"""The number of selective recompute of the modules that the stack takes unless told otherwise."""
+"""The code of selective recompute of the modules that the stack takes unless told otherwise."""
 FULL = 2 * STACK_SELECTIVE
 
 PIECES = (
@@ -70,19 +70,19 @@ They are traffic without work."""
 
 
 def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
-    """Return the number of a recompute policy, given its name and, for selective recompute, its
-    modules. Without modules it is STACK_SELECTIVE, which stands for the stack's own."""
+    """Return the code of a recompute policy, given its name and, for selective recompute, its
+    modules. Without modules that is STACK_SELECTIVE, which stands for the stack's own modules."""
     if recompute == "selective" and modules:
         return sum(1 << MODULES.index(name) for name in set(modules))
     return {"none": NONE, "selective": STACK_SELECTIVE, "full": FULL}[recompute]
 
 
-def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the recompute policy with this number ("none", "selective" or "full"), and
-    its modules. These are empty for selective recompute of the stack's own modules."""
-    if number in (NONE, STACK_SELECTIVE, FULL):
-        return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[number], ()
-    return "selective", tuple(name for bit, name in enumerate(MODULES) if number >> bit & 1)
+def decode_policy(code: int) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the recompute policy with this code ("none", "selective" or "full"), and
+    its modules. They are empty for selective recompute of the stack's own modules."""
+    if code in (NONE, STACK_SELECTIVE, FULL):
+        return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[code], ()
+    return "selective", tuple(name for bit, name in enumerate(MODULES) if code >> bit & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,11 @@ class Recomputed:
     def tensor(self) -> float:
         """The share of forward's tensor-parallel traffic that recompute brings again.
 
-        In forward each of two blocks gathers and scatters: four quarters. Two of them go with the
-        feed-forward network, whose gate alone gathers, and one that scatters goes with the output
-        projection of attention. The products of `alternate_mm` gather again what they read in both
-        blocks. They scatter nothing again, since the results of reduce_scatter_tensor are saved
+        In forward the mixer and the feed-forward network each gather their input and scatter their
+        output: four messages, of a quarter each. Recompute of the network repeats its two messages,
+        and recompute of its gate projection only the gather. Recompute of attention's output
+        projection repeats the scatter behind it. Recompute of `alternate_mm` repeats both gathers
+        but no scatter, since the results of reduce_scatter_tensor are saved
         (torchtitan/distributed/activation_checkpoint.py).
         """
         if self.whole:
@@ -115,6 +116,7 @@ class Recomputed:
         scattered = 0.25 if self.pieces & {"dense", "experts"} else 0.0
         if "output" in self.pieces and _INPUTS not in self.pieces:
             scattered += 0.25
+        # The message counted above for the network is one quarter, in a parallel layer too.
         unsent = min(self.unsent_share, 0.25) if "dense" in self.pieces else 0.0
         return gathered + scattered - unsent
 
@@ -129,14 +131,14 @@ class Recomputed:
         return 1.0 if self.whole or "experts" in self.pieces else 0.0
 
 
-def recomputed(number: int, layer: Layer) -> Recomputed:
-    """Return the part of a layer that the recompute policy of this number repeats. STACK_SELECTIVE
-    must have been replaced by the stack's modules before (Stack.recomputed)."""
+def recomputed(policy: int, layer: Layer) -> Recomputed:
+    """Return the part of a layer that a recompute policy, given by its code, repeats. The caller
+    must have replaced STACK_SELECTIVE by the stack's modules (Stack.recomputed does)."""
     pieces: set[str] = set()
-    _, modules = decode_policy(number)
+    _, modules = decode_policy(policy)
     for module in modules:
         pieces |= _pieces(module, layer)
-    return Recomputed(number == FULL, frozenset(pieces))
+    return Recomputed(policy == FULL, frozenset(pieces))
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:
@@ -167,4 +169,4 @@ def _pieces(module: str, layer: Layer) -> set[str]:
         return {"output"} if layer.attention else set()
     if module == "mlp_gate":
         return {"dense_half"} if layer.dense and layer.dense.gated else set()
-    return {"norm"}
+    return {"norm"}  # "layernorm"

@@ -96,8 +96,9 @@ class Recurrence:
     def traffic(self) -> float:
         """Elements of a token, of 16 bits, that the kernels of the recurrence read and write in
         forward. The first kernel makes the state of each chunk, the next passes states on, and the
-        last reads them with its tokens. So fp32 states are written twice and read twice, and tokens
-        are read twice (the kernels of mamba_ssm's ssd_combined.py)."""
+        last reads them with its tokens. So states, which are fp32 and count as two elements each,
+        are written twice and read twice, and tokens are read twice (the kernels of mamba_ssm's
+        ssd_combined.py)."""
         states = 4 * 2 * self.state / self.chunk
         return states + 2 * self.streams + self.values
 
@@ -253,7 +254,8 @@ class ShortConvolution(Recurrence):
 
     @classmethod
     def of(cls, channels: int, conv_kernel: int, *, bias: bool = False) -> ShortConvolution:
-        """Return a convolution of so many channels over `conv_kernel` tokens."""
+        """Return a convolution over `conv_kernel` tokens, with `channels` heads of one element
+        each."""
         return cls(
             num_heads=channels,
             num_key_heads=channels,
@@ -265,8 +267,8 @@ class ShortConvolution(Recurrence):
 
     @property
     def conv_channels(self) -> int:
-        """Channels of the convolution. Its input is already gated, so they are those of the
-        values."""
+        """Channels of the convolution. They are those of the values alone, because the first gate
+        has joined its two inputs before."""
         return self.values
 
     def _input_projections(self, hidden_size: int) -> list[Projection]:

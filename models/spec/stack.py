@@ -349,13 +349,13 @@ class Stack:
 
     @property
     def calibrated_as(self) -> str:
-        """The id of the stack whose coefficients it shares; its own id where it is like no
-        other."""
+        """The id of the stack whose coefficients it shares; its own id where `like` names none."""
         return self.like or self.id
 
     def all_reduces_gradients(self, zero_stage: Any) -> Any:
         """Say whether gradients are all-reduced, and not reduce-scattered, at a ZeRO stage. For an
         array of stages, return an array."""
+        # Stage 0 always does, and stage 1 only where gradients are left whole.
         return zero_stage <= int(self.whole_gradients)
 
     @property
@@ -364,23 +364,23 @@ class Stack:
         names = {name for modules in (*self.selective, self.recompute_modules) for name in modules}
         return tuple(name for name in MODULES if name in names)
 
-    def recomputed(self, number: int, layer: Layer) -> Recomputed:
-        """Return the part of a layer that the recompute policy of this number computes again
+    def recomputed(self, policy: int, layer: Layer) -> Recomputed:
+        """Return the part of a layer that a recompute policy, given by its code, computes again
         (models.spec.recompute). Selective recompute without modules takes the stack's own."""
-        if number == STACK_SELECTIVE:
-            number = policy_code("selective", self.selective[0])
+        if policy == STACK_SELECTIVE:
+            policy = policy_code("selective", self.selective[0])
         skips_last = self.skips_last_product(layer)
         unsent_share = 0.0
         if skips_last and not layer.moe:
-            # The scatter behind the network is not sent: one of forward's four messages, or one of
-            # two in a parallel layer.
+            # The scatter behind a dense network is not repeated: it is one of the layer's four
+            # tensor-parallel messages in forward, or one of two in a parallel layer.
             unsent_share = 0.5 if layer.parallel else 0.25
-        return replace(recomputed(number, layer), skips_last=skips_last, unsent_share=unsent_share)
+        return replace(recomputed(policy, layer), skips_last=skips_last, unsent_share=unsent_share)
 
     def skips_last_product(self, layer: Layer) -> bool:
         """Say whether recompute leaves out the down-projection of a layer's dense MLP or shared
-        expert. It can where only a residual sum follows. Backward of a norm or a gate would need
-        the output."""
+        expert. That is possible where only a residual sum follows, because backward of a norm or a
+        gate would need the output."""
         gated = layer.moe is not None and layer.moe.shared_gate
         return not (self.recomputes_last or layer.dense is None or layer.norm_follows or gated)
 
@@ -408,7 +408,8 @@ class Stack:
         """Return why the stack's attention kernel does not run on chips of a generation, such as
         "runs on chips of hopper only, not of ampere"; None where it runs.
 
-        A kernel is taken to run on chips of a vendor or generation of which nothing is known.
+        A kernel is taken to run on generations of NVIDIA and Google that this module does not list.
+        The caller asks only about `vendor`s in VENDORS.
         """
         kernel = self.kernel_on(generation)
         runs_on = _KERNEL_GENERATIONS.get(kernel)
@@ -420,7 +421,8 @@ class Stack:
         return None
 
     def kernel_on(self, generation: str) -> str:
-        """Return the attention kernel that this stack picks on chips of a generation."""
+        """Return the attention kernel that this stack picks on chips of a generation:
+        FlashAttention-2 where its rule (_KERNELS_PICKED) does not list the generation."""
         if self.attention_kernel not in _KERNELS_PICKED:
             return self.attention_kernel
         return _KERNELS_PICKED[self.attention_kernel].get(generation, "flash2")

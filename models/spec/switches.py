@@ -60,8 +60,8 @@ class Setting:
     also: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the stack that the same arguments decide."""
     brings: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of the stack that everybody has who asks for this value. Where arguments are
-    read, they say by themselves whether they set these fields."""
+    """Other fields of the stack that change with this value in practice, though the same arguments
+    do not set them. `changed` sets them, and read_switches does not."""
     in_code: str = ""
     """A sentence on what the training script does in its own code for this value, where no argument
     of the framework says it. `arguments` are then those of programs around the framework, which are
@@ -277,7 +277,7 @@ def as_launched(problem: Problem, layout: Layout, software_year: float) -> Stack
     base = catalogue.stack(problem.stack.id)
     if problem.stack.age_years:
         base = as_of(base, software_year - problem.stack.age_years)
-    # Switches without an effect get no argument, so that they stay as the catalogue has them.
+    # The launch has no argument for switches without an effect, so these keep the base's values.
     fields = [
         switch.field
         for switch in switches_of(problem.stack)
@@ -296,9 +296,9 @@ def read_switches(
     names have the default of the framework's release, or of the newest one without a release.
 
     `arguments` (values by name) may hold others than those of switches, which are ignored. `holds`
-    says whether a condition is known to hold; switches of other conditions are left out, since two
-    switches of one name differ in their conditions. Raise Invalid where an argument has a value
-    that no setting of its switch has.
+    says whether a condition is known to hold. Switches whose condition does not hold are left out,
+    because several switches may share one argument under different conditions. Raise Invalid where
+    an argument has a value that no setting of its switch has.
     """
     year = None if release is None else release_year(stack_id, release)
     values: dict[str, Any] = {}
@@ -352,12 +352,12 @@ def _value_at(values: Sequence[Dated], year: float | None) -> Dated:
 
 
 def _has_come(since: float, year: float) -> bool:
-    return since <= year + 1e-9  # years count back from the newest software, and are rounded so
+    return since <= year + 1e-9  # callers subtract ages from years, which rounds
 
 
 def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
     """Say whether tensor-parallel traffic may run beside compute: with sequence parallelism, in a
-    precision for which the stack has it."""
+    precision in which the stack can overlap it."""
     precision = problem.workload.precision
     return (
         layout.tp > 1
@@ -367,9 +367,11 @@ def _may_overlap_tensor(problem: Problem, layout: Layout) -> bool:
 
 
 def _may_overlap_experts(problem: Problem, layout: Layout) -> bool:
-    """Say whether all-to-alls may run beside compute: another micro-batch is at hand, and no
-    all-to-all is repeated (Megatron-Core transformer_config.py,
+    """Say whether all-to-alls may run beside compute: there are all-to-alls, none of which
+    recompute repeats, another micro-batch is at hand, and there is at most one module of
+    multi-token prediction (Megatron-Core transformer_config.py,
     overlap_moe_expert_parallel_comm)."""
+    # A pipeline has two micro-batches at hand only with interleaved chunks.
     has_another = layout.pp == 1 or layout.virtual_stages > 1
     is_repeated = layout.recompute == "full" or "moe" in layout.recompute_modules
     has_all_to_all = layout.ep > 1 and problem.stack.dispatcher != "allgather"

@@ -19,11 +19,11 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
     trained = workload.trained
     if workload.lora or trained is None or trained.layers is None:
         return architecture
-    chosen = _numbers(trained.layers, architecture.num_layers)
+    chosen = _layer_numbers(trained.layers, architecture.num_layers)
     first = min(chosen, default=architecture.num_layers)
     encoder = architecture.encoder
     if trains_embedding(architecture, workload) or (encoder and encoder.projector_trained):
-        first = 0  # What is trained lies before all layers, so that backward passes through them.
+        first = 0  # What is trained lies before all layers: backward passes through them.
     layers = tuple(
         replace(layer, gradients=_gradients(number, chosen, first))
         for number, layer in enumerate(architecture.layers)
@@ -32,8 +32,8 @@ def as_trained(architecture: Architecture, workload: Workload) -> Architecture:
 
 
 def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
-    """Say whether the input embedding is trained. It is where a head that it is tied to is
-    trained."""
+    """Say whether the input embedding is trained, either itself or as the head that it is tied
+    to."""
     trained = workload.trained
     if trained is None:
         return workload.lora is None
@@ -41,15 +41,15 @@ def trains_embedding(architecture: Architecture, workload: Workload) -> bool:
 
 
 def trains_head(architecture: Architecture, workload: Workload) -> bool:
-    """Say whether the output projection is trained. It is where an embedding that it is tied to is
-    trained."""
+    """Say whether the output projection is trained, either itself or as the embedding that it is
+    tied to."""
     trained = workload.trained
     if trained is None:
         return workload.lora is None
     return trained.head or (architecture.tie_word_embeddings and trained.embedding)
 
 
-def _numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
+def _layer_numbers(layers: tuple[int, ...], num_layers: int) -> frozenset[int]:
     """Return layer numbers counted from 0, given numbers that may count from the end (-1 is the
     last). Numbers beyond the model's depth are left out. Raise Invalid where some were given and
     none is left."""

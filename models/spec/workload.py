@@ -209,6 +209,7 @@ class Workload:
         if packing.mean_length > self.seq_len:
             rule = f"must be at most seq_len = {self.seq_len}: longer documents are cut"
             raise Invalid("workload.packing.mean_length", packing.mean_length, rule)
+        # E[l²] = mean² · (1 + spread²) <= mean · seq_len
         most = (self.seq_len / packing.mean_length - 1) ** 0.5
         if packing.spread > most:
             rule = (
@@ -237,8 +238,8 @@ class Workload:
         its document: E[l²] / E[l] of documents of l tokens."""
         if self.packing is None:
             return self.seq_len
-        squares = self.packing.mean_length * (1 + self.packing.spread**2)
-        return min(squares, self.seq_len)
+        length = self.packing.mean_length * (1 + self.packing.spread**2)
+        return min(length, self.seq_len)
 
     @property
     def tokens(self) -> int:

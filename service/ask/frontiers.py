@@ -144,7 +144,7 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     are not sure. `tolerance` is the share of a step that may be lost for the sake of no
     pipeline."""
     answered = [point for point in points if point.is_answered]
-    simple = [point for point in answered if point.is_simple(tolerance)]
+    simple = [point for point in answered if point.needs_no_pipeline(tolerance)]
     reasons = [
         f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of"
         " the best"

@@ -84,7 +84,9 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
 def _row(line: Line) -> str:
     here = line.here
     best = min((s for s in (here.without_s, here.with_s) if s is not None), default=None)
-    needed = "nothing fits" if here.gap is None else "no" if here.is_simple(TOLERANCE) else "yes"
+    needed = (
+        "nothing fits" if here.gap is None else "no" if here.needs_no_pipeline(TOLERANCE) else "yes"
+    )
     gap = "" if here.without_s is None or here.with_s is None else f"{here.gap:+.1%}"
     with_pp = "" if here.with_pp is None else f"pp={here.with_pp.pp}, {here.with_s:.3g} s"
     without = "" if here.without is None else f"{here.without_s:.3g} s"
@@ -113,7 +115,9 @@ def main() -> None:
     rows = fidelity.every(asked.runs)
     found = list(lines(rows, shipped_profile(), asked.parameters))
     used = [line.published.pp > 1 for line in found]
-    needed = [line.here.gap is not None and not line.here.is_simple(TOLERANCE) for line in found]
+    needed = [
+        line.here.gap is not None and not line.here.needs_no_pipeline(TOLERANCE) for line in found
+    ]
     agree = sum(a == b for a, b in zip(used, needed, strict=True))
     print(
         _HEAD.format(

@@ -256,7 +256,7 @@ def test_a_deeper_model_is_as_many_times_the_parameters() -> None:
 def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_side() -> None:
     grid = {"scale_out": [1.0, 2.0, 4.0, 8.0, 16.0]}
     points = frontier(NAMED["llama-3.1-405b"](), PROFILE, Constraints(), grid)
-    sides = [p.is_simple(0.03) for p in points]
+    sides = [p.needs_no_pipeline(0.03) for p in points]
     found = crossings(points, grid, 0.03)
     changes = [i for i in range(len(sides) - 1) if sides[i] != sides[i + 1]]
     assert len(found) == len(changes) > 0
@@ -283,7 +283,7 @@ def test_whenever_time_ends_a_threshold_names_no_change_that_is_none() -> None:
         at = {axis: place if axis == "domain" else place / value}
         if (axis, place) not in sides:
             sides[axis, place] = (
-                FrontierSweep(question, PROFILE, Constraints()).point(at).is_simple(gap / 2)
+                FrontierSweep(question, PROFILE, Constraints()).point(at).needs_no_pipeline(gap / 2)
             )
         return sides[axis, place]
 
@@ -324,7 +324,9 @@ def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
         if one.axis != "domain":
             places = [place / one.value for place in places]
         sides = [
-            FrontierSweep(problem, PROFILE, Constraints()).point({one.axis: place}).is_simple(0.03)
+            FrontierSweep(problem, PROFILE, Constraints())
+            .point({one.axis: place})
+            .needs_no_pipeline(0.03)
             for place in places
         ]
         assert sides == [not one.is_above, one.is_above]
@@ -352,14 +354,14 @@ def test_a_search_after_others_finds_what_it_finds_by_itself(
 @pytest.mark.long
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.permutations([1.0, 0.1, 3.0, 0.8]), st.sampled_from([0.0, 0.03, 0.5]))
-def test_whether_a_place_is_simple_is_what_its_point_says(
+def test_the_verdict_at_a_place_is_what_its_point_says(
     question: Problem, values: list[float], tolerance: float
 ) -> None:
     one_after_the_other = FrontierSweep(question, PROFILE, Constraints())
     for axis, value in product(("scale_up", "scale_out"), values):
         point = FrontierSweep(question, PROFILE, Constraints()).point({axis: value})
-        simple = None if point.gap is None else point.is_simple(tolerance)
-        assert one_after_the_other.is_simple({axis: value}, tolerance) == (simple, True)
+        simple = None if point.gap is None else point.needs_no_pipeline(tolerance)
+        assert one_after_the_other.verdict_at({axis: value}, tolerance) == (simple, True)
 
 
 @pytest.mark.parametrize(
