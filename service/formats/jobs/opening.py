@@ -68,5 +68,6 @@ def _json_objects(text: str) -> list[Mapping[str, Any]]:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return []
+    # kubectl lists may be long, and a job is among the first objects of a file.
     items = as_list(as_mapping(document).get("items"))[:_MOST_DOCUMENTS]
     return [item for item in items if as_mapping(item)] or [document]
