@@ -131,6 +131,7 @@ class Log:
             if not every_full_line:
                 is_full = is_full and not _RECORD_START.match(line)
             if is_full and line and pieces < _MOST_PIECES:
+                # The spaces at the end of the piece, which were lost when it was copied.
                 joined[-1] += " " * (width - last_piece) + line
                 pieces += 1
             else:
@@ -169,8 +170,8 @@ class Log:
                 yield line, before, after
 
     def section(self, first: str, last: str) -> Iterator[Line]:
-        """Yields the lines from behind each line that contains `first` up to the next one that
-        contains `last`, or to the end."""
+        """Yields the lines between each line that contains `first` and the next line that
+        contains `last`, or the end of the log."""
         if first not in self._text:
             return
         inside = False
