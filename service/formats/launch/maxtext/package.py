@@ -58,7 +58,7 @@ def default_file(program: str | None) -> PackageFile:
 
 
 def module_name(program: str | None) -> str:
-    """Returns the last part of a program's name: train_rl of MaxText/train_rl.py and of
+    """Returns the last part of a program's name: train_rl for MaxText/train_rl.py and for
     MaxText.train_rl."""
     return (program or "").removesuffix(".py").replace("/", ".").rpartition(".")[2]
 

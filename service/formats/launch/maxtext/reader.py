@@ -95,7 +95,7 @@ class _Reader:
         degrees = self.mesh.degrees(self.stops)
         layout = self.mesh.layout(degrees)
         if architecture is not None and not architecture.is_moe:
-            layout["ep"] = 1  # the axis is one more of fsdp then
+            layout["ep"] = 1  # in a dense model the expert axis shards like fsdp
         batch, micro_batches = self._batch(layout)
         layout |= self._pipeline(layout["pp"], architecture)
         layout |= self._recompute(architecture)
@@ -161,6 +161,7 @@ class _Reader:
             )
             if at_once <= 1 or steps < 1:
                 raise invalid_launch(shown(name, values[name]), rule)
+            # The smallest batch a device that gives whole sequences, near the given one.
             least = float(Fraction(at_once * max(round(micro_batch), 1), devices_of_rank))
             self.stops.note(Stopped(name, values[name], rule, f"{name}={least:g}"))
         layout["micro_batch"] = max(int(micro_batch), 1)
@@ -177,7 +178,7 @@ class _Reader:
         if values["gradient_accumulation_steps"] > 1:
             reason = "the pipeline fills and drains as often, and is read as once"
             cure = "use num_pipeline_microbatches instead"
-            self.settings.reserve("gradient_accumulation_steps", reason, cure)
+            self.settings.add_reservation("gradient_accumulation_steps", reason, cure)
         count: int = values["num_pipeline_microbatches"]
         if count != -1:
             return count
@@ -199,7 +200,7 @@ class _Reader:
             layers, repeats = max(layers, 1), repeats or -1
         if pipeline_layers != -1:
             reason = "only these layers are in the pipeline, and all are read as such"
-            self.settings.reserve("pipeline_parallel_layers", reason, "leave it out")
+            self.settings.add_reservation("pipeline_parallel_layers", reason, "leave it out")
         if architecture is not None and repeats == -1:
             repeats, remainder = divmod(architecture.num_layers, pp * layers)
             if remainder and pipeline_layers == -1:
@@ -208,7 +209,7 @@ class _Reader:
         if repeats != 1:
             reason = "a circular pipeline is read as if each stage ran all of its layers at once"
             cure = "use num_layers_per_pipeline_stage so that there is one repeat"
-            self.settings.reserve_text(shown("num_pipeline_repeats", repeats), reason, cure)
+            self.settings.add_text_reservation(shown("num_pipeline_repeats", repeats), reason, cure)
         gathers_once = values["pipeline_fsdp_ag_once"]
         return {"schedule": "afab", "virtual_stages": 1, "reshard": not gathers_once}
 
@@ -225,7 +226,9 @@ class _Reader:
             self.ignored += [f"{setting} (without remat_policy=custom)" for setting in idle]
         knobs, reasons = read_remat(self.values, architecture)
         for reason in reasons:
-            self.settings.reserve("remat_policy", reason, "use minimal_with_context, or full")
+            self.settings.add_reservation(
+                "remat_policy", reason, "use minimal_with_context, or full"
+            )
         return knobs
 
     def _workload(self) -> dict[str, Any]:
@@ -240,15 +243,17 @@ class _Reader:
         optimizer = values["opt_type"]
         workload["optimizer"] = _OPTIMIZERS.get(optimizer, "sgd_momentum")
         if optimizer not in _OPTIMIZERS:
-            self.settings.reserve("opt_type", "its state is not described, read as one of momentum")
+            self.settings.add_reservation(
+                "opt_type", "its state is not described, read as one of momentum"
+            )
         if values["weight_dtype"] in ("bfloat16", "float16") and workload["precision"] != "fp32":
             workload["master_weights"] = False
         elif values["weight_dtype"] != "float32":
             reason = "parameters and moments of this type are read as float32"
-            self.settings.reserve("weight_dtype", reason)
+            self.settings.add_reservation("weight_dtype", reason)
         if values["mu_dtype"] not in ("", None, values["weight_dtype"]):
             reason = f"the first moment is read as {values['weight_dtype']}"
-            self.settings.reserve("mu_dtype", reason)
+            self.settings.add_reservation("mu_dtype", reason)
         if values["use_random_routing"]:
             workload["routing"] = "balanced"
         workload |= _capacity(values)
@@ -265,10 +270,12 @@ class _Reader:
         if quantization in _PRECISIONS:
             return _PRECISIONS[quantization]
         if quantization:
-            self.settings.reserve("quantization", "products of this type are read as of `dtype`")
+            self.settings.add_reservation(
+                "quantization", "products of this type are read as of `dtype`"
+            )
         dtype = self.values["dtype"]
         if dtype not in _DTYPES:
-            self.settings.reserve("dtype", "products of this type are read as bfloat16")
+            self.settings.add_reservation("dtype", "products of this type are read as bfloat16")
         return _DTYPES.get(dtype, "bf16")
 
     def _stack(self, layout: Mapping[str, Any], release: str | None) -> dict[str, Any]:
@@ -281,7 +288,7 @@ class _Reader:
         values = self.values
         if not values["sparse_matmul"] and values["capacity_factor"] <= 0:
             reason = "every expert computes every token, and is read as its own alone"
-            self.settings.reserve("sparse_matmul", reason, "use true, or a capacity_factor")
+            self.settings.add_reservation("sparse_matmul", reason, "use true, or a capacity_factor")
         switches = {name: value for name, value in self.given.items() if name != "sparse_matmul"}
         if "megablox" in switches:
             switches["sparse_matmul"] = True
@@ -290,7 +297,9 @@ class _Reader:
         if layout["cp"] > 1 and strategy != "all_gather":
             stack["context"] = _CONTEXTS.get(strategy, "allgather")
             if strategy not in _CONTEXTS:
-                self.settings.reserve("context_parallel_strategy", "it is read as all_gather")
+                self.settings.add_reservation(
+                    "context_parallel_strategy", "it is read as all_gather"
+                )
         if not layout.get("reshard", True):
             stack["reshard"] = [True, False]  # the values that layouts may have
         return stack

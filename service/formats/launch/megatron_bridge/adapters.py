@@ -141,7 +141,7 @@ def _reservation(name: str, value: str, reason: str) -> Reservation:
 
 
 def _targets(module: str) -> tuple[str, ...]:
-    """Returns the targets of a module as a request names them: ("mlp", "experts") of
+    """Returns the targets of a module as a request names them: ("mlp", "experts") for
     "linear_fc1"; none for an unknown module."""
     parts = module.split(".")
     if parts[-1] not in _NETWORK:

@@ -170,7 +170,7 @@ class _Reader:
         if name is None:
             reason = "it is not given, and what its function sets is not known"
             cure = "write --module and --config as torchtitan is told them"
-            self.settings.reserve_text("--config", reason, cure, is_open=True)
+            self.settings.add_text_reservation("--config", reason, cure, is_open=True)
             return {}
         if name not in configs:
             hint = (
@@ -178,7 +178,7 @@ class _Reader:
             )
             reason = f"what this function sets is not known{hint}"
             cure = "write as flags what it sets, and describe the model in the request"
-            self.settings.reserve_text(
+            self.settings.add_text_reservation(
                 f"--module {module} --config {name}", reason, cure, is_open=True
             )
         return dict(configs.get(name, {}))
@@ -223,7 +223,9 @@ class _Reader:
         if policy == "memory-budget":
             name = "activation_checkpoint.memory_budget"
             reason = "the compiler picks what is recomputed, which is read as selective"
-            self.settings.reserve(name, reason, "use activation-checkpoint:selective or :full")
+            self.settings.add_reservation(
+                name, reason, "use activation-checkpoint:selective or :full"
+            )
         return {"recompute": "selective" if policy == "memory-budget" else policy}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
@@ -236,7 +238,9 @@ class _Reader:
         )
         if not is_described:
             reason = f"this schedule is not described, and read as {schedule}, the nearest"
-            self.settings.reserve(name, reason, "use a schedule that is: 1F1B or Interleaved1F1B")
+            self.settings.add_reservation(
+                name, reason, "use a schedule that is: 1F1B or Interleaved1F1B"
+            )
         default_chunks = 1 if schedule in ("1f1b", "afab") else 2
         num_layers = self.config.get("layers")
         unsplit: tuple[int, tuple[int, ...] | None] = (default_chunks, None)
@@ -245,7 +249,7 @@ class _Reader:
         )
         if split is None and (PER_STAGE in self.given or NAMES in self.given):
             reason = "how the layers of the model are split is not known without their number"
-            self.settings.reserve(PER_STAGE, reason, "name a --config of torchtitan's own")
+            self.settings.add_reservation(PER_STAGE, reason, "name a --config of torchtitan's own")
         layout: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual_stages}
         if split is not None:
             layout["balanced"] = len(set(split)) > 1
@@ -283,8 +287,8 @@ class _Reader:
         dp_shard = layout.get("dp_shard")
         is_sharded = dp_shard is None or dp_shard > 1
         if layout["dp_replicate"] == 1:
-            # FSDP shards over context parallelism too. At degree 1 it shards nothing, and a text
-            # that says how, or offloads, means FSDP.
+            # FSDP shards over context parallelism too. On one rank it shards nothing, and counts as
+            # on where the text sets its resharding or its offload.
             means_fsdp = name in self.given or layout["offload_optimizer"]
             is_sharded = is_sharded or layout["cp"] > 1 or means_fsdp
         elif layout["cp"] > 1 and not is_sharded:
@@ -292,7 +296,7 @@ class _Reader:
                 "with replicas and context parallelism, parameters are sharded over context"
                 " parallelism, and read as whole"
             )
-            self.settings.reserve(_SHARDS, reason, "use a degree of 2 or more")
+            self.settings.add_reservation(_SHARDS, reason, "use a degree of 2 or more")
         if not is_sharded:
             return {"zero_stage": 0}
         return {"zero_stage": 3, "reshard": reshards}
@@ -318,7 +322,9 @@ class _Reader:
             workload["master_weights"] = False
         elif values["training.dtype"] == "bfloat16":
             reason = "parameters have 16 bits where products have 32, and are read as 32"
-            self.settings.reserve("training.dtype", reason, "use float32 for both, or bfloat16")
+            self.settings.add_reservation(
+                "training.dtype", reason, "use float32 for both, or bfloat16"
+            )
         if values["debug.moe_force_load_balance"]:
             workload["routing"] = "balanced"
         batch = self._global_batch(layout)
@@ -342,12 +348,12 @@ class _Reader:
             times = batch // step
             reason = f"the pipeline fills and drains {times} times a step, and is read as once"
             cure = f"use {local * times}, so that all micro-batches pass it at once"
-            self.settings.reserve("training.local_batch_size", reason, cure)
+            self.settings.add_reservation("training.local_batch_size", reason, cure)
         return batch
 
     def _require_multiple(self, name: str, divisor: int, what: str) -> None:
-        """Notes a stop where the setting `name` is no multiple of `divisor`; `what` says what
-        that is a number of."""
+        """Notes a stop where the setting `name` is no multiple of `divisor`. `what` names the
+        divisor for the message."""
         value = self.values[name]
         if value % divisor or not value:
             below = value // divisor * divisor
@@ -369,13 +375,14 @@ class _Reader:
             switches["compile.components"] = [
                 component for component in _COMPONENTS if component in components
             ]
+        # CUDA graphs came with 0.3.0, and go with neither pp nor ep.
         may_capture = self.earlier is None and layout["pp"] == 1 and layout["ep"] == 1
         captures = may_capture and not values["training.disable_cuda_graphs"]
         switches["training.disable_cuda_graphs"] = not captures
         scaling = config.get("scaling", {})
         stack = {"name": NAME, **switch_fields(NAME, switches, self._release), **scaling}
         if captures:
-            stack["launch"] = "graph"  # of kernels that are not compiled too
+            stack["launch"] = "graph"  # kernels may be captured uncompiled
         if compiles and not compiles_model:
             stack["loss"] = "compiled" if "loss" in components else "pytorch"
         if layout["tp"] > 1 and not layout["sequence_parallel"]:
@@ -388,9 +395,9 @@ class _Reader:
 
 
 def _schedule(name: str) -> tuple[str, bool]:
-    """Returns the pipeline schedule for PyTorch's name of it, ("interleaved", True) of
-    "Interleaved1F1B"; or the nearest schedule that is modelled, and False. Raises Stopped for an
-    unknown name."""
+    """Returns the pipeline schedule for PyTorch's name of it, and True: ("interleaved", True) for
+    "Interleaved1F1B". For a schedule that is not modelled, returns the nearest one and False.
+    Raises Stopped for an unknown name."""
     if name.lower() not in READ_SCHEDULES:
         rule = "must be a schedule such as 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
         raise Stopped("--parallelism.pipeline_parallel_schedule", name, rule)

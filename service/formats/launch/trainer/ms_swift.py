@@ -68,7 +68,7 @@ def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
         return
     if kind not in ("lora", "longlora"):
         cure = "judge it as lora of a rank with as many parameters"
-        settings.reserve(name, "adapters of this kind are not described", cure)
+        settings.add_reservation(name, "adapters of this kind are not described", cure)
     trainer.put("use_peft", True, source_name=name)
     trainer.settings.setdefault("lora_r", settings.value("lora_rank"))
     trainer.settings.setdefault("lora_target_modules", "all-linear")
