@@ -283,12 +283,13 @@ def _internvl(whole: Config, vision: Config, text_hidden: int) -> Tower:
         qk_norm=vision.flag("use_qk_norm"),
         qk_norm_all_heads=True,
     )
-    other = 2 * hidden + 2 * hidden * len(layers)  # bias, class; scales of layers
+    # The bias of patches and the class token, and two scales in each layer.
+    other = 2 * hidden + 2 * hidden * len(layers)
     if vision.flag("use_absolute_position_embeddings"):
         other += (patches_of(vision) + 1) * hidden
     if vision.flag("use_mask_token"):
         other += hidden
-    if not vision.flag("use_mean_pooling"):
+    if not vision.flag("use_mean_pooling"):  # it takes the place of a last norm with a bias
         other += 2 * hidden
     return Tower(
         hidden_size=hidden,

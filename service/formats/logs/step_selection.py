@@ -61,9 +61,9 @@ class _NormalTimes:
 
 
 def select(history: StepHistory, requested_batch: int | None = None) -> Selection:
-    """Returns the steps to use, and the number of others by reason. Used are steps of
-    `requested_batch` sequences; without it, or where no step has as many, those of the most
-    frequent batch."""
+    """Returns the steps to use, and the number of others by reason. Steps of `requested_batch`
+    sequences are used, or else, without it or without such steps, those of the most frequent
+    batch."""
     batch = _batch(history, requested_batch)
     verdicts = [
         list(_own_verdicts(attempt, index > 0, batch))

@@ -47,7 +47,7 @@ def table() -> FieldTable:
 
 
 def argument_of(flag: str) -> str:
-    """Returns the argument that a flag sets: "add_bias_linear" of --disable-bias-linear."""
+    """Returns the argument that a flag sets: "add_bias_linear" for --disable-bias-linear."""
     argument: str = table().facts["argument"].get(flag, flag[2:].replace("-", "_"))
     return argument
 

@@ -190,7 +190,8 @@ def _window(args: Arguments, layers: int) -> dict[str, int]:
 
 def _window_size(args: Arguments) -> int | None:
     """Returns the number of keys that a query of a windowed layer sees; None without a window.
-    window_size (127, 0) counts the keys on its left and right without its own: 128 in all."""
+    window_size (127, 0) counts the keys on the query's left and right, without its own: 128 in
+    all."""
     text = args.text("window_size")
     if text is None:
         return None

@@ -147,7 +147,7 @@ class Settings:
     def add_reservation(
         self, name: str, reason: str, cure: str = GIVE_FIELDS, *, answered_by: str = ""
     ) -> None:
-        """Records a reservation: the setting `name` is not taken into account, for this reason.
+        """Adds a reservation: the setting `name` is not taken into account, for this reason.
         `cure` says what to write instead, and `answered_by` which field of the request settles
         it."""
         self.add_text_reservation(self.shown(name), reason, cure, answered_by=answered_by)
@@ -161,7 +161,7 @@ class Settings:
         answered_by: str = "",
         is_open: bool = False,
     ) -> None:
-        """Records a reservation about a part of the launch as it is `written`. With `is_open` it
+        """Adds a reservation about a part of the launch as it is `written`. With `is_open` it
         stands for any number of unknown settings."""
         self.note(
             Reservation(
@@ -170,7 +170,7 @@ class Settings:
         )
 
     def add_file_value_reservation(self, name: str, value: Any) -> None:
-        """Records a reservation for a value from a file of the framework's own, unless it is
+        """Adds a reservation for a value from a file of the framework's own, unless it is
         described or changes nothing."""
         field = self.table.field(name)
         if field and field.use == "not_described" and not changes_nothing(field, value):

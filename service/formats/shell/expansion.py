@@ -219,7 +219,7 @@ class Expansion:
 
     def _substituted(self, node: Node, text: str) -> str:
         """Returns what a variable, an arithmetic expression or a command in $( ) is replaced by:
-        "16" of $((8 * 2)). Where that is not known it stays as written."""
+        "16" for $((8 * 2)). Where that is not known it stays as written."""
         # Behind the := of ${…} the grammar takes a sum for a command in brackets.
         is_sum = text.startswith("$((") and text.endswith("))")
         if node.type == "arithmetic_expansion" or is_sum:

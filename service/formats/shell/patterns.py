@@ -21,7 +21,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     if pattern.count("*") > _MOST_STARS or len(pattern) > MAX_CHARACTERS:
         return None
     try:
-        return re.compile(translate(pattern.replace("[^", "[!")))
+        return re.compile(translate(pattern.replace("[^", "[!")))  # fnmatch negates sets by !
     except re.error:
         return None
 

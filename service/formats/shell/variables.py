@@ -84,9 +84,9 @@ class Variables:
         """Sets each variable to what it may be after undecided branches, of which at most one has
         run, and with `one_ran` exactly one.
 
-        A value on which all agree is known. A value from before that some branch leaves alone
-        stays, in doubt. `is_inside` says that the branches are themselves inside of an undecided
-        branch.
+        A value on which all branches agree is known. A value from before that some branch leaves
+        unchanged is kept, in doubt. `is_inside` says that the branches are themselves inside of an
+        undecided branch.
         """
         changed = {
             name

@@ -156,7 +156,7 @@ def _precision(settings: Settings, stops: Stops) -> dict[str, Any]:
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
     """Returns the optimizer of a workload. Returns nothing where the document names none, or one
-    that is unknown here, for which it records a reservation."""
+    that is unknown here, for which it adds a reservation."""
     name = settings.value("optimizer.type")
     if name is None or settings.is_auto("optimizer.type"):
         return {}
@@ -170,7 +170,7 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
 
 
 def _sharding(settings: Settings) -> dict[str, Any]:
-    """Returns the ZeRO stage, and whether the optimizer is offloaded. Records reservations for
+    """Returns the ZeRO stage, and whether the optimizer is offloaded. Adds reservations for
     NVMe and for parameters on the host."""
     stage = settings.integer("zero_optimization.stage", least=0) or 0
     if stage > 3:

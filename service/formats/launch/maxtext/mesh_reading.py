@@ -169,7 +169,7 @@ class _Side:
     -1 takes the devices or slices that the others leave."""
 
     def __init__(self, prefix: str, values: Mapping[str, Any], settings: Settings) -> None:
-        """Reads the degrees. Records a reservation for axes that are not modelled. Raises Stopped
+        """Reads the degrees. Adds a reservation for axes that are not modelled. Raises Stopped
         for degrees that MaxText refuses."""
         self.prefix = prefix
         self.degrees: dict[str, int] = {}

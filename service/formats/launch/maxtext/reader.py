@@ -186,7 +186,7 @@ class _Reader:
 
     def _pipeline(self, pp: int, architecture: Architecture | None) -> dict[str, Any]:
         """Returns the schedule of a pipeline as fields of the layout; none without a pipeline.
-        Records a reservation where stages take turns with several groups of layers (a circular
+        Adds a reservation where stages take turns with several groups of layers (a circular
         pipeline). Notes a stop where stages do not divide the layers."""
         if pp == 1:
             return {}
@@ -232,7 +232,7 @@ class _Reader:
         return knobs
 
     def _workload(self) -> dict[str, Any]:
-        """Returns the fields of the workload, without its batch. Records reservations for
+        """Returns the fields of the workload, without its batch. Adds reservations for
         optimizers and number formats that are not modelled."""
         values = self.values
         seq_len = values["max_target_length"]
@@ -317,11 +317,10 @@ def _capacity(values: Mapping[str, Any]) -> dict[str, float]:
     return {"capacity_factor": factor}
 
 
-def _stops(values: Mapping[str, Any], fsdp: int) -> Iterator[Stop]:
+def _stops(values: Mapping[str, Any], fsdp_degree: int) -> Iterator[Stop]:
     """Yields a stop for each setting that MaxText refuses when it starts (configs/types.py).
-    Rules of layouts are checked elsewhere. `fsdp` is the degree of that axis, 0 where it is not
-    known."""
-    if values["shard_optimizer_over_data"] and fsdp != 1:
+    Rules of layouts are checked elsewhere. `fsdp_degree` is 0 where it is not known."""
+    if values["shard_optimizer_over_data"] and fsdp_degree != 1:
         rule = "does not go with fsdp: set ici_fsdp_parallelism=1, or leave it out"
         yield Stop(setting="shard_optimizer_over_data", value=True, rule=rule, source=TYPES)
     steps = values["gradient_accumulation_steps"]

@@ -89,7 +89,7 @@ class SettingSources:
         )
 
     def _read_base(self, base: str, files: LaunchFiles, depth: int) -> None:
-        """Reads the file that base_config names, or records a reservation where it was not sent."""
+        """Reads the file that base_config names, or adds a reservation where it was not sent."""
         in_package = package_file(f"configs/{base}")
         if base in files:
             self._read_document(read_document(files.text(base)), files, depth + 1)
@@ -182,7 +182,7 @@ class SettingSources:
             )
 
     def _read_pairs(self, program: str | None, pairs: Iterable[tuple[str, str]]) -> None:
-        """Takes the key=value pairs of a command line. Records a reservation for a program that
+        """Takes the key=value pairs of a command line. Adds a reservation for a program that
         does more than train, and ignores settings that only its reinforcement learning has."""
         module = module_name(program)
         reason_and_cure = self.settings.table.facts["programs"].get(module)
@@ -256,7 +256,7 @@ class SettingSources:
                 self._read_compiler_flags(variable, value)
 
     def _read_compiler_flags(self, variable: str, value: str) -> None:
-        """Records a reservation for each XLA flag that changes what is computed or keeps
+        """Adds a reservation for each XLA flag that changes what is computed or keeps
         collectives from overlapping. Other flags tune kernels and schedules, which the model
         does not describe, and are ignored."""
         flags: Mapping[str, tuple[str, str]] = self.settings.table.facts["xla_flags"]

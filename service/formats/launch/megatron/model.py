@@ -145,8 +145,8 @@ def has_biases(model: Architecture) -> bool:
 
 
 def _biases(model: Architecture) -> dict[str, Any]:
-    """Returns the arguments that give linear layers biases: all of them, or those of queries,
-    keys and values alone, or none."""
+    """Returns the arguments for biases: in all linear layers, only in the projections of queries,
+    keys and values, or nowhere."""
     if has_biases(model):
         return {"add_bias_linear": True}
     of_queries = any(attention.attention_bias for attention in model.attentions)

@@ -148,6 +148,7 @@ def _targets(module: str) -> tuple[str, ...]:
         return ("attention",) if parts[-1] in _MIXERS else ()
     if "experts" in parts:
         return ("experts",)
+    # A name without a path stands for the networks of dense layers and of experts.
     return ("mlp",) if {"mlp", "shared_experts"} & {*parts} else ("mlp", "experts")
 
 

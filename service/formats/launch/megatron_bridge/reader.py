@@ -211,7 +211,7 @@ def _named_precision(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _unread(args: Arguments, overrides: Overrides) -> UnreadSettings:
-    """Returns the overrides that are not read, and records reservations for the recipe itself
+    """Returns the overrides that are not read, and adds reservations for the recipe itself
     and for overrides that are read in part."""
     settings = overrides.settings
     if overrides.recipe is not None:

@@ -135,7 +135,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _joined(pairs: Iterable[tuple[str, str]]) -> Overrides:
-    """Returns the settings that these options and fields make. Records reservations for names
+    """Returns the settings that these options and fields make. Adds reservations for names
     that are neither."""
     overrides = Overrides(Settings(table()))
     run_options: dict[str, str] = {}

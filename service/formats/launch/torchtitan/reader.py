@@ -162,7 +162,7 @@ class _Reader:
 
     def _config(self) -> Mapping[str, Any]:
         """Returns what the config function of the launch sets: {"model": "llama-3-8b", "sets":
-        {"training.seq_len": 8192}}. Returns nothing, and records a reservation, for a function
+        {"training.seq_len": 8192}}. Returns nothing, and adds a reservation, for a function
         that is not named or not known."""
         module = self.given.get("module")
         name = self.given.get("config")
@@ -218,7 +218,7 @@ class _Reader:
         return layout
 
     def _recompute(self, policy: str) -> dict[str, Any]:
-        """Returns the recompute of the layout. Records a reservation where the compiler chooses
+        """Returns the recompute of the layout. Adds a reservation where the compiler chooses
         what to recompute."""
         if policy == "memory-budget":
             name = "activation_checkpoint.memory_budget"
@@ -230,7 +230,7 @@ class _Reader:
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
         """Returns the schedule of the pipeline and its split over chunks, the latter where the
-        number of layers is known. Records reservations for a schedule or a split that is not
+        number of layers is known. Adds reservations for a schedule or a split that is not
         modelled."""
         name = "parallelism.pipeline_parallel_schedule"
         schedule, is_described = self.stops.attempt(
@@ -371,7 +371,7 @@ class _Reader:
         compiles = values["compile.enable"]
         compiles_model = compiles and "model" in components
         switches["compile.enable"] = compiles_model
-        if "compile.components" in switches:  # in any order
+        if "compile.components" in switches:  # given in any order, compared in that of the table
             switches["compile.components"] = [
                 component for component in _COMPONENTS if component in components
             ]
@@ -419,6 +419,6 @@ def _num_micro_batches(
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the model that a config function trains, as a request names it; None for an
-    unknown function. None of them trains multi-token prediction."""
+    unknown function. No config function trains multi-token prediction."""
     name = config.get("model")
     return None if name is None else model_of_catalogue(name, mtp_layers=0)

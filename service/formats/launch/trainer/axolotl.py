@@ -89,7 +89,7 @@ def _batch(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _checkpointing(trainer: TrainerSettings, settings: Settings) -> None:
-    """Sets activation checkpointing and offload in `trainer`. Records a reservation for offload
+    """Sets activation checkpointing and offload in `trainer`. Adds a reservation for offload
     to disk."""
     checkpointing = settings.given.get("gradient_checkpointing")
     trainer.put("gradient_checkpointing", bool(checkpointing))
@@ -190,7 +190,7 @@ def _kernels(trainer: TrainerSettings, settings: Settings) -> None:
 
 
 def _plugins(settings: Settings) -> None:
-    """Records reservations for unknown plugins, and for quantized weights."""
+    """Adds reservations for unknown plugins, and for quantized weights."""
     uses: dict[str, str] = settings.table.facts["plugins"]
     for plugin in map(str, settings.value("plugins") or ()):
         use = next((use for name, use in uses.items() if plugin.endswith(name)), "not_described")

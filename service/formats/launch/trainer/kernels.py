@@ -52,7 +52,7 @@ def read_switches(
     assumed: list[str],
 ) -> dict[str, Any]:
     """Returns the fields of a stack that settings of the Trainer, and of a document beside it,
-    decide. Records a reservation in `arguments` for a kernel that no switch has. Adds a sentence
+    decide. Adds a reservation in `arguments` for a kernel that no switch has. Adds a sentence
     to `assumed` for a kernel that is counted as another."""
     switch_settings = dict(settings)
     fields: dict[str, Any] = {}

@@ -48,7 +48,7 @@ def _spread(settings: Settings, parts: TrainedParts, count: int) -> bool:
 
 def put_one_block(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets in `trainer` that one layer is trained: BAdam trains one layer at a time, each with
-    an optimizer of its own (arXiv 2404.02827). Records a reservation for its other modes."""
+    an optimizer of its own (arXiv 2404.02827). Adds a reservation for its other modes."""
     if settings.text("badam_mode") == "layer":
         trainer.put(TRAINED, TrainedParts({0}).fields, source_name="use_badam")
         trainer.assumed.append(

@@ -60,7 +60,7 @@ def _precision(trainer: TrainerSettings, settings: Settings) -> None:
 
 def _adapters(trainer: TrainerSettings, settings: Settings) -> None:
     """Sets LoRA adapters in `trainer`, which are the default, unless all parameters are trained.
-    Records a reservation for adapters of other kinds."""
+    Adds a reservation for adapters of other kinds."""
     names = ("tuner_type", "train_type", "sft_type")
     name = next((candidate for candidate in names if candidate in settings.given), "tuner_type")
     kind = settings.text(name) or "lora"

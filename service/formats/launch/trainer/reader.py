@@ -146,7 +146,7 @@ class _Reader:
     # -- DeepSpeed
 
     def _lacks_document(self, arguments: Mapping[str, Any]) -> bool:
-        """Returns True, and records a reservation, where a script runs under DeepSpeed and
+        """Returns True, and adds a reservation, where a script runs under DeepSpeed and
         nothing says which document it takes. The Trainer takes none unless an argument names it."""
         is_for_deepspeed = _DEEPSPEED in (self.default_dialect, self.launched.launcher_name)
         has_trainer = bool(arguments.keys() & {*_TRAINER})
