@@ -191,7 +191,7 @@ def _requirements(
         if name in defaults:
             continue
         yield _requirement(variables[name], unset, hint)
-    for name, other in defaults.items():
+    for name, other in defaults.items():  # an unset variable takes the value of another one
         yield f': "${{{variables[name]}=${variables[other]}}}"'
     if _is_script_named(format_, configuration):
         yield _requirement("SCRIPT", ":?", configuration.script or "the training script")
@@ -214,6 +214,7 @@ def _document(
         return []
     document = _merged(configuration.settings, nested(_tokens(variables)))
     file = _FILES[format_.name]
+    # Tokens lose their quotes, so that a variable may hold a number, or any other value.
     if file.endswith(".json"):
         text = re.sub(r'"(:::\w+:::)"', r"\1", json.dumps(document, indent=2))
     else:

@@ -236,9 +236,9 @@ def _batch(
     """Returns the global batch where it follows, and puts the micro-batch and the data-parallel
     degree into `layout`. `steps` is the number of accumulated micro-batches.
 
-    The three obey train_batch_size = train_micro_batch_size_per_gpu *
+    These numbers obey train_batch_size = train_micro_batch_size_per_gpu *
     gradient_accumulation_steps * ranks (runtime/config.py, _batch_assertion), where the ranks
-    are those of data parallelism times those of AutoTP.
+    are those of data parallelism times those of AutoTP. A missing one follows from the others.
     """
     batch = settings.integer("train_batch_size")
     micro_batch = settings.integer("train_micro_batch_size_per_gpu")

@@ -219,6 +219,7 @@ def _recomputed_networks(
         kind.norm_follows for kind in architecture.kinds
     )
     keeps_output = "mlpwo" in tensors
+    # The modules "mlp" and "moe" recompute the output too, and the activations alone keep it.
     if not tensors & _UP:
         return ["mlp", "moe"], not (reads_output and keeps_output)
     gate = [] if tensors >= _UP else ["mlp_gate"]
