@@ -51,8 +51,8 @@ def lfm2_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def lfm2_moe_kinds(cfg: Config) -> Callable[[int], str]:
-    """Raises Invalid: the kinds of layers must be in layer_types, since the family has no rule
-    for them."""
+    """Raises Invalid. It is called where a config has no layer_types, and this family has no rule
+    for the kinds of layers."""
     raise cfg.missing("layer_types")
 
 

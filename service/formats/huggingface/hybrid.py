@@ -81,7 +81,7 @@ def falcon_h1_width(cfg: Config) -> int:
 
 
 def granite_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer at an index has experts: all have them, or none."""
+    """Returns a test of whether the layer at an index has experts: all have them, or none."""
     has_experts = cfg.count("num_local_experts") > 0
     return lambda index: has_experts
 

@@ -49,7 +49,7 @@ def llama4_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def llama4_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer at an index has experts: those that `moe_layers` lists,
+    """Returns a test of whether the layer at an index has experts: those that `moe_layers` lists,
     or else every interleave_moe_layer_step-th."""
     if cfg.get("moe_layers") is not None:
         chosen = cfg.indices("moe_layers", num_layers(cfg))
@@ -59,7 +59,7 @@ def llama4_sparse(cfg: Config) -> Callable[[int], bool]:
 
 
 def ernie_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer at an index has experts: every moe_layer_interval-th from
+    """Returns a test of whether the layer at an index has experts: every moe_layer_interval-th from
     moe_layer_start_index to moe_layer_end_index, of which -1 is the last layer."""
     last = num_layers(cfg) - 1
     end = last
@@ -107,7 +107,7 @@ def flint_kinds(cfg: Config) -> Callable[[int], str]:
 
 
 def flint_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer at an index has experts: all but those in
+    """Returns a test of whether the layer at an index has experts: all but those in
     `mlp_only_layers`, which are the first two by default."""
     return qwen_sparse(cfg.assuming(mlp_only_layers=[0, 1]))
 
@@ -129,7 +129,7 @@ def longcat_flash(cfg: Config) -> Config:
 
 
 def longcat_flash_sparse(cfg: Config) -> Callable[[int], bool]:
-    """Returns a test whether the layer at an index has experts. Each original layer is read as
+    """Returns a test of whether the layer at an index has experts. Each original layer is read as
     two, and the first of these has its experts."""
     return lambda index: index % 2 == 0
 

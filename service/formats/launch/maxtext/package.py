@@ -52,7 +52,8 @@ def model_file(name: str) -> Mapping[str, Any]:
 
 
 def default_file(program: str | None) -> PackageFile:
-    """Returns the configuration that a program reads where its command names none."""
+    """Returns the configuration that a program reads where its command names none: base.yml,
+    unless the table has another one for the program."""
     name = facts(TABLE)["programs"].get(module_name(program), _BASE)
     return PackageFile(name, facts(TABLE)["files"].get(name, {}))
 
