@@ -217,7 +217,7 @@ def _legibility(findings: _FindingsByFramework) -> tuple[int, int]:
 
 def _require_steps_of(framework: str, log: Log, findings: _FindingsByFramework) -> Framework:
     """Returns the framework of this name. Raises Invalid where the log has no steps of it."""
-    name = next(name for name in FRAMEWORKS if name == framework)
+    name = next(name for name in FRAMEWORKS if name == framework)  # typed as a Framework
     if not findings[name].history.count:
         raise Invalid("log", None, _no_steps_rule(log, findings, [name]))
     return name

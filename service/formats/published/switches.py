@@ -55,8 +55,8 @@ def _choice(field: str, choices: Mapping[Any, Any]) -> Callable[[Any], Changes]:
 
 
 def _gathers_fp8(value: Any) -> Changes:
-    """Returns the field of Stack for the bytes of a gathered parameter: 2 for bf16, or 0, which
-    stands for the format of GEMMs."""
+    """Returns the field of Stack for the bytes of a gathered parameter: 2 (bf16), or 0 where it is
+    gathered in the format of GEMMs."""
     return {"gather_bytes": 0 if value else 2}
 
 
